@@ -1,5 +1,5 @@
-//! The documents and the code must not drift apart: every rule has its proof, every mask its line
-//! and its use, every flag its place in usage, README and manual.
+//! The documents and the code must agree: every rule has a proof, every mask its line and its use,
+//! every flag its place in usage, README and manual.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use std::{
 use beanstalkd::cli;
 use ct::{Dialect, Script, dialect::MASKS, skip};
 
-/// Rules whose proof is still to come.
+/// Rules that have no proof yet.
 const DEFERRED: [&str; 0] = [];
 
 fn root() -> &'static Path {
@@ -41,7 +41,7 @@ fn files(folder: &Path, extension: &str, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("the folder can be read").path();
         if path.is_dir() && path.ends_with("target") {
-            // What was built there is no source of ours.
+            // Build results are not sources.
         } else if path.is_dir() {
             files(&path, extension, into);
         } else if path.extension().is_some_and(|it| it == extension) {
@@ -54,7 +54,7 @@ fn rust_sources(folder: &Path, into: &mut Vec<PathBuf>) {
     files(folder, "rs", into);
 }
 
-/// Which tests prove which rule: `proves` in scripts, `Proves:` above functions.
+/// The tests that prove each rule: `proves` in scripts, `Proves:` above functions.
 fn proofs() -> BTreeMap<String, Vec<String>> {
     let mut proofs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for script in scripts() {
@@ -102,7 +102,7 @@ fn every_rule_has_a_proof() {
     assert!(unknown.is_empty(), "no document has these rules: {unknown:?}");
 }
 
-/// Every command of the protocol is named by some script that proves it.
+/// Every command of the protocol is proved by some script.
 #[test]
 fn every_command_has_a_script() {
     let proofs = proofs();
@@ -112,8 +112,8 @@ fn every_command_has_a_script() {
     assert!(missing.is_empty(), "no script says `proves` for {missing:?}");
 }
 
-/// A mask hides a difference: it needs a line that says why, and a script that needs it. That a
-/// run takes it is checked in tests/daemon/golden.rs.
+/// A mask hides a difference: it must have a line with the reason, and a script that needs it.
+/// tests/daemon/golden.rs checks that a run uses it.
 #[test]
 fn every_mask_is_explained_and_used() {
     let differences = read("doc/differences.md");
@@ -126,7 +126,7 @@ fn every_mask_is_explained_and_used() {
     assert_eq!(used, Dialect::all_masks());
 }
 
-/// Whoever reads `-h`, the README or the manual learns of the same flags.
+/// `-h`, the README and the manual must describe the same flags.
 #[test]
 fn every_flag_is_in_usage_readme_and_manual() {
     let (usage, readme, manual) = (cli::usage(), read("README.md"), read("beanstalkd.1"));
@@ -149,7 +149,7 @@ fn every_flag_is_in_usage_readme_and_manual() {
     assert_eq!(entries, cli::FLAGS.len(), "the manual has no flags but these");
 }
 
-/// The head of a flag's paragraph: bold names, and its argument in italics.
+/// The heading of a flag's paragraph: bold names, and its argument in italics.
 fn manual_entry(flag: &cli::Flag) -> String {
     let names: Vec<_> = flag.names().map(|name| name.replace('-', "\\-")).collect();
     match (&names[..], flag.argument()) {
@@ -162,7 +162,7 @@ fn manual_entry(flag: &cli::Flag) -> String {
     }
 }
 
-/// Whatever shows the manual has nothing to complain of.
+/// The manual must be displayed without warnings.
 #[test]
 fn the_manual_is_sound() {
     let page = root().join("beanstalkd.1");
@@ -187,7 +187,7 @@ fn the_manual_is_sound() {
     }
 }
 
-/// The version of the package is the version everywhere.
+/// The version of the package must be the same everywhere.
 #[test]
 fn versions_agree() {
     let version = env!("CARGO_PKG_VERSION");
@@ -195,7 +195,7 @@ fn versions_agree() {
     assert!(read("beanstalkd.1").lines().next().is_some_and(|head| head.contains(version)));
 }
 
-/// A link to a file or a heading that is not there sends the reader nowhere.
+/// A link to a missing file or heading leads nowhere.
 #[test]
 fn links_lead_somewhere() {
     let mut pages = Vec::new();
@@ -208,7 +208,7 @@ fn links_lead_somewhere() {
     check_links(&pages);
 }
 
-/// Nor do the links of an installed page, which has other files beside it.
+/// The same for the links of installed pages, which have other files beside them.
 #[test]
 fn installed_links_lead_somewhere() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -247,7 +247,7 @@ fn anchor(heading: &str) -> String {
     text.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_')).collect()
 }
 
-/// The formatter leaves comments and texts as they are, however long.
+/// The formatter does not break long comments and texts.
 #[test]
 fn no_line_of_rust_is_longer_than_100_columns() {
     let mut sources = Vec::new();
@@ -316,7 +316,7 @@ fn modules_used_by(module: &str, source: &Path, modules: &BTreeSet<String>) -> B
     used
 }
 
-/// Who reads the map and not the code would believe in seams that are not there.
+/// A reader of the map would believe in boundaries that the code does not have.
 #[test]
 fn the_map_of_modules_is_true() {
     let library = read("src/lib.rs");
@@ -344,8 +344,8 @@ fn the_map_of_modules_is_true() {
     }
 }
 
-/// Each file of the binlog is in its map, and only `mod.rs` has methods of `Wal`: no part reaches
-/// into the state of all others.
+/// Each file of the binlog must be in its map, and only `mod.rs` may have methods of `Wal`, so that
+/// no part uses the state of all others.
 #[test]
 fn the_map_of_the_binlog_is_true() {
     let (map, folder) = (read("doc/architecture.md"), root().join("src/wal"));
@@ -360,7 +360,7 @@ fn the_map_of_the_binlog_is_true() {
     }
 }
 
-/// Modules that use each other in a cycle can only be understood together.
+/// Modules that depend on each other in a cycle can be understood only together.
 #[test]
 fn the_modules_of_ctl_form_no_cycle() {
     let main = read("ctl/src/main.rs");
@@ -381,7 +381,7 @@ fn the_modules_of_ctl_form_no_cycle() {
     }
 }
 
-/// A file that has grown for no reason is read by fewer people.
+/// A file that is long without a reason is harder to read.
 #[test]
 fn long_files_have_their_reason() {
     const LINES_MAX: usize = 500;
@@ -399,7 +399,7 @@ fn long_files_have_their_reason() {
     }
 }
 
-/// A target or a test that nobody knows of is not run.
+/// A target or a test that is not documented is not run.
 #[test]
 fn every_target_and_test_is_in_the_guide() {
     let guide = read("doc/hacking.md");

@@ -1,8 +1,8 @@
-//! The pages about performance and reliability say what was measured, and nothing else.
+//! The pages about performance and reliability must agree with the measurements.
 //!
 //! The measurements are doc/performance/run-*.md and doc/reliability/raw.md. Tables on the pages
-//! are held against them cell by cell; `UPDATE=1 cargo test --test figures` writes the tables
-//! anew. Sentences are held by [`claims`]; a sentence that is wrong is changed by hand.
+//! are compared with them cell by cell; `UPDATE=1 cargo test --test figures` rewrites the tables.
+//! Sentences are checked by [`claims`]; a wrong sentence must be changed by hand.
 
 use std::{
     collections::BTreeSet,
@@ -36,7 +36,7 @@ fn runs() -> Vec<RunFile> {
     runs
 }
 
-/// Returns the names of the files in a folder that end so.
+/// Returns the names of the files in a folder that end in `ending`.
 fn files(folder: &str, ending: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(root().join(folder)).expect("the folder can be read");
     let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
@@ -44,7 +44,7 @@ fn files(folder: &str, ending: &str) -> BTreeSet<String> {
     names.filter(|name| name.ends_with(ending)).collect()
 }
 
-/// Compares a page with what it should be, or writes it if the environment says so.
+/// Compares a page with its expected text, or writes it if the environment requests that.
 fn check_page(path: &str, expected: &str) {
     let actual = read(path);
     if env::var_os("UPDATE").is_some() && actual != expected {
@@ -64,8 +64,8 @@ fn cells(line: &str) -> Vec<&str> {
     line.trim().trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// Rewrites every table whose header has the column `key`: a cell becomes what `cell` returns for
-/// the key and the header, or stays as it is.
+/// Rewrites every table whose header has the column `key`: a cell becomes the result of `cell` for
+/// the key and the header, or stays as it is if there is none.
 fn with_tables(
     page: &str,
     key: &str,
@@ -93,8 +93,8 @@ fn with_tables(
     lines.join("\n") + "\n"
 }
 
-/// Returns what a table's cell should say, if its header names a figure of the runs. What is not a
-/// comparison of runs is of the last one.
+/// Returns the expected text of a table's cell, if its header names a figure of the runs. Unless
+/// the cell compares runs, the last run is used.
 fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
     let last = runs.last().expect("there is a run");
     let find = |run: &'_ RunFile| -> RunRow {
@@ -143,12 +143,12 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
     Some(figures.iter().map(text).collect::<Vec<_>>().join(", "))
 }
 
-/// Returns how many times the original's commands a second are ours.
+/// Returns our commands a second as a multiple of the original's.
 fn gain(row: &RunRow) -> Option<f64> {
     Some(row.other("rate")?.ratio?.median)
 }
 
-/// Says between which ends a figure of some rows lies, over all runs.
+/// Formats the smallest and the largest value of a figure in some rows, over all runs.
 fn range(runs: &[RunFile], rows: &[&str], figure: impl Fn(&RunRow) -> Option<f64>) -> String {
     let of_run = |run: &RunFile| -> Vec<f64> {
         let value =
@@ -161,7 +161,7 @@ fn range(runs: &[RunFile], rows: &[&str], figure: impl Fn(&RunRow) -> Option<f64
     if least == most { least } else { format!("{least} to {most}") }
 }
 
-/// Every sentence that a page says of the runs, as the runs have it.
+/// Every statement of a page about the runs, with the figures of the runs.
 fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
     let gain = |rows: &[&str]| range(runs, rows, gain);
     let waiting =
@@ -281,7 +281,8 @@ fn the_readme_has_its_figures_from_the_runs() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// The guard itself: a figure that is a little wrong, one too many, and a number in words.
+/// Tests the check itself: a figure that is slightly wrong, an additional figure, and a number in
+/// words.
 #[test]
 fn a_wrong_figure_in_the_readme_is_found() {
     let (readme, runs) = (read("README.md"), runs());
@@ -309,7 +310,7 @@ fn what_the_pages_claim_is_in_the_runs() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// A table that was copied by hand has the figures of an older run in some cell.
+/// A table copied by hand would have figures of an older run in some cell.
 #[test]
 fn the_tables_are_those_of_the_runs() {
     let runs = runs();
@@ -334,7 +335,7 @@ fn the_tables_are_those_of_the_runs() {
     }
 }
 
-/// What ct/goals calls the figures, and what the page calls them.
+/// The names of the figures in ct/goals, and on the page.
 const FIGURES: [(&str, &str); 9] = [
     ("rate", "commands a second"),
     ("cpu", "CPU a command"),
@@ -347,7 +348,7 @@ const FIGURES: [(&str, &str); 9] = [
     ("seconds", "seconds"),
 ];
 
-/// Returns what a run has for a goal.
+/// Returns a run's result for a goal.
 fn goal_cell(
     runs: &[RunFile],
     row: &str,
@@ -372,7 +373,7 @@ fn goal_cell(
     .or_else(|| panic!("run {number} has no {figure:?} of {}", row.name))
 }
 
-/// `make bench` would judge by other goals than the page shows.
+/// `make bench` would use other goals than those on the page.
 #[test]
 fn the_page_has_the_goals_of_the_file() {
     let goal = |line: &str| -> Option<String> {
@@ -398,7 +399,7 @@ fn the_page_has_the_goals_of_the_file() {
     assert_eq!(shown, wanted);
 }
 
-/// Pictures of an older run would stand beside the tables of this one.
+/// Pictures of an older run would be shown beside the tables of this one.
 #[test]
 fn the_pictures_are_drawn_from_the_last_run() {
     let runs = runs();
@@ -415,11 +416,11 @@ fn the_pictures_are_drawn_from_the_last_run() {
     }
 }
 
-/// A verdict could be kinder than the table that it comes from.
+/// A verdict could be more favourable than the table that it comes from.
 #[test]
 fn the_verdicts_are_those_of_the_raw_table() {
     let raw = read("doc/reliability/raw.md");
-    // By abuse and side: the daemon's p99 meanwhile, and what was missed.
+    // By abuse and side: the daemon's p99 meanwhile, and whether a goal was missed.
     let find = |abuse: &str, side: usize| -> (String, bool) {
         let rows = raw.lines().filter(|line| line.starts_with('|')).map(cells);
         let rows: Vec<Vec<&str>> =

@@ -1,10 +1,10 @@
-//! Clients that fill the daemon's memory, one kind after the other, at a limit of address space.
+//! Clients that fill the daemon's memory, one kind after the other, at a limit on address space.
 //! The daemon may refuse commands or let clients wait. It must not end, lose a job, or stop serving
-//! a client that does no harm. When the load has gone, it must take everything again.
+//! a well-behaved client. When the load has gone, it must accept everything again.
 //!
-//! It is a crate of its own, so that it runs beside no other test of the real binary. Its crowds
-//! flood the loopback device, and bytes that are sent there then arrive late: a test that stops a
-//! daemon, lays everything ready and lets it go on would fail.
+//! It is a crate of its own, so that it does not run at the same time as other tests of the real
+//! binary. Its crowds flood the loopback device, so that bytes arrive late: a test that stops a
+//! daemon, prepares everything and lets it continue would fail.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -24,7 +24,7 @@ const CROWD: usize = 3000;
 /// The daemon's address space, in bytes.
 const LIMIT: usize = 64_000_000;
 
-/// A daemon with little memory, and a client that does no harm.
+/// A daemon with little memory, and a well-behaved client.
 struct Siege {
     daemon: Daemon,
     place: SocketAddr,
@@ -70,8 +70,7 @@ impl Siege {
         Some(stream)
     }
 
-    /// Connects many clients, each of which sends `bytes`, or what the daemon takes of it, and
-    /// never reads.
+    /// Connects many clients. Each sends `bytes`, or as many as the daemon takes, and never reads.
     fn crowd(&self, bytes: &[u8]) -> Vec<TcpStream> {
         let mut crowd = Vec::new();
         while crowd.len() < CROWD {
@@ -82,7 +81,7 @@ impl Siege {
         crowd
     }
 
-    /// Checks that the client that does no harm is served, and that every early job is as it was.
+    /// Checks that the well-behaved client is served, and that every early job is unchanged.
     fn stands(&mut self) {
         for _ in 0..50 {
             assert_eq!(self.ask("list-tube-used"), "USING default");
@@ -94,7 +93,7 @@ impl Siege {
         }
     }
 
-    /// Checks that the daemon takes everything again after the load has gone.
+    /// Checks that the daemon accepts everything again after the load has gone.
     fn recovers(&mut self) {
         self.stands();
         eventually("there is memory again", || {
@@ -117,7 +116,7 @@ impl Siege {
 }
 
 /// Sends on a socket that does not block. The daemon may have closed a connection that is not read;
-/// whether the daemon still runs is checked elsewhere.
+/// other code checks whether the daemon is still running.
 fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -167,13 +166,13 @@ fn watching_tubes() {
     client.set_timeout(LONG).expect("a connection");
     let taken = until_refused(&mut client, |number| format!("watch {}\r\n", long_name(number)));
     assert!(taken > 1000, "{taken} are not many");
-    // Nothing is half done.
+    // Nothing is half completed.
     assert_eq!(client.command(&format!("watch {}", long_name(0))).expect("a reply").len(), {
         "WATCHING ".len() + (taken + 1).to_string().len()
     });
     let tubes = siege.steady.yaml("stats").expect("a document");
     assert!(tubes.contains(&format!("\ncurrent-tubes: {}\n", taken + 1)), "{tubes}");
-    // What is there can be used, paused, and let go.
+    // Existing tubes can be used, paused, and ignored.
     assert_eq!(siege.ask(&format!("use {}", long_name(1))), format!("USING {}", long_name(1)));
     assert_eq!(siege.ask(&format!("use {}", long_name(usize::MAX))), "OUT_OF_MEMORY");
     assert_eq!(siege.ask("use default"), "USING default");
@@ -210,7 +209,7 @@ fn a_tube_for_each_job() {
     siege.stands();
 }
 
-/// Commands behind a `reserve` that waits would be kept without limit, and end the daemon.
+/// Commands after a waiting `reserve` would be kept without limit, which would end the daemon.
 #[test]
 fn commands_behind_a_waiting_reserve() {
     let mut siege = Siege::begin(&[]);
@@ -223,7 +222,7 @@ fn commands_behind_a_waiting_reserve() {
     siege.recovers();
 }
 
-/// Replies that clients do not read would be kept without limit, and end the daemon.
+/// Unread replies would be kept without limit, which would end the daemon.
 #[test]
 fn replies_that_nobody_reads() {
     for command in ["stats\r\n", "peek 1\r\n", "peek 2\r\n", "peek 4\r\n", "list-tube-used\r\n"] {
@@ -312,7 +311,8 @@ fn jobs_that_come_back_when_all_memory_is_taken() {
     siege.recovers();
 }
 
-/// Kicks go on after their clients have left, so any number of them would end the daemon.
+/// Kicks continue after their clients have disconnected, so any number of them would end the
+/// daemon.
 #[test]
 fn kicks_of_clients_that_have_gone() {
     let mut siege = Siege::begin(&[]);
@@ -339,7 +339,7 @@ fn connections_that_do_nothing() {
     siege.recovers();
 }
 
-/// How much memory the process has in use, in bytes.
+/// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
     let path = format!("/proc/{}/status", daemon.pid());
     let status = std::fs::read_to_string(path).expect("it runs");

@@ -1,15 +1,15 @@
-//! How long a turn takes while the queue grows to millions of jobs and shrinks again: no other
-//! client is served during a turn. It is measured in CPU time of the process, not by the clock, and
-//! only on request (`make turns`), because a busy machine has slower caches.
+//! The time of a turn while the queue grows to millions of jobs and shrinks again. No other client
+//! is served during a turn. It is measured in CPU time of the process, not by the clock, and only
+//! on request (`make turns`), because a busy machine has slower caches.
 //!
 //! It is a crate of its own because it measures the CPU time of its whole process, and sets how the
 //! process allocates large blocks: no other test may run in it.
 //!
-//! The same commands run several times, and the quickest time of each turn counts: its own work
-//! takes long every time, what the machine does meanwhile does not.
+//! The same commands run several times, and the shortest time of each turn is used: slow work of
+//! the turn itself is slow every time, but disturbances by the machine are not.
 //!
-//! JOBS=10000000 sets how many jobs, MOST=2000 how many microseconds a turn may take, RUNS=3 how
-//! often the commands run.
+//! JOBS=10000000 sets the number of jobs, MOST=2000 the microseconds that a turn may take, RUNS=3
+//! how often the commands run.
 
 use std::{env, fmt::Write as _, time::Duration};
 
@@ -110,7 +110,7 @@ impl Stage {
         self.now = self.now + Duration::from_micros(1);
     }
 
-    /// Has `command` obeyed for each number below `count`, in full turns.
+    /// Executes `command` for each number below `count`, in full turns.
     fn all(&mut self, act: &'static str, count: u64, mut command: impl FnMut(u64, &mut String)) {
         let mut number = 0;
         while number < count {
@@ -131,7 +131,7 @@ impl Stage {
         self.end(act);
     }
 
-    /// Sends `text` on the first connection, and takes turns until nothing is due any more.
+    /// Sends `text` on the first connection, and takes turns until nothing more is due.
     fn once(&mut self, act: &'static str, text: &str) {
         self.turn(&[text.into()]);
         while self.server.next_deadline().is_some_and(|at| at <= self.now) {
@@ -153,7 +153,7 @@ fn scattered(number: u64, bits: u32) -> u64 {
 /// All acts, on a server of its own.
 fn tell(jobs: u64) -> Vec<Act> {
     let some = jobs / 10;
-    // A virtual machine may have to find memory first; that is not what is measured.
+    // A virtual machine may first have to provide memory; this is not to be measured.
     drop(vec![1u8; usize::try_from(jobs).expect("they fit into memory") * 250]);
     let mut stage = Stage::new();
     let put = |text: &mut String, pri: u64, delay: u32| {

@@ -1,7 +1,7 @@
 //! Sockets that a service manager passes on.
 //!
-//! What is passed on goes through a shell. It moves its standard input and output to descriptors 3
-//! and 4 and becomes the daemon, so that the process id is known beforehand.
+//! Sockets are passed on by a shell, so that the process id is known beforehand. It moves its
+//! standard input and output to descriptors 3 and 4 and becomes the daemon.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{
@@ -23,8 +23,8 @@ use crate::harness::{
     terminate, thaw,
 };
 
-/// A daemon that is started by a socket unit would not serve at its sockets, or would remove the
-/// manager's socket file when it ends.
+/// A daemon started by a socket unit would not serve on its sockets, or would remove the manager's
+/// socket file when it ends.
 ///
 /// Proves: Q21, Q23.
 #[test]
@@ -101,8 +101,8 @@ fn sockets_for_another_process_are_left_alone() {
     }
 }
 
-/// If a manager shuts a socket down, the daemon would use a whole processor, fill the log or stop
-/// serving at its other sockets. (If a UNIX socket is shut down, the system does not tell the
+/// If a manager shuts down a socket, the daemon would use a whole processor, fill the log or stop
+/// serving on its other sockets. (If a UNIX socket is shut down, the system does not notify the
 /// processes that wait for it.)
 ///
 /// Proves: B5.
@@ -114,7 +114,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     let (mut daemon, _) = serve_at(2, &mut activated(&["-V"], &tcp, Some(&unix)));
     let mut before = connect(&place_of(&tcp));
     assert_eq!(before.command("list-tube-used").expect("a reply"), "USING default");
-    // The call is the same for every kind of socket, and holds for all processes that share it.
+    // The call is the same for every kind of socket, and affects all processes that share it.
     TcpStream::from(copy(&tcp)).shutdown(Shutdown::Both).expect("a listener");
     let told = |daemon: &Daemon| daemon.stderr().matches(" cannot accept connections: ").count();
     eventually("it is told", || told(&daemon) > 0);
@@ -129,7 +129,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     assert_eq!(terminate(&mut daemon), 0);
 }
 
-/// An upgrade would refuse the clients that come meanwhile.
+/// During an upgrade, clients that connect would be refused.
 ///
 /// Proves: Q21, Q20.
 #[test]
@@ -142,7 +142,7 @@ fn an_upgrade_refuses_nobody() {
         let mut old = connect(&place);
         assert_eq!(old.put(0, 0, 60, b"x").expect("a reply"), format!("INSERTED {round}"));
         // A client that connects in the daemon's last turn, or while there is no daemon, waits for
-        // the next.
+        // the next daemon.
         freeze(&daemon);
         let mut last = connect(&place);
         last.send("stats-job 1\r\n").expect("it is taken");
@@ -159,7 +159,7 @@ fn an_upgrade_refuses_nobody() {
     }
 }
 
-/// A command that becomes a daemon with one or two sockets passed on to it.
+/// A command that becomes a daemon to which one or two sockets are passed on.
 fn activated(flags: &[&str], first: &TcpListener, second: Option<&UnixListener>) -> Command {
     let count = 1 + usize::from(second.is_some());
     let second = second.map(|it| it.try_clone().expect("a copy").into());

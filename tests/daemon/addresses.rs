@@ -28,7 +28,7 @@ fn without_an_address_it_listens_on_all_of_ipv4() {
     }
 }
 
-/// The daemon could not listen on an IPv6 address, or would log another address.
+/// The daemon could not listen on an IPv6 address, or would log a different address.
 ///
 /// Proves: B31.
 #[test]
@@ -53,7 +53,8 @@ fn a_host_can_be_a_name() {
     Peer::at(&place).check();
 }
 
-/// Every second reply would be 40 ms late, because a client delays its acknowledgements so long.
+/// Every second reply would be 40 ms late, because clients delay their acknowledgements for that
+/// long.
 ///
 /// Proves: Q27.
 #[test]
@@ -75,7 +76,7 @@ fn a_small_reply_does_not_wait_for_the_one_before_to_be_acknowledged() {
         producer.put(0, 0, b"x");
         assert_eq!(line(&mut worker), format!("RESERVED {} 1", 2 * round + 1));
         assert_eq!(line(&mut worker), "x");
-        // Nothing has been sent since that could carry an acknowledgement along.
+        // Since then, nothing has been sent that could carry an acknowledgement.
         producer.put(0, 0, b"x");
         producer.turns(2);
         worker.get_ref().set_nonblocking(true).expect("a socket");
@@ -87,8 +88,8 @@ fn a_small_reply_does_not_wait_for_the_one_before_to_be_acknowledged() {
     assert!(at_once > ROUNDS / 2, "{at_once} of {ROUNDS} second replies were there at once");
 }
 
-/// The connection of a worker whose machine lost power would keep its descriptor for ever, and one
-/// through a balancer would hang after some silence.
+/// The connection of a worker whose machine lost power would keep its descriptor for ever, and a
+/// connection through a balancer would hang after a period of silence.
 ///
 /// Proves: Q27.
 #[test]
@@ -110,8 +111,8 @@ fn dead_peers_are_looked_for() {
     assert!(left <= 200 * 100, "balancers forget it after 240 s; this is {left} / 100 s");
 }
 
-/// Local and remote workers could not use the same daemon each at an address of its own, because
-/// there was only one.
+/// Local and remote workers could not use the same daemon at different addresses, because there was
+/// only one.
 ///
 /// Proves: Q23.
 #[test]
@@ -143,7 +144,7 @@ fn both_wildcards_can_be_had_together() {
     if TcpListener::bind("[::1]:0").is_err() {
         return skip("this machine has no IPv6");
     }
-    // Another process may take the port between finding and using it.
+    // Another process may take the port after it was found and before it is used.
     for _ in 0..10 {
         let port = ct::free_port().expect("a port").to_string();
         let mut command = Command::new(OURS);

@@ -8,8 +8,8 @@ use crate::harness::{
     OURS, Peer, THEN_BECOME, assert_idle, daemon, send_all, start, wait_for_count,
 };
 
-/// With all descriptors in use the daemon would use a whole processor and fill the disk with log
-/// lines, and would not accept waiting clients when others leave.
+/// With all descriptors in use, the daemon would use a whole processor and fill the disk with log
+/// lines, and would not accept waiting clients when others disconnect.
 ///
 /// Proves: B5.
 #[test]
@@ -20,8 +20,8 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     for client in &mut inside {
         client.turns(3);
     }
-    // If a close did not wake the daemon, each waiting client would wait for a second: many more
-    // turns of a daemon that is asked all the time.
+    // If a close did not wake the daemon, each waiting client would wait for a second, which is
+    // many more turns of a daemon that is kept busy.
     let mut at_once = 0;
     for mut waiting in waiting {
         drop(inside.remove(0));
@@ -41,8 +41,8 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     Peer::at(&place).check();
 }
 
-/// During a shortage each connection that closes would add a line to the log, though others still
-/// wait and nothing has changed.
+/// During a shortage, each connection that closes would add a line to the log, although others
+/// still wait and nothing has changed.
 ///
 /// Proves: B5.
 #[test]
@@ -64,7 +64,8 @@ fn a_shortage_is_reported_once_as_long_as_it_lasts() {
     eventually("the next shortage is reported", || shortages(&daemon) == 2);
 }
 
-/// After some weeks of clients that connect and leave, the daemon would have no descriptors left.
+/// After some weeks of clients that connect and disconnect, the daemon would have no descriptors
+/// left.
 ///
 /// Proves: B22, Q3.
 #[test]
@@ -77,7 +78,7 @@ fn a_thousand_connections_leave_no_descriptor_behind() {
         let mut client = Peer::of(&daemon);
         client.send("list-tube-used\r\n");
         match round % 4 {
-            0 => drop(client), // With its reply on the way.
+            0 => drop(client), // It is closed with its reply in transit.
             1 => client.send("put 0 0 60 9\r\nhalf"),
             2 => {
                 client.send("reserve\r\n");
@@ -97,7 +98,7 @@ fn a_thousand_connections_leave_no_descriptor_behind() {
     assert_eq!(other.count("stats", "total-connections"), 1001);
 }
 
-/// Workers whose machines crash would keep jobs, tubes and their turns at a reserve.
+/// Workers whose machines crash would keep jobs, tubes and their places in line at a reserve.
 ///
 /// Proves: B22, Q4, Q13.
 #[test]
@@ -123,7 +124,7 @@ fn a_thousand_connections_that_vanish_leave_nothing_behind() {
         for socket in &sockets {
             socket.peek(&mut [0]).expect("a reply");
         }
-        drop(sockets); // To close with replies unread is a reset.
+        drop(sockets); // Closing with unread replies causes a reset.
         wait_for_count(&mut other, "stats", "current-connections", 1);
     }
     wait_for_count(&mut other, "stats", "current-jobs-ready", AT_A_TIME);
@@ -155,7 +156,7 @@ struct Siege {
     inside: Vec<Peer>,
     /// Each has sent `list-tube-used`; they are in the order in which they connected.
     waiting: Vec<Peer>,
-    /// How many descriptors it has without any client.
+    /// The number of its descriptors without any client.
     at_peace: usize,
 }
 

@@ -1,9 +1,10 @@
 //! Seeded traffic to this daemon and to the original at the same time: every answer must be the
-//! same but for the declared masks. And the tool itself: a difference that is there must be found.
+//! same, except for the declared masks. Also tests the tool itself: a planted difference must be
+//! found.
 //!
-//! Timers end while a slow machine is still busy with what should have come before; such runs do
-//! not count, and others take their place for some minutes. Then the rest is skipped with a line
-//! that says so. A difference fails at once, on any machine.
+//! On a slow machine, timers may end before earlier operations are complete. Such runs are
+//! discarded, and replaced by others for some minutes. Then the rest is reported as skipped. A
+//! difference fails at once, on any machine.
 //!
 //! `make diff` plays more of it. `golden.rs` plays the golden scripts on the same two daemons.
 #![expect(clippy::disallowed_methods, reason = "real daemons are met in real time")]
@@ -18,13 +19,13 @@ use ct::{
 
 use crate::harness::OURS;
 
-/// The most time for seeds until enough runs count.
+/// The most time for seeds until enough runs are valid.
 const BUDGET: Duration = Duration::from_secs(180);
 
-/// The most acts of a script that counts as short.
+/// The most acts of a short script.
 const SHORT: usize = 6;
 
-/// After this many runs that agree, a planted difference must have been found.
+/// A planted difference must be found before this many runs have agreed.
 const AGREED_MAX: u64 = 100;
 
 /// Plays runs on two daemons.
@@ -38,8 +39,8 @@ fn path(original: &Original) -> &str {
     original.path.to_str().expect("a plain name")
 }
 
-/// How many runs each try plays at a time: fewer at a time may succeed if a machine is too slow for
-/// all at once.
+/// The number of runs that each attempt plays at a time. Fewer may succeed if a machine is too slow
+/// for all at once.
 fn widths() -> impl Iterator<Item = usize> {
     [24, 8, 4].into_iter().chain(std::iter::repeat(2))
 }
@@ -82,14 +83,14 @@ fn agree(original: &Original, garbage: bool, runs: u64) {
     ));
 }
 
-/// What a script does, rather than what it expects.
+/// The number of acts in a script, without its expectations.
 fn acts(finding: &Finding) -> usize {
     let is_act = |line: &&str| line.contains("> ") || line.starts_with('+');
     finding.script.lines().filter(is_act).count()
 }
 
-/// Finds a planted difference and returns its script, which must be short. `None`, and a line that
-/// says so, if this machine is too slow.
+/// Finds a planted difference and returns its script, which must be short. Returns `None`, and
+/// reports the test as skipped, if this machine is too slow.
 fn find(left: &str, right: &str, options: &Options) -> Option<String> {
     let began = Instant::now();
     let (mut agreed, mut long, mut seed) = (0, 0, options.seed);
@@ -114,7 +115,7 @@ fn find(left: &str, right: &str, options: &Options) -> Option<String> {
     None
 }
 
-/// Returns what is known about the original, but for one difference.
+/// Returns the known differences of the original, except for one.
 fn forgetful(original: &Original, mask: &str) -> [Option<Dialect>; 2] {
     let mut dialect = original.dialect.clone();
     assert!(dialect.masks.remove(mask), "{mask} is a mask of it");
@@ -140,7 +141,7 @@ fn a_planted_difference_is_found_and_made_short() {
 fn the_originals_differences_are_found_where_they_are_not_declared() {
     let Some(original) = Original::find() else { return };
     let planted = [("unquoted-names", false, ": {any}\n"), ("lone-cr-mutes", true, "\\r")];
-    // A release need not have each of them.
+    // A release need not have all of them.
     let there: Vec<_> =
         planted.into_iter().filter(|(mask, ..)| original.dialect.masks.contains(*mask)).collect();
     assert!(!there.is_empty(), "{} has none of {planted:?}", original.dialect.name);

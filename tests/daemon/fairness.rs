@@ -1,4 +1,4 @@
-//! Busy clients, large work and clients that leave: all others are served meanwhile.
+//! Busy clients, large work and clients that disconnect: all others are served meanwhile.
 
 use beanstalkd::server::{COMMANDS_PER_CONNECTION, JOBS_PER_SLICE};
 use ct::eventually;
@@ -33,14 +33,14 @@ fn busy_connections_do_not_starve_the_others() {
     }
 }
 
-/// Hundreds of busy clients would all be served before a quiet one with a single command.
+/// A quiet client with a single command would be served after hundreds of busy ones.
 #[test]
 fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     const BUSY: usize = 300;
     const ASKED: usize = 4000;
     const ROUNDS: usize = 20;
     let mut least = usize::MAX;
-    // The best of many tries counts: if this process gets a processor late, the daemon rightly
+    // The best of many attempts is used: if this process gets a processor late, the daemon rightly
     // serves the others first.
     for _ in 0..ROUNDS {
         let daemon = daemon(&[]);
@@ -65,8 +65,8 @@ fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     panic!("{least} commands of others go before one of a quiet client");
 }
 
-/// A client that pipelines puts behind a `reserve` that waits, and leaves, would lose all jobs but
-/// one.
+/// If a client pipelines puts after a waiting `reserve`, and disconnects, all jobs but one would be
+/// lost.
 #[test]
 fn what_a_client_sent_behind_a_reserve_is_obeyed_though_it_has_gone() {
     let daemon = daemon(&[]);
@@ -79,7 +79,7 @@ fn what_a_client_sent_behind_a_reserve_is_obeyed_though_it_has_gone() {
     assert_eq!(other.count("stats", "cmd-put"), 3);
 }
 
-/// A worker that has gone would get a job, which would count as reserved until the daemon notices
+/// A worker that has disconnected would get a job, which would be reserved until the daemon notices
 /// the end of the connection.
 #[test]
 fn a_worker_that_has_gone_gets_no_job() {
@@ -95,7 +95,7 @@ fn a_worker_that_has_gone_gets_no_job() {
     assert_eq!(number_at(&producer.document(), "reserves"), 0);
 }
 
-/// Thousands of clients that leave at once would make the others wait until all are closed.
+/// If thousands of clients disconnect at once, the others would wait until all are closed.
 #[test]
 fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
     const LEAVING: usize = 2000;
@@ -113,7 +113,7 @@ fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
     eventually("all are gone", || other.count("stats", "current-connections") == 1);
 }
 
-/// Commands that a slow line brings in pieces would be misread.
+/// Commands that arrive in pieces over a slow line would be misread.
 ///
 /// Proves: Q1.
 #[test]
@@ -144,7 +144,7 @@ fn commands_may_be_split_at_every_byte() {
         let (asked, answered) = conversation(id);
         let Some((first, second)) = asked.split_at_checked(split) else { break };
         client.send(first);
-        other.turns(1); // So the daemon has read the first part before there is a second.
+        other.turns(1); // The daemon has read the first part before the second is sent.
         client.send(second);
         let got = client.bytes(answered.len());
         assert_eq!(String::from_utf8_lossy(&got), answered, "split before byte {split}");
@@ -172,8 +172,8 @@ fn a_kick_of_very_many_jobs_lets_others_in_between() {
     assert_eq!([kicker.line(), kicker.line()], ["KICKED 50000", "USING default"]);
 }
 
-/// A worker that leaves with very many reserved jobs would hold up all other clients until all are
-/// returned.
+/// A worker that disconnects with very many reserved jobs would hold up all other clients until all
+/// are returned.
 ///
 /// Proves: Q4.
 #[test]

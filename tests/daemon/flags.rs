@@ -1,4 +1,4 @@
-//! Flags: what they mean, what is refused and with which exit status, and what completes them.
+//! Flags: their meanings, refused ones and the exit statuses, and their completions.
 
 use std::{fs, net::TcpListener, process::Command};
 
@@ -21,7 +21,7 @@ fn help_and_version_are_printed_and_nothing_starts() {
         ("--version", version.clone()),
         ("-v", version.clone()),
         ("-p 1 -Vv -h", version.clone()),
-        // What follows is not read any more.
+        // The rest is no longer read.
         ("-hx", cli::usage()),
         ("-h -x -p", cli::usage()),
         ("-v --porter start", version.clone()),
@@ -33,8 +33,7 @@ fn help_and_version_are_printed_and_nothing_starts() {
     }
 }
 
-/// A daemon would start although its service file has a mistake, and do something else than what
-/// was meant.
+/// A daemon would start although its service file has a mistake, and do something unintended.
 ///
 /// Proves: Q22.
 #[test]
@@ -55,7 +54,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("-f soon", "invalid size: soon"),
         ("--", "unknown flag: --"),
         ("-p 0 -- -V", "unknown flag: --"),
-        // The first mistake is reported, and no later flag mends it.
+        // The first mistake is reported, and no later flag corrects it.
         ("-z ten -z 5", "invalid size: ten"),
         ("-s 4096k -s 4096", "invalid size: 4096k"),
         ("-f soon -F -x", "invalid size: soon"),
@@ -71,7 +70,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
 }
 
 /// If the help or an error cannot be printed because the disk is full, the daemon would panic and
-/// dump core, and the exit status would not tell a wrong flag.
+/// dump core, and the exit status would not reveal a wrong flag.
 ///
 /// Proves: Q22.
 #[test]
@@ -85,7 +84,8 @@ fn a_text_that_cannot_be_printed_is_no_reason_to_panic() {
     }
 }
 
-/// A daemon that cannot start would not say why, or would end with the status of another reason.
+/// A daemon that cannot start would not report the reason, or would exit with the status of another
+/// reason.
 ///
 /// Proves: Q22.
 #[test]
@@ -95,7 +95,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
     let cases = [
         ("-b /no/such/directory -p 0".into(), 10, "-b: "),
         ("-u no-such-user -l 127.0.0.1 -p 0".into(), 33, "no-such-user"),
-        // Each C library has its own words: musl leaves out "already".
+        // Each C library has its own wording: musl omits "already".
         (format!("-l 127.0.0.1 -p {port}"), 111, "in use"),
         // The original takes these for other ports.
         (format!("-l 127.0.0.1 -p {}", u32::from(port) + 65536), 111, "there is no such port"),
@@ -104,7 +104,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         ("-l 127.0.0.1 -p -65535".into(), 111, "there is no such port"),
         // No resolver asks the network for a name with an empty label.
         ("-l no..such..host -p 0".into(), 111, "no..such..host"),
-        // An address that no machine has: it is reserved for documents (RFC 5737).
+        // An address that no machine has, because it is reserved for documentation (RFC 5737).
         ("-l 192.0.2.1 -p 0".into(), 111, "192.0.2.1"),
         ("-l 127.0.0.1 -p no-such-service".into(), 111, "no-such-service"),
         ("-l unix:/no/such/directory/socket".into(), 111, "/no/such/directory/socket"),
@@ -118,12 +118,12 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         assert!(errors.len() == 1 && errors[0].contains(wanted), "{line}: {stderr}");
         assert!(stderr.ends_with(&format!("{}\n", errors[0])), "{line}: {stderr}");
     }
-    // The original keeps its binlog in the root directory then.
+    // In this case, the original keeps its binlog in the root directory.
     let Ended { code, stderr, .. } = run_to_its_end(OURS, &["-b", "", "-p0", "-l127.0.0.1"]);
     assert_eq!(code, 10, "{stderr}");
 }
 
-/// Command lines that were written for the original would mean something else.
+/// Command lines written for the original would have a different meaning.
 ///
 /// Proves: Q22.
 #[test]
@@ -139,7 +139,7 @@ fn flags_can_be_joined_combined_and_repeated() {
     }
 }
 
-/// A port that is given as a service's name would be refused.
+/// A port given as a service's name would be refused.
 ///
 /// Proves: Q22.
 #[test]
@@ -187,8 +187,8 @@ fn what_is_not_obeyed_to_the_letter_is_warned_of() {
     }
 }
 
-/// A mistake in a size would fill the disk, or the directory with a file for each job; one in the
-/// time between syncs would end the daemon.
+/// A mistake in a size would fill the disk, or the directory with a file for each job; a mistake in
+/// the sync interval would end the daemon.
 #[test]
 fn a_size_out_of_all_proportion_does_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -202,12 +202,12 @@ fn a_size_out_of_all_proportion_does_no_harm() {
     let names = fs::read_dir(path).expect("a folder").flatten().map(|entry| entry.file_name());
     let segments = names.filter(|name| name.to_string_lossy().starts_with("binlog."));
     assert_eq!(segments.count(), 1, "three small jobs fit into 4096 bytes");
-    // Without a binlog it is only shown.
+    // Without a binlog, the size is only reported.
     let daemon = self::daemon(&["-s", "-1"]);
     assert_eq!(Peer::of(&daemon).count("stats", "binlog-max-size"), 1 << 31);
 }
 
-/// A shell would print an error at each key, because it cannot read its completions.
+/// A shell would print an error at each keystroke, because it cannot parse its completions.
 #[test]
 fn shells_take_their_completions() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,6 @@
 //! The golden scripts on this binary and on the original; `tests/core/golden.rs` plays the same on
-//! the pure server. One text says what the protocol is; see ct/README.md for its language.
+//! the pure server. The scripts are the only definition of the protocol; ct/README.md describes
+//! their language.
 
 use std::{collections::BTreeSet, fmt::Write, path::Path};
 
@@ -12,7 +13,7 @@ fn scripts() -> Vec<Script> {
     Script::load_dir(&folder).expect("the golden scripts are well formed")
 }
 
-/// The outcome of all scripts on a daemon that is reached through its socket.
+/// The outcome of all scripts on a daemon, over its socket.
 struct Played {
     /// The masks that some script took.
     masks: BTreeSet<String>,
@@ -20,8 +21,8 @@ struct Played {
     is_whole: bool,
 }
 
-/// Plays all scripts on a daemon that is reached through its socket, and fails with all that went
-/// wrong. Scripts for which this machine is too slow are skipped with a line that says so.
+/// Plays all scripts on a daemon over its socket, and fails with a list of all failures. Scripts
+/// for which this machine is too slow are reported as skipped.
 fn run_on(program: &Path, dialect: &Dialect) -> Played {
     let reports = ct::check::check_all(&scripts(), &ct::Program::new(program), dialect);
     let (mut failures, mut is_whole) = (String::new(), true);
@@ -50,7 +51,7 @@ fn on_our_daemon() {
     assert_eq!(played.masks, BTreeSet::new(), "the text is ours; only others need masks");
 }
 
-/// The masks are the only allowance: a mask that the original does not need is a mistake.
+/// The masks are the only exceptions: a mask that the original does not need is a mistake.
 #[test]
 fn on_the_original() {
     let Some(Original { path, dialect }) = Original::find() else { return };

@@ -1,5 +1,4 @@
-//! What would make the daemon spin, though it has nothing to do: it must use hardly any processor
-//! time.
+//! Situations in which a daemon without work might spin. It must use hardly any processor time.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::time::Instant;
@@ -8,7 +7,7 @@ use ct::{Arrived, LONG, Patience, SocketStage, Stage};
 
 use crate::harness::{Peer, assert_idle, await_state, daemon, freeze, random_bytes, thaw};
 
-/// A daemon that polls for a client that answers fast would go on when the client is gone.
+/// A daemon that polls for a fast client would continue after the client is gone.
 #[test]
 fn it_sleeps_again_after_a_client_that_answered_fast() {
     let daemon = daemon(&[]);
@@ -23,14 +22,14 @@ fn it_sleeps_again_after_a_client_that_answered_fast() {
     await_state(&daemon, 'S');
 }
 
-/// After one byte of urgent data the daemon would use a whole processor, or would not read what
-/// follows.
+/// After one byte of urgent data, the daemon would use a whole processor, or would not read the
+/// bytes after it.
 ///
 /// Proves: B3.
 #[test]
 fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     const ASK: &str = "list-tube-used\r\n";
-    // What is sent before the urgent byte, and behind it; how many commands that makes.
+    // The bytes sent before and after the urgent byte, and the number of commands in them.
     let cases = [
         ("", "", 0),
         ("", ASK, 1),
@@ -45,7 +44,8 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));
     let mut names = Vec::new();
     for (number, (before, behind, replies)) in cases.into_iter().enumerate() {
-        // At once: all lies ready before the daemon looks. Otherwise it looks after each part.
+        // If at once, everything has arrived before the daemon looks. Otherwise it looks after each
+        // part.
         for at_once in [false, true] {
             let name = format!("{number} {at_once}");
             stage.connect(&name).expect("a connection");
@@ -72,7 +72,7 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
             names.push(name);
         }
     }
-    // One more for each: alone, in the middle of a wait, or in the middle of a job.
+    // One more urgent byte for each: alone, in the middle of a wait, or in the middle of a job.
     for (number, name) in names.iter().enumerate() {
         let busy = ["", "reserve\r\n", "put 0 0 60 9\r\nhalf"][number % 3];
         stage.send(name, busy.as_bytes()).expect("a connection");
@@ -82,7 +82,7 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     other.check();
 }
 
-/// If a client shuts its sending side down before it reads a large reply, the daemon would use a
+/// If a client shuts down its sending side before it reads a large reply, the daemon would use a
 /// whole processor until then, or send only a part.
 ///
 /// Proves: B4.

@@ -17,7 +17,7 @@ use crate::harness::{
 /// A client that sends commands and reads no replies would fill the memory with them.
 #[test]
 fn a_client_that_does_not_read_is_not_heard_until_it_does() {
-    // Each asks for far more than all buffers of the system hold.
+    // Each requests far more than all buffers of the system can hold.
     for (command, times, reply) in [("peek 1", 1000, "FOUND 1 60000"), ("stats", 20_000, "OK ")] {
         let daemon = daemon(&[]);
         let mut other = Peer::of(&daemon);
@@ -69,7 +69,7 @@ fn an_upload_that_stalls_costs_what_has_arrived_and_not_what_was_announced() {
         client.send("put 0 0 60 100000000\r\n");
         client.send(vec![b'x'; 500_000]);
     }
-    // In each turn each of them gets its share of 64 KiB.
+    // In each turn, each of them gets its share of 64 KiB.
     other.turns(100);
     let grown = resident(&daemon).saturating_sub(before);
     assert!((1_000_000..20_000_000).contains(&grown), "{grown} bytes for 5,000,000 that came");
@@ -103,8 +103,7 @@ fn without_memory_for_a_job_it_says_so_and_goes_on() {
     assert_eq!(client.put(0, 0, b"x"), 4);
 }
 
-/// Very many small jobs would end the daemon, because the memory that is missing is that of the
-/// lists of all jobs.
+/// Very many small jobs would end the daemon, because there is no memory for the lists of all jobs.
 ///
 /// Proves: B22.
 #[test]
@@ -143,7 +142,7 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
     let address = place.parse().expect("an address");
     let mut uploads = Vec::new();
     while uploads.len() < 3000 {
-        // A client does not wait to be accepted if the backlog is full.
+        // If the backlog is full, a client does not wait to be accepted.
         let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
             break;
         };
@@ -160,7 +159,7 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
     Peer::at(&place).check();
 }
 
-/// If address space is limited, the thread that syncs would reserve 64 MiB of it and use next to
+/// If address space is limited, the thread that syncs would reserve 64 MiB of it and use almost
 /// nothing.
 #[test]
 fn the_thread_that_syncs_takes_little_address_space() {
@@ -214,7 +213,7 @@ fn line(socket: &mut impl BufRead) -> String {
     line.strip_suffix("\r\n").expect("a whole line").into()
 }
 
-/// Sends until the daemon takes nothing more, not even after many more turns, and returns what is
+/// Sends until the daemon takes nothing more, even after many more turns, and returns the bytes
 /// left.
 #[track_caller]
 fn send_what_fits<'a>(mut socket: &TcpStream, bytes: &'a [u8], other: &mut Peer) -> &'a [u8] {

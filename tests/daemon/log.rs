@@ -1,4 +1,4 @@
-//! What the daemon logs, and in which form.
+//! The daemon's log lines, and their form.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{
@@ -39,7 +39,7 @@ fn it_says_how_it_starts_and_ends_and_nothing_of_ordinary_days() {
     ];
     let stderr = undated(&daemon.stderr());
     let told: Vec<_> = stderr.lines().collect();
-    // It is chance whether the last client's connection has been closed by then.
+    // The last client's connection may or may not have been closed by then.
     let (last, rest) = told.split_last().expect("lines");
     assert_eq!(rest, &wanted[..4], "{stderr}");
     let closed = wanted[4].replace("1 connection", "0 connections");
@@ -47,7 +47,7 @@ fn it_says_how_it_starts_and_ends_and_nothing_of_ordinary_days() {
     assert_eq!(daemon.stdout(), "");
 }
 
-/// Log lines in a file would not tell when something happened.
+/// Log lines in a file would not show when something happened.
 ///
 /// Proves: Q22.
 #[test]
@@ -65,7 +65,7 @@ fn a_line_begins_with_its_date() {
     }
 }
 
-/// An operator who looks for a fault would not learn what clients ask for.
+/// An operator who searches for a fault would not see the commands of clients.
 ///
 /// Proves: Q22.
 #[test]
@@ -114,7 +114,7 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     eventually("each is told", || daemon.stderr().matches(" sent HTTP").count() >= 10);
 }
 
-/// As above.
+/// Any client could fill the disk with log lines.
 #[test]
 fn a_client_that_switches_draining_does_not_fill_the_log() {
     let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0"]);
@@ -133,7 +133,7 @@ fn a_client_that_switches_draining_does_not_fill_the_log() {
     assert!(said.matches("draining: ").count() as u64 <= most, "{said}");
 }
 
-/// A program that reads the log, and hangs, would stop the service.
+/// If the program that reads the log hangs, the service would stop.
 ///
 /// Proves: Q22.
 #[test]
@@ -149,7 +149,7 @@ fn a_pipe_that_nobody_reads_stops_no_client() {
     daemon.wait_until_accepts(&place, LONG).expect("it listens");
     let mut client = Peer::at(&place);
     client.turns(2000);
-    // As much as the pipe holds, or less.
+    // Reads as much as the pipe holds, or less.
     let read = || {
         Command::new("dd")
             .arg("bs=65536")
@@ -166,7 +166,7 @@ fn a_pipe_that_nobody_reads_stops_no_client() {
     assert!(log.contains(dropped), "{log}");
 }
 
-/// In the journal every line would have the same priority, and two dates.
+/// In the journal, every line would have the same priority, and two dates.
 ///
 /// Proves: Q22.
 #[test]
@@ -192,7 +192,7 @@ fn the_journal_gets_priorities_instead_of_dates() {
     assert!(told.lines().all(|line| line.contains("Z beanstalkd: ")), "{told}");
 }
 
-/// What most clients do on most days, mistakes included.
+/// The usual commands of clients, mistakes included.
 fn ordinary_day(address: &str) {
     let (mut client, mut other) = (Peer::at(address), Peer::at(address));
     assert_eq!(client.put(0, 0, b"secret"), 1);

@@ -1,11 +1,11 @@
-//! The tests that start the real binary, as its operators and clients meet it.
+//! The tests that start the real binary, and use it as operators and clients do.
 //!
-//! | module | what it tells |
+//! | module | subject |
 //! |---|---|
 //! | `flags` | flags, exit statuses, completions |
-//! | `log` | what is logged, and in which form |
-//! | `signals` | the orderly end, draining |
-//! | `addresses`, `unix_sockets` | where the daemon listens |
+//! | `log` | the log lines, and their form |
+//! | `signals` | clean shutdown, draining |
+//! | `addresses`, `unix_sockets` | the addresses on which the daemon listens |
 //! | `privileges` | the change to another user |
 //! | `activation`, `service` | a service manager: passed sockets, notices, the watchdog |
 //! | `ping` | the health check |
@@ -14,18 +14,17 @@
 //! | `binlog` | the binlog on real directories |
 //! | `golden`, `diff` | the golden scripts, and seeded traffic beside the original |
 //!
-//! What the protocol says is proved by the golden scripts; the other modules test what takes a
-//! process to show. Each test starts daemons of its own on free ports of the loopback and ends
-//! exactly those. A test that must know what happens inside a single turn of the daemon stops the
-//! process, lays everything ready, and lets it go on. So nothing here depends on who is faster, and
-//! what is counted is commands, bytes and descriptors rather than time. Only tests that a daemon
-//! does not spin watch it for a moment.
+//! The golden scripts test the protocol; the other modules test behaviour that needs a process.
+//! Each test starts daemons of its own on free ports of the loopback, and stops exactly those. A
+//! test of a single turn of the daemon stops the process, prepares everything, and lets it
+//! continue. So nothing here depends on the speed of either side, and tests count commands, bytes
+//! and descriptors rather than time. Only tests that a daemon does not spin watch it for a moment.
 //!
-//! What is known of a process comes from `/proc`, so most of these tests run on Linux only. A test
-//! that needs root, a program or a network that not every machine has says so and is skipped.
+//! Facts about a process come from `/proc`, so most of these tests run only on Linux. A test that
+//! needs root, a program or a network is reported as skipped on a machine without it.
 //!
-//! Tests in `limits` and `fairness` raise this process's limit on open files, for good: daemons
-//! that are started later inherit it. A test that needs a limit sets it in a shell of its own.
+//! Tests in `limits` and `fairness` raise this process's limit on open files, permanently, and
+//! daemons started later inherit it. A test that needs a limit sets it in a shell of its own.
 
 #[cfg(target_os = "linux")]
 mod activation;

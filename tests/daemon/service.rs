@@ -17,8 +17,8 @@ use crate::harness::{
     OURS, WATCHED, await_state, check, connect, freeze, process_status, serve, terminate, thaw,
 };
 
-/// Units that wait for this one would start before it serves, or the manager would end a daemon
-/// whose start takes long.
+/// Units that wait for this one would start before it serves, or the manager would kill a daemon
+/// whose startup takes long.
 ///
 /// Proves: Q20.
 #[test]
@@ -32,7 +32,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     let (mut daemon, places) = serve(&mut command);
     let mut client = connect(&places[0]);
     client.send("peek 1\r\n").expect("it is taken");
-    // The daemon notes when it begins to read, before it sleeps at the gate.
+    // The daemon notes the time at which it begins to read, before it sleeps at the gate.
     await_state(&daemon, 'S');
     thread::sleep(Duration::from_millis(1100));
     assert_eq!(manager.heard_by_now(), None, "it has not served yet");
@@ -49,7 +49,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert_eq!(manager.heard_by_now(), None);
 }
 
-/// The manager would end a standby because its start takes long, or show it as serving.
+/// The manager would kill a standby because its startup takes long, or show it as serving.
 #[test]
 fn a_standby_tells_that_it_waits_and_is_ready_only_with_the_lock() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -76,7 +76,8 @@ fn a_standby_tells_that_it_waits_and_is_ready_only_with_the_lock() {
     standby.wait().expect("it was started here");
 }
 
-/// `systemctl status` would not show that the daemon drains, and why producers are refused.
+/// `systemctl status` would not show that the daemon is draining, which is why producers are
+/// refused.
 ///
 /// Proves: Q18.
 #[test]
@@ -90,8 +91,8 @@ fn it_tells_when_it_drains() {
     assert_eq!(manager.hears(), "STATUS=serving");
 }
 
-/// If an operator ends draining and begins it again while the daemon is busy, the daemon would go
-/// on taking jobs.
+/// If an operator ends draining and begins it again while the daemon is busy, the daemon would
+/// continue to accept jobs.
 ///
 /// Proves: Q18.
 #[test]
@@ -119,8 +120,8 @@ fn of_two_signals_in_one_turn_the_later_one_holds() {
     }
 }
 
-/// The system does not tell the order of two signals that come before the daemon can run. A daemon
-/// that takes jobs by mistake, and is ended then, would lose them.
+/// The system does not report the order of two signals that come before the daemon can run. If the
+/// daemon accepted jobs by mistake, and was then stopped, they would be lost.
 ///
 /// Proves: Q18.
 #[test]
@@ -137,7 +138,7 @@ fn of_two_signals_at_once_the_one_that_drains_holds() {
     }
 }
 
-/// `systemctl status` would not show that the disk has failed, and why changes are refused.
+/// `systemctl status` would not show that the disk has failed, which is why changes are refused.
 ///
 /// Proves: E27.
 #[test]
@@ -167,15 +168,14 @@ fn it_tells_when_its_disk_fails_and_when_it_works_again() {
     manager.hears_until("STATUS=serving");
 }
 
-/// A manager would not restart a daemon that hangs, or would restart one that only has nothing to
-/// do.
+/// A manager would not restart a daemon that hangs, or would restart one that is merely idle.
 #[test]
 fn a_watchdog_is_fed_while_nothing_else_happens() {
     let manager = Manager::abstracted();
     let mut command = on_loopback();
     command.env("NOTIFY_SOCKET", &manager.name).env("WATCHDOG_USEC", "300000");
-    // Measured from before the daemon starts: notices that come while this process waits for a
-    // processor are read all at once.
+    // The time is measured from before the daemon starts, because notices that come while this
+    // process waits for a processor are read all at once.
     let began = Instant::now();
     let (daemon, _) = serve(&mut command);
     assert_eq!(manager.hears(), "READY=1\nSTATUS=serving");
@@ -183,7 +183,7 @@ fn a_watchdog_is_fed_while_nothing_else_happens() {
     for _ in 0..rounds {
         assert_eq!(manager.hears(), "WATCHDOG=1");
     }
-    // The first comes at once; many more than wanted would be wasted.
+    // The first comes at once; many more than necessary would be a waste.
     assert!(began.elapsed() >= Duration::from_millis(100) * (rounds - 2), "{:?}", began.elapsed());
     freeze(&daemon);
     while manager.heard_by_now().is_some() {}
@@ -201,8 +201,8 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     for command in [&mut on_loopback(), &mut other, on_loopback().env("WATCHDOG_USEC", "300000")] {
         let (daemon, places) = serve(command);
         check(&places[0]);
-        // First the daemon closes the last connection, whenever it gets a processor for that. A
-        // daemon with a timer wakes in every watch.
+        // First the daemon closes the last connection, when it gets a processor for that. A daemon
+        // with a timer would wake up in every interval.
         let sleeps = (0..10).any(|_| {
             let before = wake_ups(&daemon);
             thread::sleep(WATCHED);
@@ -212,7 +212,7 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     }
 }
 
-/// A manager that does not read its notices, or is gone, would hold up or end the daemon.
+/// A manager that does not read its notices, or is gone, would hold up or crash the daemon.
 #[test]
 fn a_manager_that_does_not_listen_does_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -230,7 +230,7 @@ fn a_manager_that_does_not_listen_does_no_harm() {
     }
 }
 
-/// A start that takes long could only be ended by SIGKILL.
+/// A startup that takes long could be stopped only by SIGKILL.
 ///
 /// Proves: Q19.
 #[test]
@@ -262,7 +262,7 @@ impl Manager {
         Self::with(socket, path.to_str().expect("a plain name").into())
     }
 
-    /// At a name that is in no folder.
+    /// Listens on an abstract name, which is in no folder.
     fn abstracted() -> Self {
         let clock = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_nanos();
         let name = format!("beanstalkd-test-{}-{clock}", std::process::id());
@@ -282,7 +282,7 @@ impl Manager {
         let mut buffer = [0; 4096];
         loop {
             match self.socket.recv(&mut buffer) {
-                // A wait with a time limit is not begun again after a signal to another test.
+                // A wait with a time limit is not resumed after a signal to another test.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 length => {
                     let length = length.expect("a word");
@@ -292,7 +292,7 @@ impl Manager {
         }
     }
 
-    /// Waits for the notice `last`; all before it must be states.
+    /// Waits for the notice `last`; all notices before it must be states.
     #[track_caller]
     fn hears_until(&self, last: &str) {
         loop {
@@ -304,7 +304,7 @@ impl Manager {
         }
     }
 
-    /// The next notice, if it is there already.
+    /// The next notice, if it has already arrived.
     #[track_caller]
     fn heard_by_now(&self) -> Option<String> {
         self.socket.set_nonblocking(true).expect("a socket");
@@ -327,8 +327,8 @@ fn on_loopback() -> Command {
     command
 }
 
-/// Puts a job into a binlog and a pipe in place of its lock: the next daemon is held up, when it
-/// listens and before it reads, until the pipe that is returned is opened.
+/// Puts a job into a binlog, and a pipe in place of its lock. The next daemon is held up after it
+/// listens and before it reads, until the returned pipe is opened.
 fn binlog_behind_a_gate(folder: &Path) -> Option<std::path::PathBuf> {
     let path = folder.to_str().expect("a plain name");
     let (mut daemon, places) = serve(on_loopback().args(["-b", path]));

@@ -1,4 +1,4 @@
-//! Signals: the orderly end, draining, and a log that nobody reads.
+//! Signals: clean shutdown, draining, and a log that nobody reads.
 
 use std::{
     fs,
@@ -14,8 +14,8 @@ use crate::harness::{
     wait_for_count,
 };
 
-/// A daemon that is ended by a signal would not send the replies to commands it has taken, or would
-/// end with the status of a crash.
+/// A daemon stopped by a signal would not send the replies to commands it has accepted, or would
+/// exit with the status of a crash.
 ///
 /// Proves: Q19.
 #[test]
@@ -59,7 +59,7 @@ fn a_signal_ends_it_in_order() {
     }
 }
 
-/// A client that does not read, or stops in the middle of a job, would hold up the daemon's end.
+/// A client that does not read, or stops in the middle of a job, would hold up the shutdown.
 ///
 /// Proves: Q19.
 #[test]
@@ -74,7 +74,7 @@ fn nobody_can_hold_up_the_end() {
     assert_eq!(terminate(&mut daemon), 0);
 }
 
-/// A log that nobody reads would stop the service, or the orderly end.
+/// If the log is not read, the service would stop, or the shutdown would hang.
 ///
 /// Proves: Q19.
 #[test]
@@ -94,7 +94,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
     eventually("it listens", || Client::connect(&address).is_ok());
     Peer::at(&address).turns(100);
     reader.set_nonblocking(true).expect("a socket");
-    // The count may come as soon as there is room for it.
+    // The count may come as soon as there is space for it.
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(length @ 1..) = reader.read(&mut piece) {
         said.extend_from_slice(&piece[..length]);
@@ -117,8 +117,8 @@ fn a_log_that_nobody_reads_stops_nothing() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// A daemon that is process 1 of a container could not be ended, because the system ignores signals
-/// to process 1 that have no handler.
+/// A daemon that is process 1 of a container could not be stopped, because the system ignores
+/// signals to process 1 that have no handler.
 ///
 /// Proves: Q19, B29.
 #[test]
@@ -145,8 +145,8 @@ fn a_signal_ends_process_1() {
     }
 }
 
-/// A daemon that was started with nohup, or in the background of a script, would end with the
-/// terminal or at Ctrl-C. The original leaves a signal ignored that is ignored at its start.
+/// A daemon started with nohup, or in the background of a script, would end with the terminal or at
+/// Ctrl-C. In the original, a signal that is ignored at startup stays ignored.
 ///
 /// Proves: Q19.
 #[test]
@@ -164,8 +164,8 @@ fn a_signal_that_is_ignored_from_the_start_stays_so() {
     }
 }
 
-/// A daemon that drains would go on taking jobs, or would not let workers finish the old ones, or
-/// would never take jobs again after the drain is ended.
+/// A draining daemon would continue to accept jobs, or would not let workers finish the old ones,
+/// or would never accept jobs again after draining.
 ///
 /// Proves: Q18.
 #[test]
@@ -178,7 +178,7 @@ fn a_signal_makes_it_drain_and_another_one_ends_that() {
     for _ in 0..2 {
         daemon.signal(libc::SIGUSR1).expect("it runs");
         eventually("it drains", || client.yaml("stats").contains("\ndraining: true\n"));
-        // The body of a refused put is not read as commands, whether it has arrived or not.
+        // The body of a refused put is not read as commands, whether or not it has arrived.
         client.send("put 0 0 60 14\r\nlist-tube-used\r\n");
         assert_eq!(client.line(), "DRAINING");
     }
@@ -199,8 +199,8 @@ fn a_signal_makes_it_drain_and_another_one_ends_that() {
     Peer::of(&daemon).check();
 }
 
-/// A client that leaves while it is sent a reply, or a reader of the log that ends, would end the
-/// daemon.
+/// A client that disconnects while a reply is sent to it, or a log reader that ends, would crash
+/// the daemon.
 ///
 /// Proves: Q19.
 #[test]
@@ -227,7 +227,7 @@ fn a_broken_pipe_does_no_harm() {
     assert!(matches!(daemon.0.try_wait(), Ok(None)));
 }
 
-/// Fills a stream until it takes no byte more.
+/// Fills a stream until it takes no more bytes.
 #[track_caller]
 fn fill(mut stream: &UnixStream) {
     stream.set_nonblocking(true).expect("a socket");

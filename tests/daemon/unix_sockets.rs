@@ -1,4 +1,4 @@
-//! UNIX sockets: the file's mode, files that were left over, and several starts at one path.
+//! UNIX sockets: the file's mode, leftover files, and several daemons that start on one path.
 
 use std::{
     fs,
@@ -42,7 +42,7 @@ fn a_unix_socket_has_the_mode_of_the_umask() {
     }
 }
 
-/// After a crash the daemon would not start again until its socket file is removed by hand.
+/// After a crash, the daemon would not start again until its socket file is removed by hand.
 ///
 /// Proves: Q23.
 #[test]
@@ -90,8 +90,8 @@ fn a_second_start_leaves_the_first_one_alone() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// Two daemons that start at a socket file left over by a power cut would each remove the other's
-/// new one: both would run, and no client could reach the first.
+/// Two daemons that start on a socket file left by a power cut would remove each other's new one:
+/// both would run, and no client could reach the first.
 ///
 /// Proves: B18.
 #[test]
@@ -99,7 +99,8 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
-    // Each waits for the end of its input before it becomes the daemon, so all go on at once.
+    // Each waits for the end of its input before it becomes the daemon, so all continue at the same
+    // time.
     let script = r#"echo waits >&2; read -r _; exec "$0" -l "$1""#;
     for round in 0..40 {
         drop(UnixListener::bind(&path).expect("a socket"));
@@ -138,8 +139,8 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     }
 }
 
-/// A daemon that starts while another is setting up its socket would take that for a file left
-/// over, and remove it.
+/// A daemon that starts while another is setting up its socket would take that for a leftover file,
+/// and remove it.
 ///
 /// Proves: B18.
 #[test]
@@ -148,7 +149,7 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
-    // Bound, and not listening yet.
+    // It is bound, and not listening yet.
     drop(UnixListener::bind(&path).expect("a socket"));
     let before = fs::metadata(&path).expect("a socket file").ino();
     let directory = fs::OpenOptions::new().read(true).open(folder.path()).expect("a folder");
@@ -157,15 +158,15 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     thread::sleep(Duration::from_millis(300));
     assert_eq!(daemon.exit_status(), None, "{}", daemon.stderr());
     assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
-    // The other start was killed: its lock ends, and its socket is stale.
+    // The other process was killed: its lock is released, and its socket is stale.
     drop(directory);
     eventually("it listens", || daemon.stderr().contains("listens on"));
     Peer::at(&address).check();
     assert_eq!(terminate(&mut daemon), 0);
 }
 
-/// A second start would hang for ever, without a line in the log, if the first daemon is too busy
-/// to accept.
+/// If the first daemon is too busy to accept, a second one would hang for ever at startup, without
+/// a line in the log.
 ///
 /// Proves: B18.
 #[test]
@@ -183,7 +184,7 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     assert!(path.exists());
 }
 
-/// A start would hang, and no signal would end it.
+/// Startup would hang, and no signal would end it.
 ///
 /// Proves: B18.
 #[test]
@@ -198,7 +199,7 @@ fn a_pipe_in_place_of_the_directory_is_an_error() {
     assert!(stderr.contains("Not a directory"), "{stderr}");
 }
 
-/// A mistake in the path would delete a file that is no socket.
+/// A mistake in the path would delete a file that is not a socket.
 ///
 /// Proves: B18, Q23.
 #[test]
@@ -222,7 +223,7 @@ fn what_is_no_socket_is_not_removed() {
     assert!(at("folder").is_dir());
 }
 
-/// A daemon that ends would remove the socket file of its successor.
+/// When a daemon ends, it would remove the socket file of its successor.
 ///
 /// Proves: B18.
 #[test]
@@ -237,7 +238,7 @@ fn at_the_end_it_removes_only_its_own_socket() {
     Peer::at(&address).check();
 }
 
-/// A path that is too long for the system would be cut short, or refused without the reason.
+/// A path that is too long for the system would be truncated, or refused without a reason.
 ///
 /// Proves: Q23.
 #[test]

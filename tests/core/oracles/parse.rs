@@ -1,11 +1,11 @@
-//! Any line, read by the daemon's parser and by one so plain that it can be seen correct: both must
-//! give the same command, or the same error.
+//! Any line, read by the daemon's parser and by one simple enough to be obviously correct: both
+//! must return the same command, or the same error.
 
 use beanstalkd::proto;
 
 use super::reference;
 
-/// Judges lines; the two bytes in front choose what `-z` allows.
+/// Judges lines. The two bytes before them choose the limit of `-z`.
 pub(crate) fn judge(input: &[u8]) {
     let Some((limit, lines)) = input.split_first_chunk() else { return };
     let limit = u32::from(u16::from_le_bytes(*limit));

@@ -1,5 +1,5 @@
 //! A second reader of lines: no table, and every number as text. It shares only the types of
-//! commands with the daemon's parser, so that one mistake is not made twice.
+//! commands with the daemon's parser, so that the same mistake is not made twice.
 
 use beanstalkd::proto::{Command, Drain, IdleState, JobState, ParseError, PutHeader, Verb};
 
@@ -97,7 +97,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
     }
 }
 
-/// The commands that the original does not know. Each argument stands behind spaces.
+/// The commands that the original does not know. Spaces precede each argument.
 fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseError> {
     let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
     if (command, text) == ("metrics", "") {
@@ -155,7 +155,7 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
 }
 
 /// Whether the first line of a connection is HTTP: a word in upper case and an address, or three
-/// words of which the last names it. If a line is too long, only its beginning is there.
+/// words, the last of which is an HTTP version. If a line is too long, only its beginning is given.
 pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     let text = String::from_utf8_lossy(line);
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -167,7 +167,8 @@ pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
     names_it || method == "CONNECT" || target.contains(['/', '*', ':', '.'])
 }
 
-/// A command without arguments is known by its beginning, and malformed if anything follows it.
+/// A command without arguments is recognised by its beginning, and malformed if anything follows
+/// it.
 fn unread(line: &[u8]) -> ParseError {
     let known = [
         "reserve",
@@ -198,7 +199,7 @@ fn without_spaces(mut rest: &[u8]) -> &[u8] {
 }
 
 /// Spaces, then digits. As text, a number is too large if it has more digits than the largest, or
-/// as many and comes behind it in the order of words.
+/// if it has as many and sorts after it.
 fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), ParseError> {
     let rest = without_spaces(rest);
     let mut length = 0;
@@ -248,7 +249,8 @@ fn name(rest: &[u8]) -> Result<&str, ParseError> {
     Ok(std::str::from_utf8(rest).expect("letters are text"))
 }
 
-/// C's `strtoul`: white space, a sign, digits, and whatever follows; the low 32 bits count.
+/// C's `strtoul`: white space, a sign, digits, and any text after them; only the low 32 bits are
+/// used.
 fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     let mut rest = rest;
     while !rest.is_empty() && matches!(rest[0], b' ' | 9..=13) {

@@ -1,8 +1,8 @@
-//! Any bytes as a binlog, or any damage to a sound one: a start must not panic nor hang, and every
-//! job it found must be there again at the next one, when all that was damaged has been written
-//! anew, but for those that were deleted meanwhile. What was damaged must be kept as it was. An
-//! inspection must find the same. A start that is refused memory, descriptors or permission at any
-//! call must leave all jobs to the next one.
+//! Any bytes as a binlog, or any damage to a sound one. Startup must neither panic nor hang. When
+//! all damaged segments have been rewritten, the next startup must find every job again, except for
+//! those deleted meanwhile. Damaged files must be kept unchanged. An inspection must find the same
+//! jobs. If memory, descriptors or permission are refused at any call, the next startup must still
+//! find all jobs.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
 use std::{
@@ -33,19 +33,19 @@ const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
 
-/// What a system may refuse at any call: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
+/// The errors with which a system may refuse any call: `EMFILE`, `ENOMEM`, `EACCES`, `EROFS`.
 const REFUSALS: [i32; 4] = [24, 12, 13, 30];
 
-/// Files in memory; nothing is ever lost, but a file may be unreadable.
+/// Files in memory. Nothing is ever lost, but a file may be unreadable.
 #[derive(Debug, Default, Clone)]
 struct Memory {
     files: Rc<RefCell<Files>>,
     unreadable: Option<(Name, i32)>,
-    /// How many calls succeed before one is refused, and the error of that one.
+    /// How many calls succeed before one is refused, and the error of that call.
     refusal: Option<(Rc<Cell<u32>>, i32)>,
 }
 
-/// Memory that is there for this number of tries, and never after them.
+/// A memory source that grants this number of requests, and none after them.
 #[derive(Debug)]
 struct Scarce(u32);
 
@@ -58,7 +58,7 @@ impl memory::MemorySource for Scarce {
 }
 
 impl Memory {
-    /// Fails if this call is the one to refuse; later ones succeed again.
+    /// Fails if this is the call to refuse; later calls succeed again.
     fn ask(&self) -> io::Result<()> {
         let Some((left, error)) = &self.refusal else { return Ok(()) };
         match left.replace(left.get().wrapping_sub(1)) {
@@ -157,7 +157,8 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// What is known of a job, its tube and its body. If the job is ready, since when does not count.
+/// The facts about a job, its tube and its body. If the job is ready, the time since when is not
+/// compared.
 type Found = (u64, String, Vec<u8>, String);
 
 /// All jobs, each in its place, taken out of the queue one by one.
@@ -185,8 +186,8 @@ fn open(disk: &Memory) -> Result<(Restored, Wal, Report), wal::Error> {
     open_with(disk, 4096)
 }
 
-/// Starts while some call is refused. That must not change what the next start finds, nor a single
-/// byte if memory was refused.
+/// Starts while some call is refused. That must not change the jobs that the next startup finds,
+/// nor any byte if memory was refused.
 fn refuse(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal| {
         let files = Rc::new(RefCell::new(files.clone()));
@@ -237,8 +238,8 @@ fn open_with(disk: &Memory, segment_size: u64) -> Result<(Restored, Wal, Report)
     Ok((restored, wal, report))
 }
 
-/// Commits until the binlog has nothing left to do: what was damaged is written again, a piece in a
-/// turn.
+/// Commits until the binlog has nothing left to do: jobs of damaged segments are written again, a
+/// piece in each turn.
 fn settle(restored: &Restored, wal: &mut Wal) {
     let mut turns = 0;
     while wal.next_deadline().is_some_and(|at| at <= START) {

@@ -1,4 +1,4 @@
-//! What is synced when, seen in the daemon's system calls.
+//! The times of syncs, as seen in the daemon's system calls.
 //!
 //! Nothing here is judged by the clock. The order and the arguments of the calls show that a reply
 //! was sent after a sync, and that a wait was not too long.
@@ -55,7 +55,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// Starts it; `None`, and a line that says so, if calls cannot be traced here.
+    /// Starts it. Returns `None`, and reports the test as skipped, if calls cannot be traced here.
     fn start(folder: &Folder, flags: &[&str]) -> Option<Self> {
         // With -D the daemon is our child, and strace its grandchild.
         if !can_run("strace", &["-D", "-o", "/dev/null", "true"]) {
@@ -75,7 +75,7 @@ impl Traced {
     /// The calls so far. Those between a reply and the next wait may be missing.
     fn calls(&self) -> Vec<Call> {
         let trace = fs::read_to_string(&self.trace).expect("a trace");
-        // The last line may be half there.
+        // The last line may be incomplete.
         let whole = trace.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let mut calls = Vec::new();
         let (mut unfinished, mut first_thread) = (BTreeMap::new(), None);
@@ -86,7 +86,7 @@ impl Traced {
             if !is_first && line.contains("sync(") && line.contains("/binlog.") {
                 calls.push(Call::BeginLongSync);
             }
-            // Another thread's call may come between the two ends of one.
+            // Another thread's call may come between the beginning and the end of one.
             let line = if let Some((begin, _)) = line.split_once(" <unfinished ...>") {
                 calls.extend(beginning(begin, &self.folder));
                 unfinished.insert(thread, begin);
@@ -125,8 +125,8 @@ fn descriptor(arguments: &str) -> Option<&str> {
     arguments.split_once('<')?.1.split_once('>').map(|(text, _)| text)
 }
 
-/// What counts when a call begins: a write may already be seen, a sync covers what was written
-/// before.
+/// Returns the event at the beginning of a call: a write may already be visible, and a sync covers
+/// earlier writes.
 fn beginning(line: &str, folder: &Path) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let target = descriptor(arguments);
@@ -134,9 +134,9 @@ fn beginning(line: &str, folder: &Path) -> Option<Call> {
         ["INSERTED", "BURIED", "RELEASED", "DELETED"].iter().any(|it| arguments.contains(it));
     match name {
         "send" | "sendto" | "sendmsg" => Some(Call::Send { confirms_change }),
-        // A reply of several pieces goes out by writev.
+        // A reply in several pieces is sent by writev.
         "writev" if target?.starts_with("socket:") => Some(Call::Send { confirms_change }),
-        // Zeros ahead of the records bring nothing that a sync must cover.
+        // Zeros ahead of the records need no sync.
         "pwrite64" if arguments.contains(&"\\0".repeat(12)) => None,
         "write" | "writev" | "pwrite64" => file(target?, folder).map(Call::Write),
         "fsync" | "fdatasync" => {
@@ -146,7 +146,7 @@ fn beginning(line: &str, folder: &Path) -> Option<Call> {
     }
 }
 
-/// What counts when a call has ended: `fdatasync(7</path/binlog.1>) = 0`.
+/// Returns the event at the end of a call: `fdatasync(7</path/binlog.1>) = 0`.
 fn call(line: &str, folder: &Path) -> Option<Call> {
     let (name, arguments) = line.split_once('(')?;
     let (arguments, result) = arguments.rsplit_once(" = ")?;
@@ -199,14 +199,14 @@ fn work(place: &str) {
             two.tell(&format!("delete {third}"), "DELETED");
         }
     }
-    // Until the rest of the work is done: a wait without a limit.
+    // Waits, without a limit, until the rest of the work is done.
     one.tell("list-tube-used", "USING default");
 }
 
-/// Which files have writes that no sync covers.
+/// The files with writes that no sync covers.
 #[derive(Debug, Default)]
 struct Unsynced {
-    /// Those of them that were written before a sync that is under way.
+    /// The value is true if the write came before a sync that is under way.
     files: BTreeMap<String, bool>,
 }
 
@@ -238,16 +238,16 @@ impl Unsynced {
     }
 }
 
-/// Whether a change was written and then synced before the reply that confirms it, and every write
-/// before the next reply.
+/// Checks that each change was written and then synced before the reply that confirms it, and that
+/// every write was synced before the next reply.
 ///
-/// Where syncs take long, the daemon goes on meanwhile: other replies leave, a segment is removed
-/// whose own replacement is synced, and compaction writes what no reply confirms.
+/// If syncs take long, the daemon continues meanwhile: other replies leave, a segment is removed
+/// once its own replacement is synced, and compaction writes records that no reply confirms.
 fn assert_nothing_leaves_unsynced(calls: &[Call]) {
     let mut unsynced = Unsynced::default();
     let mut names_changed = false;
     let goes_on = calls.contains(&Call::BeginLongSync);
-    // Since the last confirmation: a write, then the beginning of a sync, then its end.
+    // The steps since the last confirmation: a write, then the beginning of a sync, then its end.
     let mut steps = 0;
     for (at, call) in calls.iter().enumerate() {
         unsynced.note(call);
@@ -294,7 +294,7 @@ fn count(calls: &[Call], is_it: impl Fn(&Call) -> bool) -> usize {
 fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
     let folder = Folder::new();
     let mut segments = 0;
-    // Once more, because a start also changes names.
+    // This is done twice, because startup also changes names.
     for _ in 0..2 {
         let Some(traced) = Traced::start(&folder, &["-f0", "-s", "4096"]) else { return };
         work(&traced.place);
@@ -328,7 +328,7 @@ fn with_f0_commands_that_arrive_together_share_a_sync() {
     assert!(syncs <= writes, "{syncs} syncs, {writes} writes");
 }
 
-/// The last changes before a long rest would never be synced, and a power cut hours later would
+/// The last changes before a quiet period would never be synced, and a power cut hours later would
 /// lose them.
 ///
 /// Proves: B8.
@@ -349,8 +349,8 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
             calls.iter().filter(is_write).count() >= puts && unsynced.segment().is_none()
         });
     }
-    // Between a write and the beginning of its sync, all waits that ran out were no longer
-    // together than it may take.
+    // Between a write and the beginning of its sync, all waits that timed out must together be no
+    // longer than the limit.
     let calls = traced.end();
     let (mut is_dirty, mut waited, mut syncs) = (false, 0, 0);
     for (at, call) in calls.iter().enumerate() {
@@ -362,8 +362,8 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
             }
             Call::Wait { milliseconds, has_events } if is_dirty => {
                 assert!(*milliseconds >= 0, "call {at}: waits without end");
-                // Limits are rounded up. After a shorter wait the daemon only looks whether a sync
-                // has ended, which another thread may not even have begun.
+                // Limits are rounded up. After a shorter wait, the daemon only checks whether a
+                // sync has ended, and another thread may not even have begun it.
                 let is_for_sync = !has_events && *milliseconds > 3;
                 waited += if is_for_sync { milliseconds - 1 } else { 0 };
                 assert!(waited <= 50, "call {at}: has waited {waited} ms");
@@ -375,7 +375,7 @@ fn what_is_written_is_synced_soon_also_when_nothing_follows() {
     assert!(syncs >= 3, "{syncs} syncs came by themselves");
 }
 
-/// With a long time between syncs each change would wait for the disk all the same.
+/// Even with a long time between syncs, each change would wait for the disk.
 ///
 /// Proves: B8.
 #[test]
@@ -395,7 +395,7 @@ fn a_late_sync_is_not_made_early() {
     assert_eq!(syncs(&traced.end()), 1, "but its end has come");
 }
 
-/// A full file would never be synced, because later syncs go to the file that is being written.
+/// A full file would never be synced, because later syncs apply to the file being written.
 ///
 /// Proves: B8.
 #[test]
@@ -420,7 +420,7 @@ fn a_full_file_is_synced_before_the_next_begins() {
     assert!(ended > 10 && gone > 5, "{ended} files ended, {gone} went");
 }
 
-/// With `-F` changes would wait for syncs all the same.
+/// Even with `-F`, changes would wait for syncs.
 ///
 /// Proves: B8.
 #[test]

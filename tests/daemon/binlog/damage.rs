@@ -1,10 +1,10 @@
-//! Damaged binlogs: what is intact is kept, and nothing is invented, whatever the bytes.
+//! Damaged binlogs: whatever the bytes are, intact records are kept, and no others are invented.
 //!
 //! These tests share their oracle: most open a binlog in memory, others give a repaired directory
-//! to the original, or to our binary. The oracle knows where each record of an undamaged binlog
-//! stands. A record is intact if all its bytes are where they were, and its segment still has an
-//! intact mark, or one that still tells its salt, without which nothing in it can be checked. A
-//! restart must find the intact records, applied in their order: no more, no less.
+//! to the original, or to our binary. The oracle knows the position of each record in an undamaged
+//! binlog. A record is intact if all its bytes are unchanged, and its segment still has an intact
+//! mark, or one that still reveals its salt; without the salt, nothing in the segment can be
+//! checked. A restart must find exactly the intact records, applied in their order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,10 +25,10 @@ use crate::harness::{Folder, OURS, Peer, end, fails_to_start, from_environment, 
 
 use super::format::{self, MARK};
 
-/// How many binlogs are damaged in each way, unless RUNS is set.
+/// The number of binlogs damaged in each way, unless RUNS is set.
 const RUNS: u64 = 400;
 
-/// How many damaged binlogs are given to the original after their repair.
+/// The number of damaged binlogs given to the original after their repair.
 const LIVE: u64 = 24;
 
 pub(crate) type Files = BTreeMap<Name, Vec<u8>>;
@@ -126,7 +126,7 @@ pub(crate) fn contents(disk: &mut dyn Disk, name: Name) -> Vec<u8> {
     bytes
 }
 
-/// What is known of a job after a restart, without times.
+/// The facts about a job after a restart, without times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     tube: String,
@@ -193,7 +193,7 @@ fn healthy(segment_size: u64) -> Files {
     let mut prng = Prng::new(5);
     for id in 1..=60u64 {
         let size = usize::try_from(prng.below(200)).expect("small");
-        // Bodies that a search for records must not stop at: zeros, and what looks like marks.
+        // Bodies that must not stop a search for records: zeros, and bytes that look like marks.
         let body = match id % 4 {
             0 => vec![0; size],
             1 => vec![0xFF; size],
@@ -216,7 +216,7 @@ fn healthy(segment_size: u64) -> Files {
         server.commit(NOW);
         server.sent(client, server.unsent(client));
     }
-    // The server is dropped without an orderly end: that is the kill.
+    // The server is dropped without a clean shutdown, which simulates the kill.
     disk.files()
 }
 
@@ -256,7 +256,7 @@ fn jobs_of(restored: &Restored) -> Jobs {
     jobs
 }
 
-/// The jobs of all records that are still intact.
+/// The jobs of all intact records.
 fn expected(healthy: &Files, damaged: &Files) -> Jobs {
     let mut jobs = Jobs::new();
     for (name, bytes) in healthy {
@@ -274,8 +274,8 @@ fn expected(healthy: &Files, damaged: &Files) -> Jobs {
     jobs
 }
 
-/// Whether the first mark, though damaged, still looks like one and has its salt, and the record
-/// right behind it shows that it is the right one.
+/// Whether the first mark, although damaged, still looks like one and has its salt, and the record
+/// directly after it confirms the salt.
 fn tells_its_salt(healthy: &[u8], found: &[u8]) -> bool {
     let is_there = |range: std::ops::Range<usize>| found.get(range.clone()) == healthy.get(range);
     // A short record, the id of a mark, and its magic.
@@ -290,7 +290,7 @@ fn tells_its_salt(healthy: &[u8], found: &[u8]) -> bool {
     if found.len() < 88 || signs.into_iter().filter(|&sign| sign).count() < 2 {
         return false;
     }
-    // One wrong bit of the salt is found by the mark's own checksum.
+    // One wrong bit of the salt is corrected by the mark's own checksum.
     (flips(32..40) == 0 && is_second_there) || (flips(32..40) == 1 && flips(4..88) == 1)
 }
 
@@ -328,7 +328,7 @@ fn below(prng: &mut Prng, bound: usize) -> usize {
     usize::try_from(prng.below(bound as u64)).expect("below a usize")
 }
 
-/// A file of the binlog, most often one that is not empty.
+/// A file of the binlog, usually one that is not empty.
 fn any_file<'a>(prng: &mut Prng, files: &'a mut Files) -> &'a mut Vec<u8> {
     let is_segment = |name: &Name| matches!(name, Name::Segment(_));
     let count = files.keys().filter(|name| is_segment(name)).count();
@@ -384,8 +384,8 @@ const HARMS: [(&str, Harm); 7] = [
     }),
 ];
 
-/// Opens a damaged binlog, judges what is found, serves until all is repaired, opens it again and
-/// returns its files.
+/// Opens a damaged binlog, judges the jobs found, serves until everything is repaired, opens it
+/// again and returns its files.
 fn judge(healthy: &Files, damaged: &Files, segment_size: u64, what: &str) -> Files {
     let disk = Memory(Arc::new(Mutex::new(damaged.clone())));
     let (restored, wal, report) = open(Box::new(disk.clone()), segment_size);
@@ -454,7 +454,7 @@ fn the_original_opens_what_was_repaired() {
         let folder = write_out(&judge(&healthy, &damaged, 4096, what));
         let daemon = folder.serve(&original, &["-s", "4096"]);
         let jobs = Peer::of(&daemon).look_through(1..200);
-        // The original warns of each file that is missing between others, and goes on.
+        // The original warns of each file that is missing between others, and continues.
         let said = daemon.stderr();
         let is_new = |line: &&str| !line.ends_with("No such file or directory");
         assert_eq!(said.lines().find(is_new), None, "{what}, run {run}");
@@ -505,7 +505,7 @@ fn a_damaged_id_leaves_enough_for_later_jobs() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/binlog/fixtures/1.12");
     let mut source = Directory::read_only(source.as_ref()).expect("a fixture");
     let mut bytes = contents(&mut source, Name::Segment(1));
-    // It stands behind the version, the length of the tube's name, and the name.
+    // It comes after the version, the length of the tube's name, and the name.
     let at = 8 + usize::from(bytes[4]);
     bytes[at..at + 8].copy_from_slice(&(u64::MAX / 2 - 1).to_le_bytes());
     let disk = Memory(Arc::new(Mutex::new([(Name::Segment(1), bytes)].into())));
@@ -538,7 +538,7 @@ fn foreign_files_are_left_alone() {
     fs::write(inside("binlog.1000"), "").expect("a file");
     let noise: Vec<u8> = (0..10_000u32).map(|at| (at * at % 255).to_le_bytes()[0]).collect();
     fs::write(inside("binlog.1001"), &noise).expect("a file");
-    // Two are no files at all, one of them where the next would be.
+    // Two are not files at all; one of them has the name of the next segment.
     std::os::unix::fs::symlink("nowhere", inside("binlog.2000")).expect("a link");
     fs::create_dir(inside("binlog.2001")).expect("a directory");
     fs::write(inside("binlog.2001/notes"), "").expect("a file");
@@ -561,7 +561,7 @@ fn foreign_files_are_left_alone() {
 }
 
 /// If a file has the highest number, there is none for the next, and the daemon would panic instead
-/// of saying so.
+/// of reporting that.
 ///
 /// Proves: Q24.
 #[test]

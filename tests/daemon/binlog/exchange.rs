@@ -1,8 +1,8 @@
 //! A directory can go to the original and come back.
 //!
 //! The tests compare what a client sees after a restart: `stats-job` and the body of every job. Two
-//! differences are known. The original forgets what it does not write, so its own restart is the
-//! measure for its binlog. And it counts each buried job once more.
+//! differences are known. The original does not write some changes, so its binlog is compared with
+//! the state after its own restart. And it counts one more bury for each buried job.
 
 use std::{
     collections::BTreeMap,
@@ -22,8 +22,8 @@ use super::format;
 
 type Jobs = BTreeMap<u64, Seen>;
 
-/// Jobs in every state, with everything that happened to them; ids count from 1. The last word of a
-/// `put` names its body. Delays end in more than a century, or have ended before the tests look.
+/// Jobs in every state, with everything that happens to them; ids count from 1. The last word of a
+/// `put` names its body. Delays end in more than a century, or before the tests look.
 const STORY: &str = "
 use first
 put 5 0 60 plain
@@ -113,7 +113,7 @@ fn bodies() -> BTreeMap<u64, Vec<u8>> {
     (1..).zip(words.map(body)).collect()
 }
 
-/// Sends the story to a daemon. Jobs that are held at its end are held until the client is dropped.
+/// Sends the story to a daemon. Jobs held at its end are held until the client is dropped.
 #[track_caller]
 fn tell(daemon: &Daemon) -> Peer {
     let mut client = Peer::of(daemon);
@@ -156,7 +156,7 @@ fn add(job: &mut Seen, key: &str, change: i64) {
     job.set(key, &count.to_string());
 }
 
-/// What the original makes of these jobs at its start.
+/// Converts these jobs to those that the original has after its startup.
 fn as_the_original_counts(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "buried") {
         add(job, "buries", 1);
@@ -164,7 +164,7 @@ fn as_the_original_counts(mut jobs: Jobs) -> Jobs {
     jobs
 }
 
-/// What our restart makes of jobs that were there just before.
+/// Converts jobs to those that our daemon has after a restart.
 fn after_our_restart(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "reserved") {
         job.set("state", "ready");
@@ -174,7 +174,7 @@ fn after_our_restart(mut jobs: Jobs) -> Jobs {
     jobs
 }
 
-/// Fails unless the later jobs are the earlier ones, some time later.
+/// Fails unless the later jobs are the earlier ones, after some time.
 #[track_caller]
 fn assert_same(earlier: &Jobs, later: &Jobs) {
     let ids = |jobs: &Jobs| jobs.keys().copied().collect::<Vec<_>>();
@@ -186,7 +186,8 @@ fn assert_same(earlier: &Jobs, later: &Jobs) {
         assert!(job.age <= other.age, "job {id}: {job:?} {other:?}");
         if job.text("state") == "delayed" {
             assert!(job.time_left >= other.time_left, "job {id}: {job:?} {other:?}");
-            // However much time is between the looks, what one loses the other gains.
+            // However much time passes between the two looks, the age gains as much as the time
+            // left loses.
             let due = |job: &Seen| job.age + job.time_left;
             assert!(due(job).abs_diff(due(other)) <= 2, "job {id}: {job:?} {other:?}");
         }
@@ -203,8 +204,8 @@ fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
     ours
 }
 
-/// Waits until a delay of a second has ended, so that two looks see the same, however far apart
-/// they are.
+/// Waits until a delay of a second has ended, so that two looks see the same state, however far
+/// apart they are.
 fn wait_for_the_short_delay() {
     thread::sleep(Duration::from_millis(1100));
 }
@@ -234,7 +235,7 @@ fn drain(client: &mut Peer, tube: &str) -> Vec<u64> {
 }
 
 /// The jobs in an original's directory would be lost or changed, and operators would have to empty
-/// their queues before they change over.
+/// their queues before they switch.
 ///
 /// Proves: Q24, B12, B13.
 #[test]
@@ -251,7 +252,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
 
     assert_bodies(&read_by_both(&original, &folder));
 
-    // Jobs come and go here; then back to the original.
+    // Jobs are put and deleted here; then the directory goes back to the original.
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(client.put(3, 0, b"new"), NEXT_ID, "ids go on");
@@ -270,7 +271,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     let back = reopened(&original, &folder);
     assert_same(&as_the_original_counts(before), &back);
 
-    // Jobs come and go there; then here again.
+    // Jobs are put and deleted there; then the directory comes back here.
     let daemon = folder.serve(&original, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     client.put(3, 0, b"newer");
@@ -301,7 +302,7 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     before.insert(6, ours[&6].clone());
     assert_same(&before, &ours);
 
-    // The original goes on with it, and so do we with what it leaves.
+    // The original continues with the directory, and then we continue with it again.
     let daemon = folder.serve(&original, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     let id = client.put(0, 0, b"there");
@@ -321,7 +322,7 @@ fn order_outlasts_a_restart() {
     let folder = Folder::new();
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let _client = tell(&daemon);
-    // The second tube's story: one with a delay that has ended, those released and kicked, by
+    // The jobs of the second tube: one whose delay has ended and those released and kicked, by
     // priority; then the buried ones in the order in which they were buried.
     let worker = &mut Peer::of(&daemon);
     worker.take(20);
@@ -352,7 +353,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon/binlog/fixtures").join(name)
 }
 
-/// One line per job: its id and what `stats-job` says of it.
+/// One line per job: its id and its `stats-job`.
 fn listing(jobs: &Jobs) -> String {
     let mut text = String::new();
     for (id, job) in jobs {
@@ -362,7 +363,7 @@ fn listing(jobs: &Jobs) -> String {
     text
 }
 
-/// The jobs of a fixture as we read them, after they have been compared with its listing.
+/// Reads the jobs of a fixture, and compares them with its listing.
 #[track_caller]
 fn read_fixture(name: &str) -> Jobs {
     let folder = Folder::copy_of(&fixture(name));
@@ -370,7 +371,7 @@ fn read_fixture(name: &str) -> Jobs {
     let jobs = reopened(OURS.as_ref(), &folder);
     let expected = fs::read_to_string(fixture(name).join("jobs.txt")).expect("its listing");
     assert_eq!(listing(&jobs), expected);
-    // What we have written since is read as well.
+    // The records that we have written since are read as well.
     assert_same(&jobs, &reopened(OURS.as_ref(), &folder));
     if let Some(original) = original() {
         let theirs = reopened(&original, &Folder::copy_of(&fixture(name)));
@@ -398,7 +399,7 @@ fn a_directory_of_version_5_is_read() {
     assert_eq!(bodies, [&b"ready"[..], b"", b"two\r\nlines\0", b"buried", b"delayed"]);
 }
 
-/// A directory would be lost with its machine, if the next one has another processor.
+/// A directory would be lost with its machine if the next machine has another kind of processor.
 #[test]
 fn a_directory_of_another_processor_is_read() {
     for processor in ["s390x", "x86_64"] {
@@ -406,14 +407,14 @@ fn a_directory_of_another_processor_is_read() {
     }
 }
 
-/// Writes the fixture of this processor anew.
+/// Rewrites the fixture of this processor.
 #[test]
 #[ignore = "it changes the source tree"]
 fn write_the_fixture_of_this_processor() {
     write_fixture(&format!("2.0-{}", std::env::consts::ARCH), OURS.as_ref());
 }
 
-/// Gives a directory to the daemon by a flag; it must end, and say this.
+/// Gives a directory to the daemon by a flag. The daemon must exit, and report this reason.
 fn assert_refused(folder: &Folder, flag: &str, reason: &str) {
     let path = folder.path().to_str().expect("a path");
     let output = Command::new(OURS).args(["-l", "127.0.0.1", "-p", "0", flag, path]).output();
@@ -423,8 +424,8 @@ fn assert_refused(folder: &Folder, flag: &str, reason: &str) {
     assert!(said.contains(&format!("{reason}, and")), "{said}");
 }
 
-/// A directory of the original from a machine with another layout would count as damaged, and a
-/// start would go on without its jobs.
+/// A directory of the original from a machine with another layout would be taken for damaged, and
+/// the daemon would start without its jobs.
 #[test]
 fn a_directory_of_another_layout_is_refused_by_its_name() {
     for (name, machine) in [("1.13-s390x", "a big-endian machine"), ("1.13-i386", "32-bit x86")] {
@@ -437,7 +438,7 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
     }
 }
 
-/// Jobs of a fork would be lost from sight, and come back deleted ones later.
+/// Jobs of a fork would disappear, and deleted jobs would come back later.
 #[test]
 fn a_segment_of_a_later_version_is_refused_by_its_number() {
     let folder = Folder::copy_of(&fixture("1.12"));
@@ -469,7 +470,7 @@ fn a_segment_of_x86_that_begins_with_short_records_is_refused() {
     }
 }
 
-/// Writes the fixtures of release 1.12 anew.
+/// Rewrites the fixtures of release 1.12.
 #[test]
 #[ignore = "it needs exactly that release, and changes the source tree"]
 fn write_the_fixture_of_release_1_12() {
@@ -480,7 +481,8 @@ fn write_the_fixture_of_release_1_12() {
     fs::write(fixture("1.12").join("jobs.txt"), listing(&counted)).expect("a listing");
 }
 
-/// Has a daemon write a directory and its listing, and returns the jobs as it finds them again.
+/// Has a daemon write a directory and its listing, and returns the jobs that it finds after a
+/// restart.
 fn write_fixture(name: &str, program: &Path) -> Jobs {
     let folder = Folder::new();
     let daemon = folder.serve(program, &["-s", "4096"]);

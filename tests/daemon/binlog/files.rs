@@ -1,4 +1,4 @@
-//! The directory: names, modes and sizes, the lock, and what else a restart must keep.
+//! The directory: names, modes and sizes, the lock, and everything else that a restart must keep.
 
 use std::{
     fs,
@@ -31,13 +31,13 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     let daemon = folder.serve(OURS, &["-s", "5000"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(client.value::<u64>("stats", "binlog-max-size"), 5000, "as it was given");
-    // Rounded up; the second is preallocated for when the first is full.
+    // The size is rounded up. The second file is preallocated for the time when the first is full.
     eventually("both are there", || folder.files().into_values().eq([8192, 8192]));
     let names: Vec<_> = folder.files().into_keys().collect();
     assert!(names[0] == "binlog.1" && names[1].starts_with("spare."), "{names:?}");
     let first = client.put(0, 0, b"x");
     assert_eq!(client.look(first).expect("a job").file, 1);
-    // A job larger than a file gets a larger file, which is preallocated too.
+    // A job larger than a file gets a larger file, which is also preallocated.
     let id = client.put(0, 0, &vec![b'x'; 50_000]);
     let file = client.look(id).expect("a job").file;
     let size = folder.files()[&format!("binlog.{file}")];
@@ -49,8 +49,7 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
     assert!(folder.path().join("lock").exists());
     end(daemon, libc::SIGTERM);
 
-    // A start never appends to a segment it finds; preallocated bytes that were not used are cut
-    // off.
+    // At startup, existing segments are never appended to; unused preallocated bytes are truncated.
     let before = folder.files();
     let daemon = folder.serve(OURS, &["-s", "5000"]);
     let mut client = Peer::of(&daemon);
@@ -92,7 +91,7 @@ fn one_directory_has_one_daemon() {
     }
 }
 
-/// A second machine's daemon would be taken for up, or would not take over.
+/// A second machine's daemon would appear to be serving, or would not take over.
 #[test]
 fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     let folder = Folder::new();
@@ -107,13 +106,13 @@ fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     let place = places(&mut standby, 1).expect("it takes over").remove(0);
     assert_eq!(Peer::at(&place).look(id).expect("its job").body, b"x");
     assert!(standby.stderr().contains("takes over"), "{}", standby.stderr());
-    // One that still waits can be ended.
+    // A daemon that is still waiting can be stopped.
     let mut other = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
     eventually("it waits", || other.stderr().contains("waits for the lock"));
     assert_eq!(terminate(&mut other), 0);
 }
 
-/// Whoever may write to the directory could have root overwrite any file.
+/// Any user who can write to the directory could make root overwrite any file.
 #[test]
 fn a_lock_that_is_a_link_is_not_followed() {
     let folder = Folder::new();
@@ -127,7 +126,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
 }
 
 /// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs
-/// that this one does not read. But a start must not wait without a reason.
+/// that this one does not read. But startup must not wait without a reason.
 #[test]
 fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     let folder = Folder::new();
@@ -143,7 +142,7 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     assert!(!waits(), "a daemon of this machine is dead");
     let elsewhere = "0123 process 1 on elsewhere, boot 4567\n";
     fs::write(&lock, elsewhere).expect("written");
-    // If it is killed before it has waited, the next start must wait, too.
+    // If it is killed while it waits, the next daemon must wait, too.
     let flags = ["-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
     let killed = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
     eventually("it waits", || killed.stderr().contains("takes over"));
@@ -151,7 +150,7 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     end(killed, libc::SIGKILL);
     assert!(waits(), "the other machine may run");
     let daemon = folder.serve(OURS, &[]);
-    // It listens before it has the lock, and answers after.
+    // It listens before it has the lock, and answers afterwards.
     Peer::of(&daemon).put(0, 0, b"x");
     end(daemon, libc::SIGTERM);
     let line = fs::read_to_string(&lock).expect("it is there");
@@ -161,8 +160,9 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     assert!(waits(), "there are jobs, and nobody knows who has them");
 }
 
-/// A file system may take the lock back. Then another daemon has the jobs, and this one would
-/// acknowledge what is lost, give out a job a second time, or be taken for the one that serves.
+/// A file system may revoke the lock. Then another daemon has the jobs, and this one would
+/// acknowledge changes that are lost, hand out a job a second time, or be taken for the one that
+/// serves.
 #[test]
 fn a_daemon_that_has_lost_its_lock_answers_nothing_and_ends() {
     let replaces =
@@ -190,8 +190,8 @@ fn a_daemon_that_has_lost_its_lock_answers_nothing_and_ends() {
     }
 }
 
-/// A daemon whose directory cannot be used would start without a binlog, and lose all jobs at its
-/// end.
+/// A daemon whose directory cannot be used would start without a binlog, and lose all jobs when it
+/// ends.
 ///
 /// Proves: Q22, Q24.
 #[test]
@@ -218,7 +218,7 @@ fn a_directory_that_cannot_be_had_ends_it_with_status_10() {
     fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).expect("ours");
 }
 
-/// After a start with a smaller job limit all larger jobs, and those behind them in the file, would
+/// After startup with a smaller job limit, all larger jobs, and those after them in the file, would
 /// be lost without a line in the log.
 ///
 /// Proves: B14.
@@ -255,14 +255,14 @@ fn ids_never_come_back() {
         let mut client = Peer::of(&daemon);
         for number in 0..100 {
             let id = client.put(0, 0, &[b'x'; 300]);
-            // After a kill, as many ids are skipped as a segment has room for jobs.
+            // After a kill, as many ids are skipped as a segment can have jobs.
             let skipped_max = if round > 0 && number == 0 { 4096 / 87 } else { 0 };
             assert!((next..=next + skipped_max).contains(&id), "{id}, and not {next}");
             client.tell(&format!("delete {id}"), "DELETED");
             next = id + 1;
         }
         end(daemon, libc::SIGKILL);
-        // And a start without any command.
+        // Then a run without any command.
         end(folder.serve(OURS, &["-s", "4096"]), libc::SIGTERM);
     }
 }
@@ -276,8 +276,8 @@ fn clients_wait_while_the_log_is_read() {
     let daemon = folder.serve(OURS, &[]);
     let id = Peer::of(&daemon).put(0, 0, b"x");
     end(daemon, libc::SIGTERM);
-    // A pipe in place of the lock holds the daemon up before it reads the log: opening one for
-    // writing takes a reader.
+    // A pipe in place of the lock holds up the daemon before it reads the log, because opening a
+    // pipe for writing needs a reader.
     let lock = folder.path().join("lock");
     fs::remove_file(&lock).expect("the old one");
     let path = lock.to_str().expect("a plain name");
@@ -294,7 +294,8 @@ fn clients_wait_while_the_log_is_read() {
     drop(reader);
 }
 
-/// After a restart a delay would begin anew, or would not count the time that the daemon was down.
+/// After a restart, a delay would begin anew, or would not include the time for which the daemon
+/// was down.
 ///
 /// Proves: Q25.
 #[test]
@@ -337,14 +338,14 @@ fn a_file_removed_by_hand_takes_only_its_own_jobs() {
     let remove = |number: u64| {
         fs::remove_file(folder.path().join(format!("binlog.{number}"))).expect("a file");
     };
-    // While the daemon runs: the jobs are in memory, and nothing changes.
+    // While the daemon is running, the jobs are in memory, and nothing changes.
     remove(files[0]);
     for &id in &ids[..10] {
         client.tell(&format!("delete {id}"), "DELETED");
     }
     assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
-    // And while it does not run.
+    // Then a file is removed while it is not running.
     let removed = files[12];
     remove(removed);
     let daemon = start();

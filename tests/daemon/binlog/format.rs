@@ -1,5 +1,5 @@
-//! The binlog's format once more, written from its description and not from the daemon's code: the
-//! oracle of these tests.
+//! A second implementation of the binlog's format, written from its description and not from the
+//! daemon's code: the oracle of these tests.
 
 /// A record of a version 7 segment, its position, and its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) fn records(segment: &[u8]) -> Vec<Record<'_>> {
     records
 }
 
-/// Where the last record of an undamaged segment ends.
+/// The end of the last record of an undamaged segment.
 pub(crate) fn end(segment: &[u8]) -> usize {
     records(segment).last().map_or(4, |last| last.at + last.bytes.len())
 }

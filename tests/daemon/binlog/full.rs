@@ -11,8 +11,8 @@ use ct::{Daemon, LONG, Prng, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, run_to_its_end, start};
 
-/// A small file system in memory that only its daemons see, so that it ends with them. It needs no
-/// root if the system lets users have name spaces.
+/// A small file system in memory that only its daemons see, so that it vanishes with them. It does
+/// not need root if the system allows users to create namespaces.
 #[derive(Debug)]
 struct SmallDisk {
     /// Keeps the file system until its standard input ends.
@@ -23,8 +23,8 @@ struct SmallDisk {
 const UNSHARE: [&str; 2] = ["--map-root-user", "--mount"];
 
 impl SmallDisk {
-    /// Makes one of `size` bytes; `None`, and a line that says so, if the system does not allow
-    /// that.
+    /// Makes one of `size` bytes. Returns `None`, and reports the test as skipped, if the system
+    /// does not allow that.
     fn new(size: u64) -> Option<Self> {
         let folder = Folder::new();
         let mount = format!("mount -t tmpfs -o size={size} tmpfs {}", folder.text());
@@ -55,7 +55,7 @@ impl SmallDisk {
         start("nsenter", &all)
     }
 
-    /// A file that is no part of the binlog.
+    /// A file that is not part of the binlog.
     fn ballast(&self) -> PathBuf {
         let root = format!("/proc/{}/root", self.keeper.id());
         let inside = self.folder.path().strip_prefix("/").expect("an absolute path");
@@ -99,7 +99,7 @@ fn put_until_full(client: &mut Peer, size: usize) -> u64 {
     panic!("the disk is not full");
 }
 
-/// Jobs 1 to 20 in all states, and more; then so full a disk that no change fits.
+/// Jobs 1 to 20 in all states, more jobs, and then a disk so full that no change fits.
 struct FullDisk {
     disk: SmallDisk,
     daemon: Daemon,
@@ -155,8 +155,8 @@ fn state(client: &mut Peer, id: u64) -> Option<String> {
     client.look(id).map(|seen| seen.text("state").to_owned())
 }
 
-/// On a full disk a job could never be returned, or a change would be acknowledged that is not
-/// written.
+/// On a full disk, a job could never be returned, or a change that is not written would be
+/// acknowledged.
 ///
 /// Proves: B9, B11, E26.
 #[test]
@@ -184,7 +184,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     let moved = client.ask("kick 4294967295");
     let moved: u32 = moved.strip_prefix("KICKED ").expect("kicked").parse().expect("a number");
     assert_eq!(moved, 4 - buried(&mut client), "those that were counted have moved");
-    // A worker must be able to give a job back as it is.
+    // A worker must be able to return a job unchanged.
     worker.tell("release 15 3 0", "RELEASED");
     let seen = client.look(15).expect("the job");
     assert_eq!((seen.text("state"), seen.number("pri")), ("ready", 3));
@@ -199,7 +199,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     for id in [2, 3, 4, 6, 7, 8, 9, 10, 11, 15] {
         client.tell(&format!("delete {id}"), "DELETED");
     }
-    // When there is space again, all works again without a restart.
+    // When there is space again, everything works again without a restart.
     disk.empty();
     eventually("puts are taken again", || {
         client.0.put(0, 0, 60, b"x").expect("a reply").starts_with("INSERTED ")
@@ -212,7 +212,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     });
 }
 
-/// The daemon would not start on a full disk, and no space could be freed without a start.
+/// The daemon would not start on a full disk, and without it no space could be freed.
 ///
 /// Proves: E26, B9, B10.
 #[test]
@@ -222,7 +222,7 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     full.worker.tell("release 15 3 0", "RELEASED");
     end(full.daemon, libc::SIGKILL);
 
-    // The space that a start frees is soon taken again.
+    // The space that is freed at startup is soon used again.
     let (daemon, place) = full.disk.serve(&FLAGS);
     let mut client = Peer::at(&place);
     full.disk.fill();
@@ -247,8 +247,8 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     assert_ne!(place, full.place);
 }
 
-/// If no segment of the usual size fits on the disk, changes would be refused though a smaller one
-/// would do.
+/// If no segment of the usual size fits on the disk, changes would be refused, although a smaller
+/// one would do.
 ///
 /// Proves: B9, E26.
 #[test]
@@ -268,7 +268,8 @@ fn where_no_whole_segment_fits_a_small_one_serves() {
     drop(daemon);
 }
 
-/// A disk that is full of records of deleted jobs would refuse new ones, though the queue is empty.
+/// If the disk is full of records of deleted jobs, new jobs would be refused, although the queue is
+/// empty.
 ///
 /// Proves: B9.
 #[test]
@@ -285,7 +286,7 @@ fn garbage_makes_room_where_no_whole_segment_fits() {
         id.is_some()
     };
     let body = vec![b'x'; 30_000];
-    // Ten times what the disk holds is written, even if some puts are refused.
+    // Ten times the capacity of the disk is written, even if some puts are refused.
     for _ in 0..10 * 768 / 30 {
         eventually("there is room", || put(&body));
     }
@@ -307,8 +308,8 @@ fn limit(daemon: &Daemon, size: &str) {
     assert!(can_run("prlimit", &["--pid", &pid, &format!("--fsize={size}:unlimited")]));
 }
 
-/// After a failed write a job would be in two states at once, or would be acknowledged though it is
-/// not written.
+/// After a failed write, a job would be in two states at once, or would be acknowledged although it
+/// is not written.
 ///
 /// Proves: B2, E27.
 #[test]
@@ -322,7 +323,7 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     worker.take(1);
     worker.take(2);
     limit(&daemon, "0");
-    // It is unknown what was written, so there is no reply.
+    // It is unknown how much was written, so there is no reply.
     client.0.send("put 0 0 60 1\r\nx\r\n").expect("it is taken");
     assert_eq!(client.0.rest().expect("an end"), b"");
     let mut client = Peer::at(&place);
@@ -343,13 +344,14 @@ fn after_a_failed_write_nothing_is_acknowledged_until_it_works_again() {
     let daemon = folder.serve(OURS, &[]);
     let mut client = Peer::of(&daemon);
     let jobs = client.look_through(1..id + 1);
-    // The put without a reply may be there.
+    // The job whose put got no reply may exist.
     let states: Vec<_> = jobs.iter().filter(|&(&id, _)| id != 5).collect();
     let states: Vec<_> = states.iter().map(|&(&id, seen)| (id, seen.text("state"))).collect();
     assert_eq!(states, [(1, "buried"), (4, "ready"), (id, "ready")]);
 }
 
-/// A probe would take a daemon for well that refuses every change, and a proxy would stay with it.
+/// A probe would report a daemon that refuses every change as healthy, and a proxy would keep using
+/// it.
 #[test]
 fn a_binlog_that_has_failed_is_seen_from_outside() {
     let folder = Folder::new();
@@ -394,9 +396,9 @@ fn a_daemon_ends_when_its_binlog_has_failed_for_as_long_as_it_may() {
     }
 }
 
-/// A daemon that was stopped while it compacted on a full disk started again with a page too little
-/// for one segment with space for every delete. It refused every change, and no client could delete
-/// a job to free space.
+/// When a daemon that was stopped during compaction on a full disk started again, it lacked one
+/// page for a segment with space for every delete. It would refuse every change, and no client
+/// could delete a job to free space.
 #[test]
 fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
     let mut prng = Prng::new(5);

@@ -1,4 +1,4 @@
-//! How much space a binlog takes.
+//! The space that a binlog takes.
 
 use std::{collections::VecDeque, fmt::Write};
 
@@ -16,7 +16,7 @@ const CYCLES: usize = 20_000;
 /// How many commands are sent at once.
 const AT_ONCE: usize = 100;
 
-/// How often a binlog that is too large is looked at again.
+/// How often to look again at a binlog that is too large.
 const LOOKS: u32 = 10;
 
 /// A short record: a name's length and eighty bytes.
@@ -36,8 +36,9 @@ fn jobs_released_for_ever_take_no_more_room() {
     load.finish();
 }
 
-/// Under a load that never rests, files would never be removed, and fill the disk. A file is
-/// removed when what replaces its records is synced, so until then there are one or several more.
+/// Under a load that never pauses, files would never be removed, and would fill the disk. A file is
+/// removed when the records that replace its own are synced; until then there are one or more extra
+/// files.
 ///
 /// Proves: B7.
 #[test]
@@ -55,13 +56,14 @@ fn files_go_under_a_load_that_never_rests() {
     load.finish();
 }
 
-/// What the jobs' records take: each a full one, in tube `default` and with CR LF, and a short one.
+/// The bytes of the jobs' records: for each a full one, in tube `default` and with CR LF, and a
+/// short one.
 const LIVE: u64 = JOBS * (SHORT + 7 + BODY as u64 + 2 + SHORT);
 
 const BOUND: u64 = 2 * SEGMENT + 2 * LIVE;
 
 /// A daemon, and a client that keeps it busy: it sends a batch before it reads the replies to the
-/// one before.
+/// previous one.
 struct Load {
     folder: Folder,
     client: Peer,
@@ -118,10 +120,10 @@ impl Load {
         self.done += AT_ONCE;
     }
 
-    /// How many bytes all files of the binlog have now. A listing is no snapshot: one file may be
-    /// removed after it was listed, and another may come before the listing ends. Or the system has
-    /// stopped the daemon between the two. So too much counts only if it is still there some turns
-    /// of the daemon later.
+    /// The total size of all files of the binlog. A listing is not a snapshot: one file may be
+    /// removed after it was listed, and another may appear before the listing ends. Or the system
+    /// may stop the daemon between the two. So an excess is reported only if it is still there some
+    /// turns of the daemon later.
     fn size(&mut self) -> u64 {
         let mut size = u64::MAX;
         for _ in 0..LOOKS {
@@ -129,7 +131,7 @@ impl Load {
             if size <= BOUND {
                 break;
             }
-            // The second is answered in a turn after the first one's.
+            // The second command is answered in a later turn than the first.
             for _ in 0..2 {
                 self.other.tell("list-tube-used", "USING default");
             }

@@ -1,12 +1,12 @@
 //! A daemon that is killed at any instant keeps every change that it has acknowledged.
 //!
-//! Several clients keep it busy, each with jobs of its own in a tube of its own, so each knows what
-//! every reply must be and what a restart must find: the state after the last acknowledged command,
-//! or after one of those that had been sent and not yet answered. Half of the commands go out in
-//! batches. After each kill the daemon starts again on the same directory, and every job is
-//! compared; then the load goes on.
+//! Several clients keep it busy, each with jobs of its own in a tube of its own. So each knows
+//! every expected reply, and the state that a restart must find: the one after the last
+//! acknowledged command, or after one of those sent and not yet answered. Half of the commands are
+//! sent in batches. After each kill the daemon starts again on the same directory, and every job is
+//! compared; then the load continues.
 //!
-//! A kill leaves what was written, synced or not, so this holds with all flags.
+//! A kill loses nothing that was written, synced or not, so this holds with all flags.
 //! `tests/core/crash.rs` simulates power cuts.
 
 use std::{
@@ -29,13 +29,13 @@ const KILLS_PER_FOLDER: u64 = 10;
 
 const CLIENTS: usize = 4;
 
-/// Small, so that files fill and are compacted all the time.
+/// The size of a segment: small, so that files fill up and are compacted all the time.
 const SEGMENT: &str = "16384";
 
 /// A delay that does not end during a test.
 const FAR: u32 = 100_000;
 
-/// What a restart shows of a job.
+/// The state of a job that is visible after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     state: &'static str,
@@ -58,7 +58,7 @@ impl Version {
     }
 }
 
-/// A job as its client knows it.
+/// A client's knowledge of a job.
 #[derive(Debug)]
 struct Job {
     body: Vec<u8>,
@@ -72,7 +72,8 @@ impl Job {
         self.versions.last().and_then(|&(_, version)| version)
     }
 
-    /// What it may be after a restart, if `answered` of its client's commands were answered.
+    /// The versions that it may have after a restart, if `answered` of its client's commands were
+    /// answered.
     fn allowed(&self, answered: u64) -> &[(u64, Option<Version>)] {
         let later = self.versions.partition_point(|&(command, _)| command < answered);
         &self.versions[later.saturating_sub(1)..]
@@ -102,13 +103,13 @@ enum Expected {
     Inserted(Put),
 }
 
-/// One client: what it knows, and what it does next.
+/// One client: its knowledge, and the choice of its commands.
 #[derive(Debug)]
 struct Load {
     prng: Prng,
     tube: String,
     jobs: BTreeMap<u64, Job>,
-    /// How many commands it has drawn, and how many were answered.
+    /// The number of commands that it has drawn, and of those that were answered.
     commands: u64,
     answered: u64,
     /// Sent, and not yet answered.
@@ -132,7 +133,7 @@ impl Load {
         choices[usize::try_from(index).expect("an index")]
     }
 
-    /// Commands until the connection ends.
+    /// Sends commands until the connection ends.
     fn run(&mut self, address: &str, answered: &AtomicU64) -> io::Error {
         match self.try_run(address, answered) {
             Ok(never) => match never {},
@@ -190,7 +191,7 @@ impl Load {
         self.jobs.insert(id, Job { body: put.body, versions, is_held: false });
     }
 
-    /// The jobs that are in a state and free, in the order in which they got there.
+    /// The free jobs in a state, in the order in which they entered it.
     fn free(&self, state: &str) -> Vec<u64> {
         let is_so = |job: &Job| !job.is_held && job.now().is_some_and(|it| it.state == state);
         let jobs = self.jobs.iter().filter(|(_, job)| is_so(job));
@@ -199,7 +200,7 @@ impl Load {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Appends the next command, and applies it to what is known.
+    /// Appends the next command, and applies it to the known state.
     fn think(&mut self, bytes: &mut Vec<u8>) -> Expected {
         let (line, expected) = self.choose();
         bytes.extend_from_slice(line.as_bytes());
@@ -266,7 +267,8 @@ impl Load {
         (line, Expected::Inserted(put))
     }
 
-    /// The worker's command. Which job comes is known, because no other client puts into this tube.
+    /// The worker's command. The job that it gets is known, because no other client puts into this
+    /// tube.
     fn reserve_any(&mut self) -> (String, Expected) {
         let line = "reserve-with-timeout 0".into();
         let ready = self.free("ready").into_iter();
@@ -338,8 +340,8 @@ impl Load {
         (format!("kick {bound}"), Expected::Line(format!("KICKED {}", jobs.len())))
     }
 
-    /// Compares what it knows with what a restart has found, takes over what it cannot know, and
-    /// removes from the jobs found those that are accounted for.
+    /// Compares its knowledge with the jobs that a restart has found, adopts facts that it cannot
+    /// know, and removes the jobs that are accounted for from those found.
     fn judge(&mut self, found: &mut BTreeMap<u64, Seen>) {
         for (id, job) in &mut self.jobs {
             let seen = found.remove(id);
@@ -356,7 +358,7 @@ impl Load {
             job.is_held = false;
         }
         self.jobs.retain(|_, job| job.now().is_some());
-        // What was sent without an answer may have been done.
+        // Commands sent without an answer may have been executed.
         for put in std::mem::take(&mut self.puts) {
             let found_one = found.iter().find(|(_, seen)| seen.body == put.body);
             let Some((&id, _)) = found_one else { continue };
@@ -369,7 +371,7 @@ impl Load {
     }
 }
 
-/// What the kills have come across.
+/// Counts of the events around the kills.
 #[derive(Debug, Default)]
 struct Met {
     kills: u64,
@@ -381,7 +383,7 @@ struct Met {
 }
 
 impl Met {
-    /// What came less often than `least` times.
+    /// The events that occurred less often than `least` times.
     fn lacks(&self, least: u64) -> Vec<&'static str> {
         let counts = [("rotation", self.segments), ("drop", self.dropped), ("move", self.moved)];
         counts.into_iter().filter(|(_, count)| *count < least).map(|(what, _)| what).collect()
@@ -396,8 +398,8 @@ fn kill_again_and_again(flags: &[&str], seed: u64) {
         let kills = KILLS_PER_FOLDER.min(runs - first);
         kill_in_one_folder(flags, kills, 1, &mut prng, &mut met);
     }
-    // A fast machine may have answered all before its disk has synced once; then the load is
-    // longer.
+    // A fast machine may have answered all commands before its disk has synced once; then the load
+    // is made longer.
     for length in [4, 16, 64] {
         if !met.lacks(runs / 5).is_empty() {
             kill_in_one_folder(flags, KILLS_PER_FOLDER, length, &mut prng, &mut met);
@@ -432,8 +434,8 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, 
             let [oldest_at_first, at_first] = ["oldest", "current"]
                 .map(|which| control.value("stats", &format!("binlog-{which}-index")));
             let has_failed = || threads.iter().any(ScopedJoinHandle::is_finished);
-            // The last check comes after enough replies: before that, this process may not have had
-            // a processor at all.
+            // The last check comes after enough replies, because before that this process may not
+            // have had a processor at all.
             let mut is_enough = false;
             while !is_enough && !has_failed() {
                 is_enough = answered.load(Ordering::Relaxed) >= wanted;
@@ -468,7 +470,7 @@ fn judge(folder: &Folder, flags: &[&str], loads: &mut [Load], met: &mut Met) {
         load.judge(&mut found);
     }
     assert!(found.is_empty(), "deleted or never put: {:?}", found.keys());
-    // And the daemon may be killed again at once.
+    // The daemon may also be killed again at once.
     end(daemon, libc::SIGKILL);
 }
 

@@ -1,5 +1,5 @@
-//! With `--bury-after`, a job that crashes its workers is buried, and no other job is, whatever
-//! kills of the daemon come between.
+//! With `--bury-after`, a job that crashes its workers is buried, and no other job is, even if the
+//! daemon is killed in between.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const JOBS: u64 = 200;
 const POISON_EACH: u64 = 10;
 const POISON: usize = (JOBS / POISON_EACH) as usize;
 
-/// How many kills there are, and how many steps of workers come before each.
+/// The number of kills, and the number of workers' steps before each.
 const KILLS: u32 = 8;
 const STEPS_PER_KILL: u32 = 300;
 
@@ -32,8 +32,8 @@ fn start(folder: &Folder, flags: &[&str]) -> (Daemon, Vec<Worker>) {
     (daemon, workers)
 }
 
-/// Works until all jobs are deleted or buried, or in vain for as long, and returns how often each
-/// job was lost, to a worker or to a kill.
+/// Works until all jobs are deleted or buried, and returns how often each job was lost, by a worker
+/// or in a kill.
 fn work(folder: &Folder, flags: &[&str]) -> BTreeMap<u64, u32> {
     let mut prng = Prng::new(1);
     let (mut daemon, mut workers) = start(folder, flags);

@@ -1,5 +1,5 @@
-//! A shortage of memory, descriptors, threads or space: what was acknowledged stays, a start
-//! without enough of them changes nothing, and a running daemon goes on.
+//! A shortage of memory, descriptors, threads or space: acknowledged changes stay, startup without
+//! enough of them changes nothing, and a running daemon continues.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use ct::{Client, Daemon, Prng, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, can_run, complaints, end, from_environment, start};
 
-/// How many kills at a limit of memory with each way of syncing, unless RUNS is set.
+/// The number of kills at a memory limit with each way of syncing, unless RUNS is set.
 const RUNS: u64 = 2;
 
 /// The limit of address space for these kills, in KiB: 150 MiB.
@@ -36,7 +36,8 @@ fn within(limits: &str, folder: &Folder, flags: &[&str]) -> (String, Vec<String>
     (script, all)
 }
 
-/// Runs the daemon under limits until it ends by itself; its exit status and its complaints.
+/// Runs the daemon under limits until it ends by itself, and returns its exit status and its
+/// complaints.
 fn fails_within(limits: &str, folder: &Folder, flags: &[&str]) -> (i32, String) {
     let (script, all) = within(limits, folder, flags);
     let mut words = vec!["-c", &script];
@@ -61,7 +62,7 @@ fn body(id: u64, size: usize) -> Vec<u8> {
 /// Puts jobs of this size until there is no memory for another.
 fn fill(client: &mut Client, size: usize, jobs: &mut BTreeMap<u64, usize>) {
     loop {
-        // The next id is known: each put that was tried has taken one.
+        // The next id is known, because each attempted put has taken one.
         let next = jobs.keys().next_back().map_or(1, |last| last + 1);
         match &*client.put(0, 0, 60, &body(next, size)).expect("a reply") {
             "OUT_OF_MEMORY" => return,
@@ -73,7 +74,7 @@ fn fill(client: &mut Client, size: usize, jobs: &mut BTreeMap<u64, usize>) {
     }
 }
 
-/// Jobs that fitted into memory while the daemon ran would not fit at its next start, and would be
+/// Jobs that fitted into memory while the daemon ran would not fit after a restart, and would be
 /// lost.
 #[test]
 fn what_fitted_before_a_kill_fits_after_it() {
@@ -110,8 +111,8 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
-/// Jobs for which a start has no memory would count as damaged, and be lost; in the original's
-/// files, deleted jobs would come back.
+/// Jobs for which there is no memory at startup would be taken for damaged, and be lost; in the
+/// original's files, deleted jobs would come back.
 #[test]
 fn a_start_without_enough_memory_changes_nothing() {
     let folder = Folder::new();
@@ -180,8 +181,8 @@ fn file_has_holes(folder: &Folder) -> bool {
     blocks < 1 << 11
 }
 
-/// A large job would be copied as a whole before it is written, and end the daemon at a limit of
-/// memory.
+/// A large job would be copied as a whole before it is written, which would end the daemon at a
+/// memory limit.
 #[test]
 fn a_job_of_half_the_memory_is_logged() {
     let folder = Folder::new();
@@ -208,8 +209,8 @@ fn a_limit_on_file_sizes_is_an_error_like_others() {
     assert_eq!(Peer::at(&place).take(1), b"x");
 }
 
-/// If idle connections take all descriptors, the binlog would have none, and every put would be
-/// refused.
+/// If idle connections take all descriptors, none would be left for the binlog, and every put would
+/// be refused.
 #[test]
 fn the_log_has_its_descriptors_before_connections_get_any() {
     let folder = Folder::new();
@@ -231,7 +232,7 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
     }
     (1..=300).step_by(2).for_each(|id| client.tell(&format!("delete {id}"), "DELETED"));
     assert!(folder.files().len() > 20, "the log has many files");
-    // One may just be closed for another.
+    // One may just have been closed for another.
     eventually("it needs a constant number of descriptors", || open() == before);
 }
 
@@ -244,7 +245,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     }
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
-    // The daemon's program may lie where only root has access.
+    // The daemon's program may be where only root has access.
     let program = folder.path().join("daemon");
     fs::copy(OURS, &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
@@ -267,7 +268,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 50);
 }
 
-/// If a preallocated file is removed from outside, the binlog would fail for good.
+/// If a preallocated file is removed by someone else, the binlog would fail for good.
 #[test]
 fn a_spare_that_is_gone_is_made_again() {
     let folder = Folder::new();
@@ -285,7 +286,7 @@ fn a_spare_that_is_gone_is_made_again() {
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 100);
 }
 
-/// A start with large files would write zeros for minutes, and serve no client meanwhile.
+/// Startup with large files would write zeros for minutes, and no client would be served meanwhile.
 #[test]
 fn a_start_writes_no_more_than_it_needs() {
     let folder = Folder::new();
@@ -300,7 +301,7 @@ fn a_start_writes_no_more_than_it_needs() {
     assert!(is_filled || written < 8 << 20, "{written} bytes");
 }
 
-/// The space that was preallocated for a large job or many small ones would never be given back.
+/// The space preallocated for a large job or many small ones would never be freed.
 #[test]
 fn room_that_is_not_needed_any_more_is_given_back() {
     let folder = Folder::new();
@@ -323,8 +324,8 @@ fn room_that_is_not_needed_any_more_is_given_back() {
     eventually("the room of many jobs is given back", || taken() <= 4 << 20);
 }
 
-/// With a little less memory than it needs, a start aborted after it had begun a segment, or served
-/// and accepted no client.
+/// With a little less memory than it needs, the daemon would abort after it has begun a segment, or
+/// would run without accepting clients.
 #[test]
 fn a_start_short_of_memory_ends_or_serves() {
     let folder = Folder::new();
@@ -360,7 +361,7 @@ fn a_start_short_of_memory_ends_or_serves() {
         }
         let status = daemon.wait_exit(ct::LONG).expect("it ends or answers").code();
         let said = daemon.stderr();
-        // Without memory for the program and its libraries the loader cannot say much either.
+        // Without memory for the program and its libraries, the loader cannot report much either.
         let is_loaded = said.contains("version ");
         assert!(status == Some(10) || !is_loaded, "{limit_kib}: {status:?}: {said}");
         assert!(contents(&folder) == before, "{limit_kib}: a start that failed changed something");

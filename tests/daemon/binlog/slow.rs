@@ -1,4 +1,4 @@
-//! A disk whose syncs take seconds: who waits for them, and who does not.
+//! A disk whose syncs take seconds: the clients that wait for them, and those that do not.
 
 #![expect(clippy::disallowed_methods, reason = "a real disk is slow in real time")]
 
@@ -11,8 +11,9 @@ use crate::harness::{Folder, OURS, Peer, end};
 /// How long each sync takes: much longer than everything else here.
 const SYNC_TIME: Duration = Duration::from_millis(1500);
 
-/// Makes a program that is our daemon on such a disk; `None`, and a line that says so, if there is
-/// no compiler for the library that delays syncs, or the daemon takes no library.
+/// Makes a program that runs our daemon on such a disk. Returns `None`, and reports the test as
+/// skipped, if there is no compiler for the library that delays syncs, or the daemon cannot load
+/// it.
 fn slow_daemon(tools: &Folder) -> Option<PathBuf> {
     if cfg!(target_feature = "crt-static") {
         skip("syncs are delayed by a library, and the daemon is linked statically");
@@ -29,12 +30,12 @@ fn slow_daemon(tools: &Folder) -> Option<PathBuf> {
     }
 }
 
-/// How many jobs have ever been put.
+/// The number of jobs ever put.
 fn total_jobs(client: &mut Peer) -> u64 {
     client.value("stats", "total-jobs")
 }
 
-/// Starts the daemon, and puts job 1, by which it learns that its disk is slow.
+/// Starts the daemon, and puts job 1, from which it learns that its disk is slow.
 fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
     let daemon = folder.serve(program, &["-f0"]);
     let (mut writer, reader) = (Peer::of(&daemon), Peer::of(&daemon));
@@ -43,7 +44,7 @@ fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
 }
 
 /// While a write or a sync hangs, the file system may give the lock to another daemon, which reads
-/// the jobs. What this one acknowledges then is lost.
+/// the jobs. Changes that this one acknowledges then are lost.
 #[test]
 fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     let (tools, folder) = (Folder::new(), Folder::new());
@@ -51,7 +52,8 @@ fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     let mut daemon = folder.serve(program, &["-f0"]);
     let mut client = Peer::of(&daemon);
     client.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
-    // The sync takes longer than this, unless this machine is too busy: then it is not too late.
+    // The sync takes longer than this, unless this machine is too busy. Even then this is not too
+    // late.
     thread::sleep(SYNC_TIME / 2);
     fs::write(folder.path().join("lock"), "0123 process 1 on elsewhere\n").expect("written");
     client.0.set_timeout(SYNC_TIME * 20).expect("a socket");
@@ -59,7 +61,7 @@ fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     assert_eq!(daemon.wait_exit(LONG).expect("it ends").code(), Some(10), "{}", daemon.stderr());
 }
 
-/// Every client would wait for the syncs of others; or a reply would overtake one that waits.
+/// Every client would wait for the syncs of others, or a reply would overtake one that waits.
 #[test]
 fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() {
     let (tools, folder) = (Folder::new(), Folder::new());
@@ -69,7 +71,7 @@ fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() 
     for id in 2..6 {
         writer.0.send("put 0 0 60 1\r\ny\r\nlist-tube-used\r\n").expect("it is taken");
         eventually("the job is in the queue", || total_jobs(&mut reader) == id);
-        // Both replies wait for the sync, unless this machine was too busy to look in time.
+        // Both replies wait for the sync, unless this machine is too busy to check in time.
         writer.0.set_timeout(Duration::from_millis(1)).expect("a socket");
         was_quick |= writer.0.line().is_err();
         writer.0.set_timeout(SYNC_TIME * 20).expect("a socket");
@@ -84,7 +86,7 @@ fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() 
     panic!("each reply came before another client was answered");
 }
 
-/// The order of the end would lose what waits for its sync, or would not wait for it.
+/// A shutdown would lose changes that wait for their sync, or would not wait for it.
 #[test]
 fn what_waits_for_a_sync_is_confirmed_before_the_end_and_kept() {
     let (tools, folder) = (Folder::new(), Folder::new());
@@ -100,7 +102,7 @@ fn what_waits_for_a_sync_is_confirmed_before_the_end_and_kept() {
     assert_eq!(client.put(0, 0, b"z"), 3, "an orderly end skips no ids");
 }
 
-/// A client that goes while its reply waits would take the daemon with it.
+/// A client that disconnects while its reply waits would crash the daemon.
 #[test]
 fn a_client_may_go_while_its_reply_waits() {
     let (tools, folder) = (Folder::new(), Folder::new());

@@ -1,6 +1,6 @@
-//! What a start makes of files that were written by the original, for hostile clients, or under a
-//! wrong clock. It never cuts, renames or removes what it did not understand. Most of these tests
-//! open a binlog in memory, with the disk of `damage`.
+//! Startup with files that were written by the original, under hostile clients, or under a wrong
+//! clock. It never truncates, renames or removes files that it did not understand. Most of these
+//! tests open a binlog in memory, with the disk of `damage`.
 
 use std::{
     io,
@@ -61,8 +61,8 @@ fn ids(queue: &Queue) -> Vec<u64> {
     (1..queue.next_id().min(100_000)).filter(|&id| queue.find(id).is_some()).collect()
 }
 
-/// A power cut can leave a page of zeros in one of the original's files. All records behind it
-/// would be cut off, and the log would say that nothing is damaged.
+/// A power cut can leave a page of zeros in one of the original's files. All records after it would
+/// be cut off, and the log would report no damage.
 ///
 /// Proves: B33.
 #[test]
@@ -87,7 +87,7 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
     }
 }
 
-/// A tube's name in one of the original's files would have the whole file taken for one of ours.
+/// Because of a tube's name, a file of the original would be taken for one of ours.
 #[test]
 fn a_tube_name_with_the_magic_makes_no_file_ours() {
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
@@ -97,8 +97,8 @@ fn a_tube_name_with_the_magic_makes_no_file_ours() {
     assert_eq!(ids(&restored.queue), (1..=20).collect::<Vec<_>>());
 }
 
-/// One flipped bit in one of the original's records would cost all jobs behind it, though the next
-/// record stands where it should.
+/// One flipped bit in one of the original's records would lose all jobs after it, although the next
+/// record is where it should be.
 ///
 /// Proves: B14.
 #[test]
@@ -120,7 +120,7 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
         } else {
             records[4][at] ^= flip;
         }
-        // A delete behind it would be lost as well, and the job would come back.
+        // A delete after it would be lost as well, and the job would come back.
         records.push(record(7, "", b"12345678\r\n", 0));
         let disk = on_disk([(1, segment(&records))]);
         let before = disk.files();
@@ -170,11 +170,11 @@ fn put_all(server: &mut Server, bodies: impl IntoIterator<Item = Vec<u8>>) {
     }
 }
 
-/// Bodies made to look like records, each of which would have to be tried, and one flipped bit made
-/// the rest of the newest file count as torn: it was cut off.
+/// With bodies made to look like records, each of which must be tried, and one flipped bit, the
+/// rest of the newest file would be taken for torn, and cut off.
 #[test]
 fn nothing_in_a_body_hides_the_records_behind_it() {
-    // A short record, or the mark of another salt, at every place; and full records that claim to
+    // A short record, or the mark of another salt, at every offset; and full records that claim to
     // end where the body does.
     let short = record(3, "", b"x\r\n", 1);
     let mut mark = record(u64::MAX, "", b"", 0);
@@ -209,8 +209,8 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
     }
 }
 
-/// If a segment's mark is damaged, a body that holds a whole segment with its mark would be read as
-/// jobs.
+/// If a segment's mark is damaged, a body that contains a whole segment with its mark would be read
+/// as jobs.
 #[test]
 fn a_segment_within_a_body_is_not_believed() {
     let forged = {
@@ -232,8 +232,8 @@ fn a_segment_within_a_body_is_not_believed() {
     assert_eq!(ids(&restored.queue), (1..=10).collect::<Vec<_>>(), "{report:?}");
 }
 
-/// A lost page together with a torn end, as every crash leaves, would cost the whole segment,
-/// though the records behind that page have sound checksums.
+/// A lost page together with a torn end, as every crash leaves, would lose the whole segment,
+/// although the records after that page have valid checksums.
 #[test]
 fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     let disk = Memory::default();
@@ -249,8 +249,8 @@ fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     assert!(ids(&restored.queue).len() > 970, "{}: {report:?}", ids(&restored.queue).len());
 }
 
-/// One flipped bit in the salt of a short segment would have marks in a body believed, and delete
-/// jobs of other segments.
+/// With one flipped bit in the salt of a short segment, marks in a body would be trusted, and jobs
+/// of other segments deleted.
 #[test]
 fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
     let forged = {
@@ -269,7 +269,7 @@ fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
         let mut files = disk.files();
         let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
         bytes[33] ^= flips;
-        // Two wrong bits cannot be corrected: then nothing is read, and all is kept.
+        // Two wrong bits cannot be corrected: then nothing is read, and everything is kept.
         let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
         let wanted: &[u64] = if flips == 1 { &[1, 2] } else { &[] };
         assert_eq!(
@@ -287,7 +287,7 @@ fn a_wrong_length_leads_into_no_body() {
     let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
     let first = record(2, "default", b"12345678\r\n", 1);
     let second = record(3, "default", b"", 1);
-    // What the first one's body would reach with 128 bytes more.
+    // The number of bytes that the first body would reach into the second with 128 bytes more.
     let reach = 128 - second.len();
     let delete = record(1, "", b"12345678\r\n", 0);
     for end in [*b"\r\n", *b"\x0c\n", *b"\r\x0b"] {
@@ -301,7 +301,7 @@ fn a_wrong_length_leads_into_no_body() {
         let new = segment(&[damaged, second]);
         let (restored, ..) = open(Box::new(on_disk([(1, old.clone()), (2, new)])), 4096);
         let is_whole = end == *b"\r\n";
-        // With a line end in its place nothing is wrong that could be seen.
+        // With a line end in its place, the error is not detectable.
         assert!(
             is_whole || restored.queue.find(1).is_some(),
             "{end:?}: {:?}",
@@ -310,8 +310,8 @@ fn a_wrong_length_leads_into_no_body() {
     }
 }
 
-/// The last records of an orderly run, behind a few zeros, would count as unfinished and be cut
-/// off.
+/// After a clean shutdown, the last records, which come after a few zeros, would be taken for
+/// unfinished and cut off.
 #[test]
 fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     let disk = Memory::default();
@@ -332,8 +332,8 @@ fn what_lies_behind_zeros_in_the_newest_segment_is_kept() {
     assert_eq!(disk.files()[&Name::Damaged(1)], damaged);
 }
 
-/// If a file cannot be removed, the binlog would count as failed, and all jobs would be written
-/// again and again.
+/// If a file cannot be removed, the binlog would be treated as failed, and all jobs would be
+/// written again and again.
 #[derive(Debug)]
 struct Sticky(Memory, Arc<AtomicBool>);
 
@@ -422,7 +422,7 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             let now = NOW + Duration::from_millis(500 * round);
             let put = b"put 0 0 60 1\r\nx\r\n";
             assert_eq!(server.feed(client, put, COMMANDS_PER_CONNECTION, now).0, put.len());
-            // As many deletes, so that there are always records to drop.
+            // The same number of deletes, so that there is always garbage.
             let delete = format!("delete {}\r\n", round + 1);
             server.feed(client, delete.as_bytes(), COMMANDS_PER_CONNECTION, now);
             server.tick(now);
@@ -438,7 +438,8 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
         }
         let log = server.wal().expect("there is one");
         assert!(log.is_sound());
-        // All jobs once, and a little for what was dropped: not all of them again and again.
+        // All jobs are written once, and a few again for the garbage: not all of them again and
+        // again.
         let since = log.counts().migrated - migrated.expect("it was read");
         assert!(since < 200, "{since} jobs were written again");
         assert_eq!(disk.files()[&Name::Segment(1)], bytes);
@@ -446,7 +447,7 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
 }
 
 /// If an old file cannot be removed, the binlog would not recover from a failed sync as long as
-/// that file is there.
+/// that file exists.
 #[test]
 fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     let healthy: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345678\r\n", 1)).collect();
@@ -467,7 +468,7 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
     assert!(server.wal().expect("there is one").is_sound(), "it works again within seconds");
 }
 
-/// Behind the last file number the daemon would end, or write files that the original cannot read.
+/// After the last file number, the daemon would end, or write files that the original cannot read.
 #[test]
 fn behind_the_last_number_jobs_are_refused_and_kept() {
     let last = u32::MAX / 2;
@@ -508,9 +509,9 @@ fn open_at(disk: &Memory, calendar: Calendar) -> (Restored, Wal, Report) {
     (restored, wal, report)
 }
 
-/// On a machine whose clock starts in 1970, restored delays would last fifty years, also after the
-/// clock is right, and compaction would write that down. On one whose clock is decades ahead, all
-/// delays would end at once.
+/// On a machine whose clock starts in 1970, restored delays would last fifty years, even after the
+/// clock has been set, and compaction would make that permanent. On a machine whose clock is
+/// decades ahead, all delays would end at once.
 #[test]
 fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
     let truth = Calendar::new(NOW, DATE);
@@ -556,7 +557,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         assert_eq!(ends(server.queue(), right), wanted);
         let delayed = server.queue().find_tube("default").expect("it is always there");
         assert_eq!(server.queue().tube(delayed).delayed(), 20, "all of them wait again");
-        // Records to drop, so that all is written again.
+        // This makes garbage, so that all jobs are written again.
         let client = server.open();
         for _ in 0..60 {
             let put = [b"put 9 0 60 400\r\n", &[b'y'; 400][..], b"\r\n"].concat();
@@ -579,7 +580,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
     }
 }
 
-/// A job that is put while the clock is wrong would be delayed by decades at the next start.
+/// A job put while the clock is wrong would be delayed by decades after a restart.
 #[test]
 fn dates_written_under_a_wrong_clock_are_written_anew() {
     let decades = 30 * 365 * 24 * 3600 * 1_000_000_000i64;
@@ -632,7 +633,7 @@ fn values_that_make_no_sense_are_corrected() {
     assert_eq!((record.state, record.delay, record.ttr), (State::Ready, 0, 1));
 }
 
-/// A segment that a start finds would keep the preallocated space behind its records.
+/// A segment of the last run would keep the preallocated space after its records.
 #[test]
 fn found_segments_are_cut_to_what_they_hold() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! What the tests of the real binary share: starting, watching and ending daemons, and clients of
-//! them. A failure here fails the test at the line that called it.
+//! Code shared by the tests of the real binary: starts, watches and stops daemons, and has clients
+//! for them. A failure here fails the test at the line that called it.
 
 #[cfg(target_os = "linux")]
 mod folder;

@@ -1,10 +1,10 @@
-//! Clients of a daemon, and what they can see of a job.
+//! Clients of a daemon, and the facts about a job that they can see.
 
 use std::{collections::BTreeMap, str::FromStr};
 
 use ct::{Client, Daemon, LONG, eventually};
 
-/// A client of which every failure fails the test, at the line that called it.
+/// A client whose failures all fail the test, at the line that called it.
 #[derive(Debug)]
 pub(crate) struct Peer(pub(crate) Client);
 
@@ -69,13 +69,13 @@ impl Peer {
         value.parse().ok().unwrap_or_else(|| panic!("{key}: {value}"))
     }
 
-    /// What a client can see of a job, if it is there.
+    /// The facts about a job that a client can see, if it exists.
     #[track_caller]
     pub(crate) fn look(&mut self, id: u64) -> Option<Seen> {
         self.look_through(id..id + 1).remove(&id)
     }
 
-    /// What a client can see of all jobs with these ids.
+    /// The facts about all jobs with these ids that a client can see.
     #[track_caller]
     pub(crate) fn look_through(&mut self, ids: std::ops::Range<u64>) -> BTreeMap<u64, Seen> {
         const AT_ONCE: usize = 200;
@@ -131,8 +131,8 @@ impl Peer {
         assert_eq!(self.ask("list-tube-used"), "USING default");
     }
 
-    /// Lets `count` turns of the daemon pass. In each of them it has served what had reached it
-    /// before.
+    /// Lets `count` turns of the daemon pass. In each of them it serves everything that reached it
+    /// earlier.
     #[track_caller]
     pub(crate) fn turns(&mut self, count: usize) {
         for _ in 0..count {
@@ -164,8 +164,8 @@ impl Peer {
         });
     }
 
-    /// Sends a command `count` times, no more at once than fit into all buffers, and has `reply`
-    /// read each reply.
+    /// Sends a command `count` times, no more at once than fit into all buffers, and calls `reply`
+    /// to read each reply.
     #[track_caller]
     pub(crate) fn pipeline(
         &mut self,
@@ -240,10 +240,10 @@ fn values(document: &str) -> BTreeMap<String, String> {
     lines.map(|(key, value)| (key.into(), value.trim_matches('"').into())).collect()
 }
 
-/// What a client can see of a job.
+/// The facts about a job that a client can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// All values of `stats-job` but the times and the file.
+    /// All values of `stats-job` except the times and the file.
     pub(crate) stats: BTreeMap<String, String>,
     pub(crate) age: u64,
     pub(crate) time_left: u64,

@@ -1,4 +1,4 @@
-//! What `/proc` tells of a process.
+//! Facts about a process, from `/proc`.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::{
@@ -32,12 +32,12 @@ pub(crate) fn resident(daemon: &Daemon) -> usize {
     1024 * kilobytes.parse::<usize>().expect("a number")
 }
 
-/// The fields of `/proc/PID/stat` behind the name, which may hold spaces.
+/// The fields of `/proc/PID/stat` after the name, which may contain spaces.
 pub(crate) fn stat_fields(stat: &str) -> Vec<&str> {
     stat.rsplit_once(')').map_or_else(Vec::new, |(_, rest)| rest.split_whitespace().collect())
 }
 
-/// The processor time used so far, in the kernel and outside.
+/// The processor time used so far, inside and outside the kernel.
 #[track_caller]
 pub(crate) fn processor_time(daemon: &Daemon) -> Duration {
     let stat = process_file(daemon.pid(), "stat");
@@ -46,8 +46,8 @@ pub(crate) fn processor_time(daemon: &Daemon) -> Duration {
     Duration::from_millis(10 * (hundredths(11) + hundredths(12)))
 }
 
-/// Checks for [`WATCHED`] that a daemon hardly uses the processor. One that spins uses all it gets;
-/// the bound is far from both.
+/// Checks for [`WATCHED`] that a daemon hardly uses the processor. A daemon that spins uses all it
+/// gets; the bound is far from both.
 #[track_caller]
 pub(crate) fn assert_idle(daemon: &Daemon) {
     let (before, began) = (processor_time(daemon), Instant::now());

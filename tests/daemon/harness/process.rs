@@ -1,4 +1,4 @@
-//! Starting, watching and ending daemons.
+//! Starts, watches and stops daemons.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use ct::{Daemon, LONG, Original, eventually};
 
 use super::{OURS, process_status};
 
-/// The end of a shell's script: the shell becomes the program in its arguments.
+/// The end of a shell script: the shell becomes the program in its arguments.
 pub(crate) const THEN_BECOME: &str = r#"; exec "$0" "$@""#;
 
 /// Starts our daemon on a free port of 127.0.0.1.
@@ -20,14 +20,14 @@ pub(crate) fn daemon(flags: &[&str]) -> Daemon {
     Daemon::start(Path::new(OURS), flags).expect("it starts")
 }
 
-/// Starts a program that becomes a daemon, and returns it with the place that its log names first.
+/// Starts a program that becomes a daemon, and returns it with the first address in its log.
 #[track_caller]
 pub(crate) fn start(program: &str, arguments: &[&str]) -> (Daemon, String) {
     try_start(program, arguments).expect("it starts")
 }
 
-/// Starts a program that becomes a daemon, and returns it with the place that its log names first;
-/// or what it has said, if it ends.
+/// Starts a program that becomes a daemon, and returns it with the first address in its log; or its
+/// output, if it ends.
 pub(crate) fn try_start(program: &str, arguments: &[&str]) -> Result<(Daemon, String), String> {
     let daemon = Daemon::spawn_raw(Path::new(program), arguments);
     let mut daemon = daemon.map_err(|error| error.to_string())?;
@@ -37,13 +37,15 @@ pub(crate) fn try_start(program: &str, arguments: &[&str]) -> Result<(Daemon, St
     }
 }
 
-/// Starts a command that becomes a daemon, and returns it with the one place where it listens.
+/// Starts a command that becomes a daemon, and returns it with the only address on which it
+/// listens.
 #[track_caller]
 pub(crate) fn serve(command: &mut Command) -> (Daemon, Vec<String>) {
     serve_at(1, command)
 }
 
-/// Starts a command that becomes a daemon, and returns it with the `count` places where it listens.
+/// Starts a command that becomes a daemon, and returns it with the `count` addresses on which it
+/// listens.
 #[track_caller]
 pub(crate) fn serve_at(count: usize, command: &mut Command) -> (Daemon, Vec<String>) {
     let mut daemon = Daemon::spawn_command(command).expect("it starts");
@@ -51,8 +53,8 @@ pub(crate) fn serve_at(count: usize, command: &mut Command) -> (Daemon, Vec<Stri
     (daemon, places)
 }
 
-/// Waits until the daemon's log names `count` places where it listens, and returns them; `None` if
-/// the daemon ends before.
+/// Waits until the daemon's log has `count` addresses on which it listens, and returns them; `None`
+/// if the daemon ends first.
 #[track_caller]
 pub(crate) fn places(daemon: &mut Daemon, count: usize) -> Option<Vec<String>> {
     let mut places = Vec::new();
@@ -67,7 +69,7 @@ pub(crate) fn places(daemon: &mut Daemon, count: usize) -> Option<Vec<String>> {
     (places.len() == count).then_some(places)
 }
 
-/// How a process ended, and what it has printed.
+/// The end of a process: its exit code and its output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -83,14 +85,14 @@ pub(crate) fn run_to_its_end(program: &str, arguments: &[&str]) -> Ended {
     Ended { code, stdout: process.stdout(), stderr: undated(&process.stderr()) }
 }
 
-/// Waits for a command that ends by itself, and returns its exit code and what it has said.
+/// Waits for a command that ends by itself, and returns its exit code and its output.
 #[track_caller]
 pub(crate) fn ends(command: &mut Command) -> (i32, String) {
     let mut daemon = Daemon::spawn_command(command).expect("it starts");
     (exit_code(&mut daemon), daemon.stderr())
 }
 
-/// Waits for a command that must end with an error in its log, and returns what [`ends`] does.
+/// Waits for a command that must end with an error in its log, and returns the same as [`ends`].
 #[track_caller]
 pub(crate) fn fails(command: &mut Command) -> (i32, String) {
     let (status, stderr) = ends(command);
@@ -115,7 +117,7 @@ fn exit_code(process: &mut Daemon) -> i32 {
     status.code().unwrap_or_else(|| panic!("{status}: {}", process.stderr()))
 }
 
-/// The warnings, the errors and all else in a daemon's log but plain notices.
+/// Everything in a daemon's log except plain notices: warnings, errors, and other text.
 pub(crate) fn complaints(daemon: &Daemon) -> String {
     let said = daemon.stderr();
     let is_ordinary = |line: &&str| {
@@ -148,7 +150,7 @@ pub(crate) fn terminate(daemon: &mut Daemon) -> i32 {
     exit_code(daemon)
 }
 
-/// Stops a daemon in the middle of whatever it does, until [`thaw`].
+/// Stops a daemon at whatever point it has reached, until [`thaw`].
 #[track_caller]
 pub(crate) fn freeze(daemon: &Daemon) {
     daemon.signal(libc::SIGSTOP).expect("it runs");
@@ -162,7 +164,7 @@ pub(crate) fn await_state(daemon: &Daemon, state: char) {
     eventually(&what, || process_status(daemon.pid(), "State").starts_with(state));
 }
 
-/// Lets a stopped daemon go on.
+/// Lets a stopped daemon continue.
 #[track_caller]
 pub(crate) fn thaw(daemon: &Daemon) {
     daemon.signal(libc::SIGCONT).expect("it is there");
@@ -175,7 +177,8 @@ pub(crate) fn can_run(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The path of the original; `None`, and a line that says so, if it is not installed.
+/// The path of the original. Returns `None`, and reports the comparison as skipped, if it is not
+/// installed.
 pub(crate) fn original() -> Option<PathBuf> {
     Original::find().map(|original| original.path)
 }
