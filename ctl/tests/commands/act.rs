@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::harness::{bury, each_server, four, put, state};
 
-/// A body may come from anywhere, and be anything.
+/// A body may come from any source, and consist of any bytes.
 #[test]
 fn jobs_are_put_from_everywhere() {
     each_server(&[], |server| {
@@ -60,7 +60,7 @@ fn what_the_server_refuses_is_told() {
     });
 }
 
-/// A number that the protocol cannot carry makes the server take the body for commands.
+/// With a number outside the protocol's range, the server would take the body for commands.
 #[test]
 fn a_body_is_never_taken_for_commands() {
     each_server(&[], |server| {
@@ -90,7 +90,7 @@ fn a_body_is_never_taken_for_commands() {
     });
 }
 
-/// Those behind a refused line are on their way already.
+/// The jobs after a refused line have already been sent.
 #[test]
 fn a_refused_line_does_not_hide_what_became_of_the_others() {
     each_server(&["-z", "10"], |server| {
@@ -137,7 +137,7 @@ fn buried_jobs_are_kicked() {
     });
 }
 
-/// Nobody may lose jobs by a slip of the hand.
+/// No job may be deleted by accident.
 #[test]
 fn jobs_are_deleted_only_with_consent() {
     each_server(&[], |server| {

@@ -1,5 +1,5 @@
-//! An act touches the jobs that were agreed to and no others, however long the answer takes and
-//! whoever else works on the queue; and copies are served in the order of their originals.
+//! An act changes only the confirmed jobs, however long the answer takes and whatever other clients
+//! do meanwhile; and copies are served in the order of their originals.
 
 use std::process::Stdio;
 
@@ -9,7 +9,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::{Ran, Server, bury, drain, each_server, four, ours, programs, put, state};
 use serde_json::json;
 
-/// Begins a command behind a proxy that holds it where `word` begins a line for the n-th time.
+/// Begins a command behind a proxy that holds it when `word` begins a line for the n-th time.
 fn held(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Held {
     let proxy = Proxy::new(&server.address, word, count);
     let arguments = [&["--server", &proxy.address], arguments].concat();
@@ -24,14 +24,14 @@ struct Held {
 }
 
 impl Held {
-    /// Lets it go on to its end.
+    /// Lets it continue, and waits for its end.
     fn finish(self) -> Ran {
         self.proxy.go_on();
         Ran::of(self.child.wait_with_output().unwrap())
     }
 }
 
-/// Jobs that come while the question is open must not be deleted with the others.
+/// Jobs put while the question is open must not be deleted with the others.
 #[test]
 fn a_job_that_comes_after_the_plan_stays() {
     for program in programs() {
@@ -47,8 +47,8 @@ fn a_job_that_comes_after_the_plan_stays() {
     }
 }
 
-/// A server that deletes very many jobs itself gets the last id that was agreed to. One that would
-/// not understand it refuses, and then the jobs are found and deleted one by one.
+/// A server that deletes very many jobs itself gets the confirmed last id. If the server does not
+/// support a last id it refuses, and then the jobs are found and deleted one by one.
 #[test]
 fn a_large_tube_is_deleted_up_to_the_last_id() {
     let tube = "---\nname: \"a\"\ncurrent-jobs-ready: 6001\ncurrent-jobs-buried: 4002\n\
@@ -83,7 +83,7 @@ fn a_large_tube_is_deleted_up_to_the_last_id() {
     assert!(ran.stderr.contains("No jobs to delete"), "they are gone: {ran:?}");
 }
 
-/// Others kick the buried jobs first; then the delayed ones were not meant.
+/// If others kick the buried jobs first, the delayed ones must not be kicked.
 #[test]
 fn only_jobs_of_the_state_that_was_meant_are_kicked() {
     for program in programs() {
@@ -119,7 +119,7 @@ fn many_buried_jobs_are_kicked_in_their_order() {
     });
 }
 
-/// Only the chosen jobs may be cleared, kicked or exported.
+/// Only the selected jobs may be cleared, kicked or exported.
 #[test]
 fn jobs_are_chosen_by_their_bodies() {
     each_server(&[], |server| {
@@ -139,7 +139,7 @@ fn jobs_are_chosen_by_their_bodies() {
     });
 }
 
-/// Puts C, A, B, D so that they are served in this order, and a sweep finds them in another.
+/// Puts C, A, B, D so that they are served in this order, but a sweep finds them in another.
 fn shuffled(server: &Server) -> [&'static [u8]; 4] {
     let mut client = server.client();
     for (pri, body) in [(5, "A"), (5, "B"), (1, "C"), (5, "D")] {
@@ -148,7 +148,7 @@ fn shuffled(server: &Server) -> [&'static [u8]; 4] {
     [b"C", b"A", b"B", b"D"]
 }
 
-/// Workers must get copies in the order in which they would have got the originals.
+/// Workers must get copies in the order in which they would get the originals.
 #[test]
 fn copies_are_served_in_the_order_of_their_originals() {
     for program in programs() {
@@ -171,7 +171,7 @@ fn copies_are_served_in_the_order_of_their_originals() {
     }
 }
 
-/// Beyond what a server lists, jobs are found in another order.
+/// If there are more jobs than a server lists, they are found in another order.
 #[test]
 fn the_order_holds_for_more_jobs_than_a_server_lists() {
     let server = Server::tcp(&ours(), &[]);
@@ -187,7 +187,7 @@ fn the_order_holds_for_more_jobs_than_a_server_lists() {
     assert!(all.eq(bodies));
 }
 
-/// What was done is on one line that a log can keep.
+/// Each action is reported in one line, which a log can keep.
 #[test]
 fn each_act_is_reported_in_one_line() {
     each_server(&[], |server| {
@@ -216,7 +216,7 @@ fn each_act_is_reported_in_one_line() {
     });
 }
 
-/// The question names the tube, by which an id of an earlier life of the server is noticed.
+/// The question names the tube, which shows if an id is from before a restart of the server.
 #[test]
 fn a_question_names_the_tubes() {
     each_server(&[], |server| {
@@ -229,7 +229,7 @@ fn a_question_names_the_tubes() {
     });
 }
 
-/// Several servers are a larger act than one may have had in mind.
+/// An act on several servers may be larger than intended.
 #[test]
 fn an_act_on_several_servers_asks() {
     let (one, two) = (Server::tcp(&ours(), &[]), Server::tcp(&ours(), &[]));
@@ -245,7 +245,7 @@ fn an_act_on_several_servers_asks() {
     assert!(one.run(&["resume", "a"]).status.success());
 }
 
-/// An id of a page that was left open over a restart may be another job's by now.
+/// After a restart, an id on a page that was left open may belong to another job.
 #[test]
 fn an_act_on_another_instance_of_the_server_is_refused() {
     for program in programs() {

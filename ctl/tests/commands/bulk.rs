@@ -1,4 +1,4 @@
-//! `clear`, `delete` and `move`, whole and interrupted half-way, on this daemon and the original.
+//! `clear`, `delete` and `move`, complete and interrupted halfway, on this daemon and the original.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use crate::harness::{
     Ran, Server, bury, drain, each_server, four, interrupt, programs, put, state,
 };
 
-/// How many jobs the interrupted commands work on.
+/// The number of jobs for the interrupted commands.
 const JOBS: usize = 2_500;
 
 /// Makes a tube of jobs, every third of them delayed and every fifth buried; returns their bodies.
@@ -84,7 +84,7 @@ fn begin_removal(server: &Server, command: &[&str], input: &str) -> (Proxy, Stri
     (proxy, file, child)
 }
 
-/// The batch under way is ended, and each job is in the tube or in the file.
+/// The current batch is completed, and each job is in the tube or in the file.
 fn interrupt_and_check(
     server: &Server,
     (proxy, file, child): (Proxy, String, Child),
@@ -169,7 +169,7 @@ fn a_deleted_job_is_in_the_file_if_the_server_is_killed() {
     }
 }
 
-/// A job that a worker gets after it was saved is in the file and with the worker.
+/// If a worker gets a job after it was saved, the job is both in the file and with the worker.
 #[test]
 fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
     for program in programs() {
@@ -189,15 +189,15 @@ fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
     }
 }
 
-/// Only buried jobs are meant; one that is kicked before its turn is not buried any more.
+/// Only buried jobs are to be changed; a job that is kicked before its turn is no longer buried.
 #[test]
 fn a_job_that_is_no_longer_meant_stays() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let mut client = server.client();
         let [_, _, buried, _] = four(&mut client, "a");
-        // It is looked at a second time before its delete; the original is asked for all four ids
-        // before.
+        // The job is read a second time before its delete; on the original, all four ids are
+        // requested first.
         let count = if program == harness::ours() { 1 } else { 5 };
         let proxy = Proxy::new(&server.address, "stats-job ", count);
         let file = server.file("saved");
@@ -214,7 +214,7 @@ fn a_job_that_is_no_longer_meant_stays() {
     }
 }
 
-/// A full disk: what could not be saved is neither deleted nor half in the file.
+/// On a full disk, a job that cannot be saved is neither deleted nor partly in the file.
 #[test]
 fn what_cannot_be_saved_stays() {
     for program in programs() {
@@ -222,7 +222,7 @@ fn what_cannot_be_saved_stays() {
         let all = fill(&server, "a");
         for command in ["clear a", "move a b"] {
             let file = server.file("saved");
-            // A file of 300 blocks at most, as on a disk that is nearly full.
+            // A file of at most 300 blocks, as on a nearly full disk.
             let script = format!(
                 "trap '' XFSZ; ulimit -f 300; \
                  exec {} {command} --yes --save {file}",
@@ -235,7 +235,7 @@ fn what_cannot_be_saved_stays() {
             assert!(ran.stderr.contains(&format!("{file}: ")), "{ran:?}");
             let saved = saved(&file);
             std::fs::remove_file(&file).unwrap();
-            // A tube that is not there is an error.
+            // A tube that does not exist is an error.
             let listed = |tube: &str| server.run(&["list", tube, "--json"]).stdout.lines().count();
             let gone = JOBS - listed("a");
             assert_eq!(gone, saved.len(), "{ran:?}");
@@ -256,7 +256,7 @@ fn what_cannot_be_saved_stays() {
     }
 }
 
-/// What is there is found out before anybody is asked.
+/// An existing file is detected before any question.
 #[test]
 fn a_file_that_exists_is_told_first() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -343,7 +343,7 @@ fn interrupted_move(word: &'static str, count: usize, signal: &str, status: i32)
     }
 }
 
-/// A job that a worker gets in the middle of a move must not be done twice.
+/// A job that a worker gets in the middle of a move must not run twice.
 #[test]
 fn a_job_that_is_taken_during_a_move_loses_its_copy() {
     for program in programs() {
@@ -370,11 +370,11 @@ fn a_job_that_is_taken_during_a_move_loses_its_copy() {
 fn an_interrupted_move_leaves_no_job_in_two_places() {
     interrupted_move("delete ", 300, "INT", 130);
     interrupted_move("put ", 300, "TERM", 143);
-    // As when an SSH session is lost.
+    // This is the signal when an SSH session is lost.
     interrupted_move("delete ", 300, "HUP", 129);
 }
 
-/// Kills the server of a move at the n-th `word`, and checks that what is in two places is told.
+/// Kills the server of a move at the n-th `word`, and checks that jobs in two places are reported.
 fn killed_move(word: &'static str, count: usize) {
     for program in programs() {
         let folder = tempfile::tempdir().unwrap();
@@ -415,7 +415,7 @@ fn killed_move(word: &'static str, count: usize) {
     }
 }
 
-/// Kills one of the two servers of a move, and checks what is left and what is told.
+/// Kills one of the two servers of a move, and checks the remaining jobs and the report.
 fn killed_between_two(kills_target: bool) {
     for program in programs() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

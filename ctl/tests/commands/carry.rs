@@ -6,7 +6,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::{Ran, Server, bury, drain, each_server, four, interrupt, programs, put};
 use serde_json::Value;
 
-/// The jobs of lines of JSON, without what differs between two servers or two moments.
+/// The jobs in lines of JSON, without values that differ between servers or times.
 fn essence(text: &str) -> Vec<Value> {
     let mut jobs: Vec<Value> = text
         .lines()
@@ -77,7 +77,7 @@ fn a_file_is_checked_and_never_overwritten() {
     });
 }
 
-/// A job that was buried must not be done because it is carried.
+/// A buried job must not run because it is copied.
 #[test]
 fn a_copy_of_a_buried_job_is_never_ready() {
     for program in programs() {
@@ -96,7 +96,7 @@ fn a_copy_of_a_buried_job_is_never_ready() {
     }
 }
 
-/// What a backup has must be what the server had.
+/// A backup must have the jobs that the server had.
 #[test]
 fn a_copy_of_a_binlog_has_the_jobs_of_its_server() {
     for program in programs() {
@@ -186,7 +186,8 @@ fn an_import_to_a_server_that_is_killed_tells_what_is_not_confirmed() {
     }
 }
 
-/// The line between two servers is cut by Ctrl-C: neither side may say that all has been copied.
+/// Ctrl-C interrupts a copy between two servers: neither side may report that everything was
+/// copied.
 #[test]
 fn an_interrupted_export_says_that_it_is_not_all() {
     for program in programs() {
@@ -208,7 +209,7 @@ fn an_interrupted_export_says_that_it_is_not_all() {
     }
 }
 
-/// A reader that has seen enough is no failure.
+/// It is not a failure if the reader closes the output early.
 #[test]
 fn a_reader_may_leave_early() {
     each_server(&[], |server| {

@@ -1,5 +1,5 @@
-//! How commands end: by signals, by a server that is lost or hangs, by a reader that leaves; and
-//! the exit statuses.
+//! The ends of commands: by signals, if a server is lost or hangs, if a reader leaves; and the exit
+//! statuses.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -30,7 +30,7 @@ fn begin_work(server: &Server, arguments: &[&str]) -> (Child, String) {
     (child, fs::read_to_string(file).unwrap())
 }
 
-/// A command that goes on after its worker would do the job a second time beside the next worker.
+/// A command that outlives its worker would run the job a second time beside the next worker.
 #[test]
 fn a_second_signal_ends_a_worker_with_all_that_it_started() {
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
@@ -51,7 +51,7 @@ fn a_second_signal_ends_a_worker_with_all_that_it_started() {
     }
 }
 
-/// Without its server the command works for nothing, and another worker may have the job soon.
+/// Without its server, the command works in vain, and another worker may soon have the job.
 #[test]
 fn a_lost_server_ends_the_command_at_once() {
     let server = Server::tcp(&ours(), &[]);
@@ -63,8 +63,8 @@ fn a_lost_server_ends_the_command_at_once() {
     assert!(!is_alive(&pid));
 }
 
-/// A command that hangs holds its worker for no longer than it is given, even if it reads nothing
-/// of a body that fills its pipe.
+/// A command that hangs is killed at its time limit, even if it reads nothing of a body that fills
+/// its pipe.
 #[test]
 fn a_command_is_killed_when_its_time_is_over() {
     let server = Server::tcp(&ours(), &["-z", "1000000"]);
@@ -79,7 +79,7 @@ fn a_command_is_killed_when_its_time_is_over() {
     ct::eventually("the other command is gone", || !is_alive(&pid));
 }
 
-/// A large body reaches a command that reads it, also slowly.
+/// A large body reaches a command that reads it, even slowly.
 #[test]
 fn a_command_gets_the_whole_body() {
     let server = Server::tcp(&ours(), &["-z", "1000000"]);
@@ -107,8 +107,8 @@ fn several_commands_run_at_a_time() {
     assert_eq!(server.objects(&["stats"])[0]["current-jobs-ready"], 0);
 }
 
-/// A command in the background that reads the terminal is stopped by the system, and nobody would
-/// ever continue it.
+/// The system stops a background command that reads the terminal, and nothing would ever continue
+/// it.
 #[test]
 fn a_command_that_reads_the_terminal_is_not_stopped_for_ever() {
     if !has_tool("script", "--version") {
@@ -128,7 +128,7 @@ fn a_command_that_reads_the_terminal_is_not_stopped_for_ever() {
     assert_eq!(state(&mut server.client(), id).as_deref(), Some("delayed"));
 }
 
-/// A program that began with SIGHUP ignored is meant to outlive its terminal.
+/// A program started with SIGHUP ignored is intended to outlive its terminal.
 #[test]
 fn nohup_is_respected() {
     let server = Server::tcp(&ours(), &[]);
@@ -141,7 +141,7 @@ fn nohup_is_respected() {
     server.must(&["put", "a", "later"]);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.status.success() && ran.stdout.contains("later"), "{ran:?}");
-    // A page that has begun to listen has set all its handlers.
+    // Once a page listens, all its signal handlers are set.
     let mut nohup = Command::new("nohup");
     let web = nohup.arg(PROGRAM).args(["web", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
     let mut web = web.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -161,7 +161,7 @@ fn an_act_whose_output_breaks_has_failed() {
         let mut put = server.command(&["put", "a", "--lines"]);
         let mut put = put.stdin(Stdio::piped()).spawn().unwrap();
         drop(put.stdout.take());
-        // It may have ended before it has read all.
+        // It may have ended before it has read everything.
         let _ = put.stdin.take().unwrap().write_all("line\n".repeat(100_000).as_bytes());
         let ran = Ran::of(put.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
@@ -170,7 +170,7 @@ fn an_act_whose_output_breaks_has_failed() {
     });
 }
 
-/// Ctrl-C at a server that hangs seems to do nothing, unless the program says what it waits for.
+/// If a server hangs, Ctrl-C would seem to do nothing unless the program prints what it waits for.
 #[test]
 fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
@@ -200,7 +200,7 @@ fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
     assert_eq!(child.wait().unwrap().signal(), Some(2));
 }
 
-/// One table in the manual, kept by every command.
+/// The manual has one table of exit statuses, and every command must follow it.
 #[test]
 fn every_command_keeps_the_table_of_statuses() {
     each_server(&[], |server| {
@@ -238,7 +238,7 @@ fn every_command_keeps_the_table_of_statuses() {
     });
 }
 
-/// Ids of one command are the input of another.
+/// The ids printed by one command are the input of another.
 #[test]
 fn ids_are_read_from_standard_input() {
     for program in programs() {

@@ -1,4 +1,4 @@
-//! Odd input: servers that send anything, files that are cut short or wrong, lines without an end.
+//! Odd input: servers that send anything, truncated or wrong files, lines without an end.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,13 +13,13 @@ use crate::harness::{
 };
 use ct::Prng;
 
-/// Commands that meet each kind of reply. They are separated by `|`.
+/// Commands that receive each kind of reply, separated by `|`.
 const COMMANDS: &str = "tubes|tubes --json|stats|stats a|list a|list a --json|job 1|grep x|big|\
     report|top --plain --count 1|top a --plain --count 1|metrics|check|clear a --yes|\
     clear a --dry-run|delete 1 --yes|kick a|kick a --all|kick --id 1|move a b --yes|\
     export|put c x|release 1|bury 1|pause a --for 1|resume a|drain status|reserve a --wait 0";
 
-/// Runs all commands on a server. None may panic, be killed, or print what a terminal would act on.
+/// Runs all commands on a server. None may panic, be killed, or print control sequences.
 fn try_all(server: &Played) {
     for command in COMMANDS.split('|') {
         let mut program = Command::new(PROGRAM);
@@ -34,8 +34,8 @@ fn try_all(server: &Played) {
     }
 }
 
-/// The replies of a server with one tube and one job, in which each number is this one and each
-/// name has these characters.
+/// The replies of a server with one tube and one job. All numbers in them are this one, and all
+/// names have these characters.
 fn replies(line: &str, number: &str, name: &str) -> String {
     let words: Vec<_> = line.split(' ').collect();
     let counts = |keys: &str| {
@@ -76,8 +76,8 @@ fn replies(line: &str, number: &str, name: &str) -> String {
     }
 }
 
-/// A server may send any number and any character; neither ends the program, for other servers
-/// as well, nor reaches the terminal raw.
+/// A server may send any number and any character. Neither may end the program, which would affect
+/// other servers, too, nor reach the terminal unescaped.
 #[test]
 fn no_number_and_no_name_of_a_server_does_harm() {
     let name = "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}x\0";
@@ -85,7 +85,7 @@ fn no_number_and_no_name_of_a_server_does_harm() {
         let server = Played::new(move |line| match line {
             // `put` expects no reply to its body.
             "x" => Heard::Nothing,
-            // So many jobs would be looked for without an end.
+            // With this many jobs, the search would not end.
             "stats-job 15000" => Heard::End,
             _ => Heard::Reply(replies(line, number, name)),
         });
@@ -99,7 +99,7 @@ fn no_number_and_no_name_of_a_server_does_harm() {
     }
 }
 
-/// Replies of any bytes: `REPLIES=n` plays so many servers, each with its own way to be wrong.
+/// Replies of any bytes: `REPLIES=n` plays n servers, each wrong in its own way.
 #[test]
 fn no_reply_of_a_server_does_harm() {
     let count = std::env::var("REPLIES").map_or(8, |text| text.parse().unwrap());
@@ -126,7 +126,7 @@ fn no_reply_of_a_server_does_harm() {
                     _ => reply.splice(at..at, *b"18446744073709551615").for_each(drop),
                 }
             }
-            // A client that expects more of it must not wait.
+            // A client that expects more must not wait.
             Heard::Last(String::from_utf8_lossy(&reply).into_owned())
         });
         try_all(&server);
@@ -143,7 +143,7 @@ fn a_line_without_end_is_refused() {
     });
 }
 
-/// A job that should wait, or be more urgent, must not be put ready instead.
+/// A job that should be delayed, or more urgent, must not be put as usual instead.
 #[test]
 fn a_key_that_import_does_not_know_is_refused_with_its_line() {
     let server = Server::tcp(&ours(), &[]);
@@ -202,13 +202,13 @@ fn an_export_to_a_full_disk_counts_what_it_has() {
     assert!(ran.stderr.contains(&told), "{ran:?}");
 }
 
-/// What comes slowly is put as it comes.
+/// Lines that arrive slowly are put as they arrive.
 #[test]
 fn lines_of_a_slow_pipe_are_put_at_once() {
     for command in [&["import"][..], &["put", "default", "--lines"]] {
         let server = Server::tcp(&ours(), &[]);
         let mut child = server.command(command).stdin(Stdio::piped()).spawn().unwrap();
-        // It stays open: an end of the input would race with the signal.
+        // It stays open, because the end of the input would race with the signal.
         let mut stdin = child.stdin.take().unwrap();
         for count in 1..=2 {
             stdin.write_all(b"{\"body\":\"x\"}\n").unwrap();
@@ -221,7 +221,7 @@ fn lines_of_a_slow_pipe_are_put_at_once() {
     }
 }
 
-/// A job that is too large for the other server stays; the others go.
+/// A job that is too large for the other server stays; the others are moved.
 #[test]
 fn a_job_that_is_too_large_stays_and_is_named() {
     for program in programs() {
@@ -249,7 +249,8 @@ fn a_job_that_is_too_large_stays_and_is_named() {
     }
 }
 
-/// A job that waits for a second one must neither flood the server nor be printed again.
+/// While a job is held and the next one is waited for, the server must not be flooded, nor the job
+/// be printed again.
 #[test]
 fn a_job_is_kept_while_the_next_one_is_waited_for() {
     each_server(&[], |server| {
@@ -263,10 +264,10 @@ fn a_job_is_kept_while_the_next_one_is_waited_for() {
     });
 }
 
-/// Jobs that come and go in other tubes must not make a list longer and longer.
+/// Jobs that come and go in other tubes must not prolong a list without end.
 #[test]
 fn a_list_ends_with_the_jobs_of_its_tube() {
-    // Only a server that cannot list its jobs is asked for ids.
+    // Ids are requested only from a server that cannot list its jobs.
     for program in programs().into_iter().filter(|program| *program != ours()) {
         let server = Server::tcp(&program, &[]);
         let mut client = server.client();

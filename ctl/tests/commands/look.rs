@@ -1,4 +1,4 @@
-//! Commands that look, on this daemon and on the original, over TCP and a UNIX socket.
+//! Commands that only show, on this daemon and on the original, over TCP and a UNIX socket.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn ids(objects: &[Value]) -> Vec<u64> {
     ids
 }
 
-/// An operator must see at once which tube needs care.
+/// An operator must see at once which tube needs attention.
 #[test]
 fn tubes_are_one_table() {
     each_server(&[], |server| {
@@ -98,7 +98,7 @@ fn a_job_is_shown_with_its_body() {
     });
 }
 
-/// No client could ever see all jobs of a tube, reserved ones least of all.
+/// With the protocol alone, no client can see all jobs of a tube, least of all reserved ones.
 #[test]
 fn all_jobs_of_a_tube_are_listed() {
     each_server(&[], |server| {
@@ -119,7 +119,7 @@ fn all_jobs_of_a_tube_are_listed() {
         assert_eq!(server.objects(&["list", "a", "--limit", "2"]).len(), 2);
         assert_eq!(server.objects(&["list", "a", "--older-than", "1h"]).len(), 0);
         assert_eq!(ids(&server.objects(&["list", "a", "--rate", "50"])), jobs);
-        // Also where the server lists the jobs, and only their bodies are asked for one by one.
+        // This includes servers that list the jobs, where only the bodies are requested one by one.
         for number in 0..40 {
             put(&mut client, "slow", 5, 0, format!("{number}").as_bytes());
         }
@@ -133,7 +133,8 @@ fn all_jobs_of_a_tube_are_listed() {
     });
 }
 
-/// A reserved job cannot be peeked at, so it may be below all that can.
+/// A reserved job is not found by `peek-ready` and the like, so its id may be below all those
+/// found.
 #[test]
 fn an_old_reserved_job_is_listed() {
     each_server(&[], |server| {
@@ -145,7 +146,8 @@ fn an_old_reserved_job_is_listed() {
     });
 }
 
-/// After a restart ids go on, and no counter tells how far. Nothing may be missing without a word.
+/// After a restart ids continue, and no counter shows how far. No job may be missing without a
+/// report.
 #[test]
 fn jobs_from_before_a_restart_are_listed() {
     for program in programs() {
@@ -168,7 +170,7 @@ fn jobs_from_before_a_restart_are_listed() {
         assert_eq!(ids(&server.objects(&["list", "a"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "*"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "a", "--probe"])), [first, last, new]);
-        // Beyond a bound that is too low only a server that lists its jobs finds the new one.
+        // If the bound is too low, only a server that lists its jobs finds the new job.
         let ran = server.run(&["--json", "list", "a", "--last-id", &last.to_string()]);
         let bounded = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
         let bounded = ids(&bounded.collect::<Vec<_>>());
@@ -199,7 +201,7 @@ fn jobs_are_found_by_their_bodies() {
     });
 }
 
-/// A sweep ends by counting; a busy server must not make it miss what was there all the time.
+/// A sweep ends by counting. On a busy server, it must not miss jobs that existed all the time.
 #[test]
 fn jobs_that_come_and_go_hide_no_others() {
     for program in programs() {
@@ -232,7 +234,7 @@ fn jobs_that_come_and_go_hide_no_others() {
     }
 }
 
-/// A misspelt name looks like an empty tube, which goes when it is empty.
+/// A misspelt name looks like an empty tube, because empty tubes vanish.
 #[test]
 fn a_name_without_a_tube_is_told() {
     each_server(&[], |server| {
@@ -245,7 +247,7 @@ fn a_name_without_a_tube_is_told() {
     });
 }
 
-/// The longest names leave no room for a limit in the line of `list-jobs`.
+/// The longest names leave no space for a limit in the line of `list-jobs`.
 #[test]
 fn tubes_with_the_longest_names_are_listed() {
     each_server(&[], |server| {
@@ -258,10 +260,10 @@ fn tubes_with_the_longest_names_are_listed() {
     });
 }
 
-/// A bound that the user tells may be too low.
+/// A bound given by the user may be too low.
 #[test]
 fn jobs_above_a_told_last_id_are_not_forgotten() {
-    // Only a server that cannot list its jobs is asked for ids.
+    // Ids are requested only from a server that cannot list its jobs.
     for program in programs().into_iter().filter(|program| *program != ours()) {
         let server = Server::tcp(&program, &[]);
         four(&mut server.client(), "a");

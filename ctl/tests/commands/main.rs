@@ -1,21 +1,21 @@
-//! The tests that run the real `beanstalkctl`, beside this daemon, beside the original, and beside
-//! servers that a test plays.
+//! The tests that run the real `beanstalkctl` on this daemon, on the original, and on servers that
+//! a test plays.
 //!
-//! | module | what it tells |
+//! | module | subject |
 //! |---|---|
-//! | `look`, `screen` | what is shown, also on a full screen |
-//! | `act`, `bulk`, `work` | what changes jobs, one by one, in bulk, or by a command that works |
-//! | `agreed`, `ends` | that an act touches what was agreed to, and how commands end |
-//! | `hostile` | servers and files that are odd or wrong |
-//! | `carry` | jobs that go to files and other servers |
-//! | `extensions` | what is used of a server that has more commands, or answers wrongly |
+//! | `look`, `screen` | output, on a full screen as well |
+//! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
+//! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
+//! | `hostile` | odd or wrong servers and files |
+//! | `carry` | jobs copied to files and other servers |
+//! | `extensions` | the use of a server with more commands, or with wrong answers |
 //! | `metrics`, `metrics_http` | the metrics, on standard output, in files, over HTTP |
-//! | `stress` | acts that end at any moment, beside others; only on request |
-//! | `web`, `web_guard` | the page, and what it refuses |
+//! | `stress` | acts ended at any moment, beside other clients; only on request |
+//! | `web`, `web_guard` | the page, and the requests that it refuses |
 //!
 //! Each test starts servers of its own on free ports of the loopback. They run the daemon that was
-//! built last, or the one that `BEANSTALKD` names; `ORIGINAL` names the original, and without it
-//! the tests beside it say that they were skipped.
+//! built last, or the one given by `BEANSTALKD`. `ORIGINAL` names the original; without it, the
+//! tests that need it are reported as skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

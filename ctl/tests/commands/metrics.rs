@@ -13,21 +13,21 @@ use crate::harness::played::{Heard, Played, TUBE, everything};
 use crate::harness::{PROGRAM, Ran, Server, each_server, four, ours, programs, put};
 use ct::{Daemon, Original, skip};
 
-/// Runs `beanstalkctl` beside any server.
+/// Runs `beanstalkctl` on any server.
 fn run(server: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(PROGRAM);
     command.args(["--server", server, "metrics"]).args(arguments).stdin(Stdio::null());
     Ran::of(command.output().unwrap())
 }
 
-/// Runs it; it must succeed, and its text is returned.
+/// Runs it and returns its output. It must succeed.
 fn text(server: &str, arguments: &[&str]) -> String {
     let ran = run(server, arguments);
     assert_eq!(ran.code(), Some(0), "{ran:?}");
     ran.stdout
 }
 
-/// Whether a line is there, with these labels behind that of the server.
+/// Whether there is a line with these labels after that of the server.
 fn has(text: &str, name: &str, server: &str, labels: &str, value: &str) -> bool {
     let comma = if labels.is_empty() { "" } else { "," };
     let wanted = format!("{name}{{server=\"{server}\"{comma}{labels}}} {value}");
@@ -46,8 +46,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Runs promtool: what `PROMTOOL` names, what `make promtool` got, or what is installed. Skips
-/// loudly if there is none.
+/// Runs promtool: the one given by `PROMTOOL`, the one from `make promtool`, or the installed one.
+/// Reports the test as skipped if there is none.
 fn promtool(arguments: &[&str], input: &str) -> Option<Ran> {
     let named = std::env::var_os("PROMTOOL").filter(|path| !path.is_empty()).map(PathBuf::from);
     let got = Path::new(PROGRAM).ancestors().nth(2).unwrap().join("prometheus/usr/bin/promtool");
@@ -64,7 +64,8 @@ fn promtool(arguments: &[&str], input: &str) -> Option<Ran> {
     Some(Ran::of(child.wait_with_output().unwrap()))
 }
 
-/// What Prometheus itself objects to would be refused, or would break a rule that others rely on.
+/// Prometheus would refuse metrics that promtool objects to, or they would break a rule that users
+/// rely on.
 #[test]
 fn promtool_has_no_complaint() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ fn what_servers_count_is_told() {
     });
 }
 
-/// A zero that nobody has counted would be believed.
+/// A zero that no server has counted would be misleading.
 #[test]
 fn what_the_original_lacks_is_left_out() {
     let Some(original) = Original::find() else { return };
@@ -171,7 +172,7 @@ fn labels_are_escaped() {
     assert!(has(&text, "beanstalkd_up", &format!("unix:{shown}"), "", "1"), "{text}");
 }
 
-/// Between the list and the question, the last job and the last watcher of a tube may go.
+/// Between the list and the query, the last job and the last watcher of a tube may vanish.
 #[test]
 fn a_tube_that_vanishes_is_no_error() {
     let played = Played::new(|line| match line {
@@ -189,7 +190,7 @@ fn a_tube_that_vanishes_is_no_error() {
     assert!(jobs("last") > 0 && has(&text, "beanstalkd_up", &played.address, "", "1"), "{text}");
 }
 
-/// One that is down must not hide the others; nor one that never answers.
+/// A server that is down, or never answers, must not hide the others.
 #[test]
 fn a_server_that_is_down_is_told_as_such() {
     let silent = Played::new(|_| Heard::Nothing);
@@ -210,7 +211,7 @@ fn a_server_that_is_down_is_told_as_such() {
     }
 }
 
-/// A server that breaks off half-way is down: half of its tubes would look like all.
+/// A server that stops halfway is reported as down: half of its tubes would look like all.
 #[test]
 fn a_server_that_tells_half_is_down() {
     for odd in [Heard::End, "INTERNAL_ERROR".into()] {
@@ -244,7 +245,7 @@ fn the_number_of_tubes_has_a_bound() {
     });
 }
 
-/// Dashboards that exist ask for exactly these.
+/// Existing dashboards query exactly these names.
 #[test]
 fn names_of_other_programs_are_spoken() {
     each_server(&[], |server| {
@@ -277,7 +278,7 @@ fn names_of_other_programs_are_spoken() {
     });
 }
 
-/// `node_exporter` reads whenever it likes, and would pass on half of a file.
+/// `node_exporter` may read at any time, and would pass on half of a file.
 #[test]
 fn a_textfile_is_whole_at_any_time() {
     let server = Server::tcp(&ours(), &[]);
@@ -319,7 +320,7 @@ fn a_textfile_is_written_again_until_a_signal_comes() {
         line.is_some_and(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap() >= least)
     };
     ct::eventually("it is written again", || uptime(2));
-    // A folder that is gone for a while is no end, and neither is a full disk.
+    // A folder that is temporarily missing does not end it, and neither does a full disk.
     let aside = server.file("aside.prom");
     fs::rename(&path, &aside).unwrap();
     fs::create_dir(&path).unwrap();
@@ -350,7 +351,8 @@ fn a_signal_ends_a_scrape_that_waits() {
     }
 }
 
-/// Prometheus refuses a text in which a series is there twice, and with it all other servers.
+/// Prometheus refuses a text in which a series occurs twice, and with it the metrics of all other
+/// servers.
 #[test]
 fn no_series_is_there_twice() {
     let played = Played::new(|line| match line {
@@ -372,7 +374,7 @@ fn no_series_is_there_twice() {
     assert!(text.contains("tube=\"b\""), "{text}");
 }
 
-/// What is no beanstalkd costs the others nothing.
+/// A server that is not a beanstalkd must not affect the others.
 #[test]
 fn a_server_that_promises_too_much_is_down() {
     let server = Server::tcp(&ours(), &[]);
@@ -384,7 +386,7 @@ fn a_server_that_promises_too_much_is_down() {
     }
 }
 
-/// The table in the documentation has these names and no others.
+/// The table in the documentation must have exactly these names.
 #[test]
 fn every_metric_is_documented() {
     let text = text(&everything().address, &[]);

@@ -1,4 +1,4 @@
-//! `metrics` over HTTP: what it answers, what it bounds, how it ends, and sockets passed to it.
+//! `metrics` over HTTP: its answers, its bounds, its end, and sockets passed to it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::harness;
 use crate::harness::played::Played;
 use crate::harness::{PROGRAM, Server, put};
 
-/// A server of metrics, and where it listens.
+/// A metrics server and its address.
 struct Serving {
     child: Child,
     address: String,
@@ -27,7 +27,7 @@ impl Serving {
         stderr.read_line(&mut line).unwrap();
         let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("{line}"));
         let address = address.trim().trim_end_matches('/').to_owned();
-        // What it says later must not block it.
+        // Later output must not block it.
         thread::spawn(move || stderr.read_to_string(&mut String::new()));
         Self { child, address }
     }
@@ -38,7 +38,7 @@ impl Serving {
         Self::of(command.stdin(Stdio::null()))
     }
 
-    /// Returns the status, the head and the body that come for a request.
+    /// Returns the status, the head and the body of the response to a request.
     fn ask(&self, method: &str, path: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let request = format!("{method} {path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n");
@@ -59,7 +59,7 @@ impl Serving {
 }
 
 impl Drop for Serving {
-    /// One that has ended already is no matter.
+    /// It does not matter if it has already ended.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -82,14 +82,14 @@ fn it_answers_what_prometheus_asks_and_ends_in_order() {
             assert!(status == 200 && body.contains("href=\"metrics\""), "{body}");
             assert_eq!(serving.ask("POST", "/metrics").0, 405);
             assert_eq!(serving.ask("GET", "/etc/passwd").0, 404);
-            // A connection that is kept does not hold up the end.
+            // A connection that is kept open must not hold up the shutdown.
             let _kept = TcpStream::connect(&serving.address).unwrap();
             assert_eq!(serving.end(signal), Some(0));
         }
     });
 }
 
-/// A connection is kept between scrapes. It ends with the server, and must not be missed.
+/// A connection is kept between scrapes. If the server restarts, it must be replaced.
 #[test]
 fn a_server_that_was_started_anew_is_up_at_once() {
     for program in harness::programs() {
@@ -134,11 +134,11 @@ fn one_scrape_is_shared() {
         }
     });
     let asked = asked.load(Ordering::SeqCst);
-    // Those that come late, on a busy machine, share another one.
+    // On a busy machine, late requests share another one.
     assert!((1..=3).contains(&asked), "{asked} scrapes for 10 requests");
 }
 
-/// Connections beyond the bound wait; those that hang up make room.
+/// Connections beyond the bound wait until others hang up.
 #[test]
 fn the_number_of_connections_has_a_bound() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -161,7 +161,7 @@ fn the_number_of_connections_has_a_bound() {
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
 }
 
-/// Clients that keep their connections and ask no more leave room for others after a while.
+/// If clients keep idle connections, others must be served after a while.
 #[test]
 fn idle_connections_shut_nobody_out() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -177,7 +177,8 @@ fn idle_connections_shut_nobody_out() {
     drop(idle);
 }
 
-/// As a socket unit of systemd does. The shell knows its process id before it becomes the program.
+/// This does the same as a socket unit of systemd. The shell knows its process id before it becomes
+/// the program.
 #[test]
 fn it_serves_a_socket_that_is_passed_on() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -195,12 +196,12 @@ fn it_serves_a_socket_that_is_passed_on() {
         assert!(status == 200 && body.contains("beanstalkd_up{"), "{body}");
         assert_eq!(serving.end("TERM"), Some(0));
     }
-    // What is meant for another process is not taken.
+    // Sockets for another process are not taken.
     let mut command = Command::new(PROGRAM);
     command.arg("metrics").env("BEANSTALKD_SERVER", &server.address);
     let output = command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1").output().unwrap();
     assert!(output.status.success() && output.stdout.starts_with(b"# HELP"), "{output:?}");
-    // What listens for nothing is refused.
+    // A descriptor that does not listen is refused.
     let mut command = Command::new("sh");
     let script = format!("exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {PROGRAM} metrics");
     let output = command.args(["-c", &script]).output().unwrap();

@@ -1,5 +1,5 @@
-//! What stays on a screen: `top`, in a pseudo-terminal too, the question before a delete, and the
-//! pages made from the definition of the commands.
+//! The screen of `top`, also in a pseudo-terminal, the question before a delete, and the pages made
+//! from the definition of the commands.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ impl Terminal {
         Self::sized(server, arguments, ["110", "20"])
     }
 
-    /// Runs `beanstalkctl` in one of so many columns and lines.
+    /// Runs `beanstalkctl` in one with this number of columns and lines.
     fn sized(server: &Server, arguments: &[&str], [width, height]: [&str; 2]) -> Self {
         // The server of an earlier terminal may still be ending at its own socket.
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -46,7 +46,7 @@ impl Terminal {
         self.tmux(&[], &["capture-pane", "-p"])
     }
 
-    /// Whether the program runs still.
+    /// Whether the program is still running.
     fn is_alive(&self) -> bool {
         !self.tmux(&[], &["list-sessions"]).is_empty()
     }
@@ -104,7 +104,7 @@ fn top_prints_a_line_for_each_tube_that_is_meant() {
     });
 }
 
-/// Control sequences would stand in the text, as in the shell of an editor.
+/// On a dumb terminal, as in the shell of an editor, control sequences would appear in the text.
 #[test]
 fn a_dumb_terminal_gets_no_control_sequences() {
     if !has_tool("script", "--version") {
@@ -154,7 +154,7 @@ fn top_ends_by_ctrl_c_and_survives_a_restart() {
         interrupt(&child);
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(0), "{ran:?}");
-        // A look while the daemon is away tells so; the one after it has numbers again.
+        // A sample while the daemon is down reports that; the next one has numbers again.
         let last = ran.stdout.lines().last().unwrap();
         assert!(last.split_whitespace().count() == 9, "{ran:?}");
     }
@@ -193,7 +193,7 @@ fn top_fills_a_terminal() {
     }
 }
 
-/// Makes zeros of all digits, and single spaces of many, so that only the form is left.
+/// Replaces all digits by zeros and runs of spaces by single ones, so that only the form is left.
 fn form_of(picture: &str) -> String {
     let mut form = String::new();
     for line in picture.trim_end().lines() {
@@ -207,8 +207,8 @@ fn form_of(picture: &str) -> String {
     form
 }
 
-/// The picture of `top` is that of `screens/`, but for its moving numbers. `KEEP_SCREENS=1` writes
-/// it anew.
+/// The picture of `top` must match the one in `screens/`, except for its changing numbers.
+/// `KEEP_SCREENS=1` rewrites it.
 #[test]
 fn top_looks_as_it_is_kept() {
     if !has_tool("tmux", "-V") {
@@ -232,7 +232,7 @@ fn top_looks_as_it_is_kept() {
         }
         let kept = std::fs::read_to_string(&path).unwrap();
         assert_eq!(form, form_of(&kept), "{}:\n{picture}", path.display());
-        // What stands right below what must be so whatever the numbers are.
+        // Columns must be aligned, whatever the numbers are.
         let widths = |text: &str| text.lines().map(|line| line.chars().count()).max();
         assert!(widths(&picture) <= size[0].parse().ok(), "{picture}");
         terminal.press("q");
@@ -240,7 +240,7 @@ fn top_looks_as_it_is_kept() {
     }
 }
 
-/// A server that answers nothing must not hold the keys, nor the other servers.
+/// A server that does not answer must delay neither keys nor other servers.
 #[test]
 fn top_can_be_left_while_a_server_hangs() {
     if !has_tool("tmux", "-V") {
@@ -276,7 +276,7 @@ fn a_question_ends_by_one_ctrl_c() {
         let terminal = Terminal::start(&server, arguments);
         terminal.shows(question);
         if question.is_empty() {
-            // It waits for its input; nothing shows that but a moment of silence.
+            // It waits for input, which only a moment of silence shows.
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
         terminal.press("C-c");
@@ -286,7 +286,7 @@ fn a_question_ends_by_one_ctrl_c() {
     assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
 }
 
-/// Without `--yes` a person is asked, and any answer but yes changes nothing.
+/// Without `--yes` the user is asked, and any answer but yes changes nothing.
 #[test]
 fn a_person_is_asked() {
     if !has_tool("tmux", "-V") {
@@ -329,7 +329,7 @@ fn the_largest_bodies_and_a_report_are_shown() {
     });
 }
 
-/// The completions must be scripts that their shells accept, and the page one that `man` reads.
+/// Shells must accept the completions, and `man` must be able to read the page.
 #[test]
 fn pages_are_well_formed() {
     let print = |arguments: &[&str]| {

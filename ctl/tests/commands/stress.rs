@@ -1,8 +1,8 @@
-//! Acts that are ended at any moment by any signal, beside other clients and restarts: no job may
-//! be lost, be there twice, or be deleted without having been agreed to, unless that is reported.
+//! Acts ended at any moment by any signal, beside other clients and restarts: no job may be lost,
+//! exist twice, or be deleted without confirmation, unless that is reported.
 //!
 //! `ACTS=n cargo test -p beanstalkctl --test commands stress -- --ignored` makes n runs, from the
-//! run `FROM` on. A failing run prints its number, which repeats its choices.
+//! run `FROM` on. A failing run prints its number, which determines its choices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use crate::harness::{Ran, Server, programs, put};
 use ct::Prng;
 
-/// How many jobs an act is about.
+/// The number of jobs of an act.
 const JOBS: usize = 3_000;
 
-/// The acts, each with what becomes of a job that it has touched.
+/// The acts, each with the fate of the jobs that it changes.
 const ACTS: [&str; 6] = [
     "clear a --yes",
     "clear a --yes --save",
@@ -29,7 +29,7 @@ const ACTS: [&str; 6] = [
 
 const SIGNALS: [&str; 4] = ["INT", "TERM", "HUP", "KILL"];
 
-/// What happens to the server besides.
+/// Other events at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -44,7 +44,7 @@ enum Beside {
 struct Run {
     act: &'static str,
     signal: &'static str,
-    /// How often the signal comes, 20 ms apart.
+    /// The number of signals, 20 ms apart.
     signals: u64,
     /// When the first one comes, in units of 10 ms.
     at: u64,
@@ -65,7 +65,7 @@ impl Run {
     }
 }
 
-/// Fills the tube with jobs in all states that an act touches; returns their bodies.
+/// Fills the tube with jobs in all states that an act changes, and returns their bodies.
 fn fill(server: &Server) -> BTreeSet<Vec<u8>> {
     let line = |number: usize| {
         let state = match number {
@@ -82,7 +82,7 @@ fn fill(server: &Server) -> BTreeSet<Vec<u8>> {
     (0..JOBS).map(|number| format!("job {number}").into_bytes()).collect()
 }
 
-/// Works beside the act until it is over: puts new jobs, and takes others without doing them.
+/// Works beside the act until it is over: puts new jobs, and reserves and releases others.
 fn others(server: &Server, is_over: &AtomicBool) -> BTreeSet<Vec<u8>> {
     let mut client = server.client();
     client.command("watch a").unwrap();
@@ -95,7 +95,7 @@ fn others(server: &Server, is_over: &AtomicBool) -> BTreeSet<Vec<u8>> {
         if let Some(rest) = line.strip_prefix("RESERVED ") {
             let (id, length) = rest.split_once(' ').unwrap();
             client.bytes(length.parse::<usize>().unwrap() + 2).unwrap();
-            // Another worker's time may be over at any moment; ours is not.
+            // Another worker's time to run may end at any moment; ours does not.
             let reply = client.command(&format!("release {id} 7 0")).unwrap();
             assert_eq!(reply, "RELEASED");
         }
@@ -110,7 +110,7 @@ fn end(child: Child, run: &Run) -> Ran {
     for _ in 0..run.signals {
         let mut probe = std::process::Command::new("sh");
         let kill = format!("kill -{} {} 2> /dev/null", run.signal, child.id());
-        // It may have ended before.
+        // It may have ended earlier.
         let _ = probe.args(["-c", &kill]).status();
         thread::sleep(Duration::from_millis(20));
     }
@@ -170,7 +170,7 @@ fn one(program: &Path, run: &Run) {
             (ran, BTreeSet::new())
         }
     };
-    // What the killed client had reserved is ready once the server has noticed its end.
+    // The killed client's jobs are ready once the server has noticed that it has gone.
     ct::eventually("no job is reserved", || {
         server.objects(&["stats"])[0]["current-jobs-reserved"] == 0
     });
@@ -179,7 +179,7 @@ fn one(program: &Path, run: &Run) {
     let saved = if is_saved { saved(&file) } else { BTreeSet::new() };
     let is_killed = ran.code().is_none();
     let told = ran.stderr.as_str();
-    // Jobs that came after the plan stay; unless they came before it, they are among the old ones.
+    // Jobs put after the plan stay. Those put before it are among the old ones.
     for body in &new {
         let gone = !there.contains_key(body) && !saved.contains(body);
         let may_be_planned = run.act.starts_with("clear");
@@ -202,7 +202,7 @@ fn one(program: &Path, run: &Run) {
             assert!(is_reported, "{shown} is in the file and on the server: {ran:?}");
         }
     }
-    // The number that is reported is the number of those that are gone from their place.
+    // The reported number must be the number of jobs that are gone from their place.
     let gone = old.iter().filter(|body| !left.contains(body)).count();
     let done = if run.act.starts_with("move") { " moved (" } else { " deleted (" };
     let number = told.lines().find(|line| line.contains(done));
@@ -213,7 +213,7 @@ fn one(program: &Path, run: &Run) {
     assert!(is_killed || !told.is_empty() || run.act == "export", "{ran:?}");
 }
 
-/// Each run is another act, another signal at another moment, and other company.
+/// Each run has another act, another signal at another moment, and other events.
 #[test]
 #[ignore = "it takes minutes: make acts"]
 fn acts_that_end_at_any_moment_lose_nothing() {

@@ -1,4 +1,4 @@
-//! `web` by plain HTTP, on this daemon and on the original: what it shows.
+//! The contents of `web`, by plain HTTP, on this daemon and on the original.
 
 use std::net::TcpListener;
 
@@ -8,7 +8,7 @@ use crate::harness::played::{self, Played};
 use crate::harness::{Server, bury, each_server, four, put, reserve};
 use serde_json::{Value, json};
 
-/// Looks until a condition holds of what is shown.
+/// Requests the overview until it satisfies a condition.
 fn sees(page: &Page, query: &str, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
     let mut told = Value::Null;
     ct::eventually(what, || {
@@ -43,7 +43,7 @@ fn servers_tubes_and_jobs_are_shown() {
         let told = page.get("/api/look?rows=1&filter=B&sort=name").json();
         let tubes = &told["tubes"];
         assert_eq!((&tubes["matched"], &tubes["rows"][0]["name"]), (&json!(1), &json!("b")));
-        // Rates are known from the second look on; what no server tells is left out.
+        // Rates are known from the second request on; figures that no server reports are omitted.
         let told = sees(&page, "tube=a", "a rate", |told| told["tube"]["puts"].is_number());
         assert!(told["tube"].get("paused").is_none() && told["tubes"].is_null(), "{told}");
         assert!(told["tube"]["past"]["at"].as_array().unwrap().len() > 1);
@@ -61,7 +61,7 @@ fn servers_tubes_and_jobs_are_shown() {
         let found = page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true");
         assert!(ids(&found.json()).is_empty());
         assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=%5Ef.*y%24").json()), [all[0]]);
-        // A search looks beyond the jobs that come first.
+        // A search includes jobs beyond the first ones.
         let found = page.get("/api/jobs?limit=1&tube=a&pattern=reserved%7Cnone");
         assert_eq!(ids(&found.json()), [all[3]]);
         for number in 0..20 {
@@ -136,7 +136,7 @@ fn a_binlog_in_trouble_is_shown() {
     });
 }
 
-/// Jobs that crash their workers would go unnoticed until somebody misses their results.
+/// Jobs that crash their workers would go unnoticed until their results are missed.
 #[test]
 fn jobs_buried_for_losses_are_shown_and_exported() {
     let server = Server::tcp(&harness::ours(), &["--bury-after", "1"]);
@@ -153,7 +153,7 @@ fn jobs_buried_for_losses_are_shown_and_exported() {
     assert_eq!(lines.count(), 2, "of the server and of the tube: {text}");
 }
 
-/// With 121 tubes, the one with a buried job was not among the 100 that were shown.
+/// With 121 tubes, the one with a buried job might not be among the 100 shown.
 #[test]
 fn trouble_comes_first_and_every_tube_can_be_reached() {
     each_server(&[], |server| {
@@ -189,7 +189,7 @@ fn trouble_comes_first_and_every_tube_can_be_reached() {
     });
 }
 
-/// A server may answer anything, and bodies are anything; neither may become markup.
+/// A server may answer anything, and bodies may have any bytes; neither may become markup.
 #[test]
 fn hostile_names_and_bodies_come_out_inert() {
     let hostile = b"<script>window.x=1</script><img src=x onerror=window.x=1>";

@@ -1,5 +1,5 @@
-//! The acts of `web` by plain HTTP, on this daemon and on the original: each counts first, and then
-//! does what it said, with the jobs that were agreed to.
+//! The acts of `web` by plain HTTP, on this daemon and on the original: each first counts its jobs,
+//! and then does what it announced, with the confirmed jobs.
 
 use std::process::Command;
 use std::thread;
@@ -141,7 +141,7 @@ fn chosen_jobs_are_released_buried_and_moved() {
     });
 }
 
-/// Who did that? The line says when, from where, what and how many.
+/// The log line shows the time, the client, the action and the number of jobs.
 #[test]
 fn each_act_leaves_a_line_and_no_question_does() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -167,7 +167,7 @@ fn each_act_leaves_a_line_and_no_question_does() {
     }
 }
 
-/// A job that came after the question was not agreed to.
+/// A job put after the question was not confirmed.
 #[test]
 fn no_more_is_done_than_was_agreed_to() {
     each_server(&[], |server| {
@@ -190,7 +190,7 @@ fn no_more_is_done_than_was_agreed_to() {
     });
 }
 
-/// Only buried jobs are meant; one that is kicked before its turn is not buried any more.
+/// Only buried jobs are to be changed; a job that is kicked before its turn is no longer buried.
 #[test]
 fn a_job_that_is_no_longer_meant_stays() {
     each_server(&[], |server| {
@@ -206,11 +206,11 @@ fn a_job_that_is_no_longer_meant_stays() {
         );
         assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
     });
-    // The same between the two looks of one act.
+    // The same may happen between the two reads of one act.
     let server = Server::tcp(&harness::ours(), &[]);
     let mut client = server.client();
     let [_, _, buried, _] = four(&mut client, "a");
-    // The question, the act, and then the jobs as they are when their turn comes.
+    // The jobs are read for the question, for the act, and then when their turn comes.
     let proxy = Proxy::new(&server.address, "stats-job ", 2);
     let page = Page::start(&proxy.address, &[]);
     let told = page.dry(&on_tube("delete", "a", &["buried"]));
@@ -259,7 +259,7 @@ fn what_makes_no_sense_is_refused() {
             let answer = send(&what);
             assert_eq!(answer.status, 400, "{what}: {}", answer.text());
         }
-        // A number that the protocol cannot carry would make the server take the body for commands.
+        // With a number outside the protocol's range, the server would take the body for commands.
         let too_large = |key: &str| {
             let mut what = put_into("a", &format!("delete {id}"));
             what[key] = 4_294_967_296_u64.into();
@@ -362,8 +362,8 @@ fn no_other_jobs_than_those_agreed_to() {
     });
 }
 
-/// A page waits for its answer while others bury and kick: the jobs that changed stay, and of those
-/// that are too many to be named by their ids, no more than was agreed to are deleted.
+/// While a page waits for an answer, other clients bury and kick jobs. The changed jobs stay. If
+/// the jobs are too many to be given by their ids, no more than the confirmed number are deleted.
 #[test]
 fn jobs_that_change_while_a_question_is_open_stay() {
     each_server(&[], |server| {
@@ -400,7 +400,7 @@ fn jobs_that_change_while_a_question_is_open_stay() {
     });
 }
 
-/// A page that is stopped in the middle of a move leaves no job in both tubes, and reports it.
+/// If a page is stopped in the middle of a move, no job is in both tubes, and the move is reported.
 #[test]
 fn an_act_ends_in_order_when_the_page_is_stopped() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -433,7 +433,7 @@ fn an_act_ends_in_order_when_the_page_is_stopped() {
     assert_eq!(server.objects(&["stats", "b"])[0]["current-jobs-ready"], 200);
 }
 
-/// The server may carry out an act that it did not answer before the page ended.
+/// The server may carry out an act that it had not answered when the page ended.
 #[test]
 fn an_act_without_an_answer_is_named_when_the_page_ends() {
     let server = Server::tcp(&harness::ours(), &[]);

@@ -1,5 +1,5 @@
-//! `web` by plain HTTP: that nothing but the page itself can act, and what bounds it. It does not
-//! matter here which daemon is behind it.
+//! `web` by plain HTTP: only the page itself can act, and its use of resources is bounded. It does
+//! not matter here which daemon it shows.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -17,7 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
 
-/// A page of others in the operator's browser must be able to do nothing.
+/// Other pages in the operator's browser must not be able to do anything.
 #[test]
 fn other_pages_are_refused() {
     let server = Server::tcp(&ours(), &[]);
@@ -49,7 +49,7 @@ fn other_pages_are_refused() {
     }
     let nameless = format!("GET / HTTP/1.0\r\nX-Token: {}\r\n\r\n", page.token);
     assert_eq!(page.send(nameless.as_bytes()).status, 421);
-    // Reading is refused as well, and the page with its token.
+    // Reading is refused as well, and so is the page with its token.
     for path in ["/", "/api/look", "/api/jobs?tube=a&limit=1", "/main.js"] {
         let answer = page.request(&format!("GET {path}"), &[("Host", &rebound)], b"");
         assert_eq!(answer.status, 421, "{path}");
@@ -76,7 +76,7 @@ fn other_pages_are_refused() {
         assert_eq!(answer.status, 405, "{method}");
         assert!(!answer.head.contains("access-control"), "{}", answer.head);
     }
-    // The page itself is let through, or all this would prove nothing.
+    // The page itself must be accepted, or all this would prove nothing.
     let behind = [("Host", "queue.example"), ("Origin", "https://queue.example")];
     assert_eq!(page.post_with(&order, &behind).json()["count"], 1);
 }
@@ -103,7 +103,7 @@ fn what_is_too_large_or_too_slow_is_bounded() {
     let whole = page.get(&format!("/api/job?id={id}&whole=true")).json();
     assert_eq!(whole["base64"].as_str().unwrap().len(), 1_333_332);
     assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 999_999);
-    // Connections that send nothing fill the room, and others wait until one of them leaves.
+    // Connections that send nothing use up the limit, and others wait until one of them closes.
     let mut held: Vec<_> = (0..64).map(|_| TcpStream::connect(&page.address).unwrap()).collect();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| page.get("/style.css").status);
@@ -114,7 +114,7 @@ fn what_is_too_large_or_too_slow_is_bounded() {
     });
 }
 
-/// Clients that ask for large bodies and do not read them must not keep others from the page.
+/// Clients that request large bodies and do not read them must not keep others from the page.
 #[test]
 fn slow_readers_leave_room_for_others() {
     let server = Server::tcp(&ours(), &["-z", "17000000"]);
@@ -136,7 +136,7 @@ fn slow_readers_leave_room_for_others() {
     assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 16_000_000);
 }
 
-/// A byte now and then must not hold a place for ever.
+/// A byte now and then must not hold a connection for ever.
 #[test]
 fn the_head_of_a_request_has_a_time_limit() {
     let server = Server::tcp(&ours(), &[]);
@@ -146,7 +146,7 @@ fn the_head_of_a_request_has_a_time_limit() {
     slow.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut bytes = format!("\r\n\r\nGET / HTTP/1.1\r\nHost: {}\r\nX: ", page.address).into_bytes();
     loop {
-        // It may have closed the connection since.
+        // The page may have closed the connection since.
         let _ = slow.write_all(&bytes);
         bytes = b"x".to_vec();
         let mut answer = [0; 64];
@@ -186,7 +186,7 @@ fn browsers_are_told_to_be_strict() {
         !text.contains("<script>") && !text.contains(" onclick=") && !text.contains("style=\"")
     );
     assert!(!text.contains("http"), "the page names another place");
-    // All that the page asks for is there.
+    // Every file that the page requests must exist.
     let is_file = |name: &&str| [".js", ".css", ".svg"].iter().any(|end| name.ends_with(end));
     let names: Vec<_> = text.split('"').filter(is_file).collect();
     assert!(names.len() >= 4, "{names:?}");
@@ -203,7 +203,7 @@ fn it_ends_in_order() {
     assert!(page.ends_well());
 }
 
-/// Whoever reaches the page can delete every job: it takes a word to let others reach it.
+/// Any client that reaches the page can delete every job, so serving others requires a flag.
 #[test]
 fn other_addresses_need_a_password_or_a_word() {
     let refused = |flags: &[&str]| {
@@ -262,7 +262,7 @@ fn other_addresses_need_a_password_or_a_word() {
     }
 }
 
-/// As the unit has it: the socket is the service manager's.
+/// As in the unit, the socket is passed on by the service manager.
 #[test]
 fn a_socket_that_was_passed_on_is_served() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -58,12 +58,13 @@ fn tubes_are_paused_and_resumed() {
     });
 }
 
-/// Draining is seen everywhere. Where there is no command for it, the user is told the signal.
+/// Draining is shown for all servers. If a server has no command for it, the signal is printed
+/// instead.
 #[test]
 fn draining_is_told_and_changed_if_the_server_can() {
     each_server(&[], |server| {
         let status = server.run(&["drain", "status"]);
-        // Release 1.12 does not tell.
+        // Release 1.12 does not report it.
         assert!(status.stdout == "not draining\n" || status.stderr.contains("does not tell"));
         let ran = server.run(&["drain", "on"]);
         if ran.status.success() {
@@ -118,7 +119,7 @@ fn a_job_is_touched_while_its_command_runs() {
     }
 }
 
-/// Ctrl-C lets the running command end, and its job is judged as always.
+/// Ctrl-C lets the running command end, and its job is handled as usual.
 #[test]
 fn an_interrupted_worker_finishes_its_job() {
     let server = Server::tcp(&ours(), &[]);

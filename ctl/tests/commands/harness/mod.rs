@@ -1,4 +1,4 @@
-//! Servers to look into, and `beanstalkctl` run on them.
+//! Servers for the tests, and `beanstalkctl` to run on them.
 
 pub(crate) mod page;
 pub(crate) mod played;
@@ -14,10 +14,10 @@ use ct::{Client, Daemon, Original, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The program that is tested.
+/// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_beanstalkctl");
 
-/// Our own daemon: beside the program, or what `BEANSTALKD` names.
+/// Our own daemon: the one beside the program, or the one given by `BEANSTALKD`.
 pub(crate) fn ours() -> PathBuf {
     if let Some(path) = env::var_os("BEANSTALKD").filter(|path| !path.is_empty()) {
         return path.into();
@@ -34,7 +34,7 @@ pub(crate) fn programs() -> Vec<PathBuf> {
     programs
 }
 
-/// A running daemon and how it is reached.
+/// A running daemon and its address.
 pub(crate) struct Server {
     pub(crate) daemon: Daemon,
     pub(crate) address: String,
@@ -61,7 +61,7 @@ impl Server {
         Self { daemon, address, program: program.to_owned(), folder }
     }
 
-    /// Ends it and starts it again with the same flags, over TCP.
+    /// Stops it and starts it again with the same flags, over TCP.
     pub(crate) fn restart(&mut self, flags: &[&str]) {
         self.daemon.restart(&self.program, flags).unwrap();
     }
@@ -94,7 +94,7 @@ impl Server {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
-            // A command that fails reads no more, which is no matter here.
+            // A command that fails stops reading, which does not matter here.
             scope.spawn(move || drop(stdin.write_all(input)));
             Ran::of(child.wait_with_output().unwrap())
         })
@@ -114,7 +114,7 @@ impl Server {
     }
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) status: ExitStatus,
@@ -135,8 +135,8 @@ impl Ran {
     }
 }
 
-/// Does something with each daemon, over TCP and over a UNIX socket, all at the same time: most
-/// tests wait more than they work.
+/// Runs `act` on each daemon, over TCP and over a UNIX socket, in parallel, because most tests wait
+/// more than they work.
 pub(crate) fn each_server(flags: &[&str], act: impl Fn(&Server) + Sync) {
     let (act, programs) = (&act, programs());
     thread::scope(|scope| {
@@ -154,7 +154,7 @@ pub(crate) fn put(client: &mut Client, tube: &str, pri: u32, delay: u32, body: &
     reply.strip_prefix("INSERTED ").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
 }
 
-/// Reserves this job, which stays so while the client lives.
+/// Reserves this job. It stays reserved as long as the client lives.
 pub(crate) fn reserve(client: &mut Client, id: u64) {
     client.with_body(&format!("reserve-job {id}")).unwrap();
 }
@@ -196,8 +196,8 @@ pub(crate) fn send_signal(child: &Child, name: &str) {
     assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
 }
 
-/// Returns the bodies of all jobs of a tube, by the commands of the protocol alone: ready, then
-/// delayed, then buried ones. It deletes them.
+/// Deletes all jobs of a tube and returns their bodies, with commands of the protocol alone: first
+/// ready, then delayed, then buried jobs.
 pub(crate) fn drain(client: &mut Client, tube: &str) -> Vec<Vec<u8>> {
     client.command(&format!("use {tube}")).unwrap();
     let mut bodies = Vec::new();
@@ -215,7 +215,7 @@ pub(crate) fn drain(client: &mut Client, tube: &str) -> Vec<Vec<u8>> {
     bodies
 }
 
-/// Says that a test needs a tool that is missing.
+/// Whether a tool is installed. If not, reports the test as skipped.
 pub(crate) fn has_tool(name: &str, argument: &str) -> bool {
     let found = Command::new(name).arg(argument).output().is_ok();
     if !found {

@@ -1,4 +1,4 @@
-//! `beanstalkctl web` and plain HTTP to it, as a browser sends it, or as it never would.
+//! `beanstalkctl web`, and plain HTTP requests to it, both those of a browser and others.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,13 +16,13 @@ pub(crate) struct Page {
     child: Child,
     /// The lines on its standard error after the first.
     log: Arc<Mutex<Vec<String>>>,
-    /// Where it listens: an address and a port.
+    /// The address and the port on which it listens.
     pub(crate) address: String,
-    /// What its acts need.
+    /// The token that its acts need.
     pub(crate) token: String,
 }
 
-/// What it answered.
+/// Its answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -37,7 +37,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Returns the body as JSON, of a request that went well.
+    /// Returns the body of a successful answer as JSON.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         serde_json::from_slice(&self.body).unwrap()
@@ -54,7 +54,7 @@ impl Page {
         page
     }
 
-    /// Serves these servers at an address, and looks at nothing yet.
+    /// Serves these servers at an address. Requests nothing yet.
     pub(crate) fn start_at(servers: &str, listen: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
             .args(["--server", servers, "web", "--listen", listen])
@@ -88,11 +88,11 @@ impl Page {
         self.child.wait().unwrap().success()
     }
 
-    /// Sends these bytes, and returns what comes until the connection closes.
+    /// Sends these bytes, and returns everything received until the connection closes.
     pub(crate) fn send(&self, bytes: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(ct::LONG)).unwrap();
-        // A request that is refused early is not read to its end.
+        // If a request is refused early, the rest of it is not read.
         let _ = stream.write_all(bytes);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
@@ -118,12 +118,12 @@ impl Page {
         self.send(&[text.as_bytes(), body].concat())
     }
 
-    /// Gets something as the page does.
+    /// Sends a GET request as the page does.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.request(&format!("GET {path}"), &[("Sec-Fetch-Site", "same-origin")], b"")
     }
 
-    /// Sends an order as the page does, with other or further lines in its head.
+    /// Sends a request for an act as the page does, with changed or additional header lines.
     pub(crate) fn post_with(&self, order: &Value, headers: &[(&str, &str)]) -> Answer {
         let origin = format!("http://{}", self.address);
         let mut all = vec![
@@ -133,7 +133,7 @@ impl Page {
             ("X-Token", self.token.as_str()),
         ];
         all.retain(|(name, _)| !headers.iter().any(|(other, _)| other == name));
-        // An empty value leaves the line out.
+        // An empty value omits the line.
         all.extend(headers.iter().filter(|(_, value)| !value.is_empty()));
         self.request("POST /api/act", &all, order.to_string().as_bytes())
     }
@@ -143,19 +143,19 @@ impl Page {
         self.log.lock().unwrap().clone()
     }
 
-    /// Asks what an act would do.
+    /// Plans an act, with a dry run.
     pub(crate) fn dry(&self, what: &Value) -> Value {
         self.post_with(&json!({ "server": 0, "dry": true, "what": what }), &[]).json()
     }
 
-    /// Does what was agreed to: the answer of [`Page::dry`].
+    /// Confirms an act: sends the answer of [`Page::dry`].
     pub(crate) fn agree(&self, told: &Value) -> Value {
         let order = json!({ "server": 0, "dry": false, "instance": told["instance"],
             "what": told["what"] });
         self.post_with(&order, &[]).json()
     }
 
-    /// Asks what an act would do, and does it at once.
+    /// Plans an act, and confirms it at once.
     pub(crate) fn act(&self, what: &Value) -> Value {
         self.agree(&self.dry(what))
     }

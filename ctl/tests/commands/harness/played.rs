@@ -1,4 +1,4 @@
-//! A server that a test plays: what it answers to each line.
+//! A server that a test plays: its answer to each line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -63,14 +63,14 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str) -> Heard) {
                 return;
             }
         };
-        // A client that has heard enough hangs up.
+        // A client that needs no more replies hangs up.
         if stream.write_all(reply.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// What a tube tells in `stats-tube`.
+/// A reply to `stats-tube`.
 pub(crate) const TUBE: &str = "---\nname: \"a\"\ncurrent-jobs-urgent: 0\ncurrent-jobs-ready: 3\n\
     current-jobs-reserved: 0\ncurrent-jobs-delayed: 0\ncurrent-jobs-buried: 0\ntotal-jobs: 10\n\
     current-using: 1\ncurrent-watching: 1\ncurrent-waiting: 0\ncmd-delete: 7\ncmd-pause-tube: 0\n\
@@ -96,7 +96,7 @@ const METRICS_OF_TUBE: &str = "---\nname: \"a\"\nnext-ready-age: 12\nnext-ready-
     wait-seconds-le-0.001: 4\nwait-seconds-le-inf: 10\nwait-seconds-sum: 1.500000000\n\
     run-seconds-le-0.001: 0\nrun-seconds-le-inf: 9\nrun-seconds-sum: 2.000000000\n";
 
-/// A server with a full disk that tells everything that any server can.
+/// A server with a full disk that reports everything that any server can report.
 pub(crate) fn everything() -> Played {
     Played::new(|line| match line {
         "stats" => STATS.into(),

@@ -1,4 +1,4 @@
-//! A stop in the middle of a command's work: a proxy that holds its stream at a given place.
+//! Stops a command in the middle of its work: a proxy that holds its stream at a given place.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,13 +8,13 @@ use std::thread;
 
 /// Passes everything on to a server, up to the n-th time that a word begins a line.
 pub(crate) struct Proxy {
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) address: String,
     reached: Receiver<()>,
     go_on: Sender<()>,
 }
 
-/// What is left to do at the place; nothing after it.
+/// The work left to do at the place; `None` after it.
 struct Place {
     word: &'static str,
     left: usize,
@@ -46,7 +46,8 @@ impl Proxy {
         Self { address, reached, go_on }
     }
 
-    /// Waits for the place; the server has got all before it, and nothing behind.
+    /// Waits until the place is reached: the server has received everything before it, and nothing
+    /// after it.
     pub(crate) fn wait(&self) {
         self.reached.recv_timeout(ct::LONG).expect("the place is reached");
     }
@@ -57,7 +58,7 @@ impl Proxy {
     }
 }
 
-/// Returns how many bytes stand before the place, if it is among them.
+/// Returns the number of bytes before the place, if they contain it.
 fn find(place: &mut Place, bytes: &[u8]) -> Option<usize> {
     let word = place.word.as_bytes();
     for at in 0..bytes.len() {
