@@ -111,7 +111,7 @@ const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 
 pub struct Clock;
 
 impl Clock {
-    /// The present. It includes the time for which the machine was suspended, if the system
+    /// The present time. It includes the time for which the machine was suspended, if the system
     /// supports that.
     pub fn now(self) -> Time {
         Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START

@@ -23,7 +23,7 @@ use crate::socket::SocketStage;
 
 /// The most scripts in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is accepted only if the script was less late than this. Scripts leave more time than
+/// A failure is reported only if the script was late by at most this. Scripts leave more time than
 /// this between their statements and the next whole second. On a quiet machine, a script that runs
 /// alone is less than half as late.
 const LATENESS_MAX: Duration = Duration::from_millis(100);

@@ -347,9 +347,9 @@ fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     Match::Partial
 }
 
-/// The length from which a run of one byte is written `{x*N}`.
+/// A run of one byte of at least this length is written `{x*N}`.
 const RUN_MIN_BYTES: usize = 24;
-/// The length from which [`show`] leaves the rest out.
+/// The length at which [`show`] cuts a text off.
 const SHOWN_MAX_CHARS: usize = 1500;
 
 /// Writes bytes as a script would: `|` for CR LF, escapes, and long runs as `{x*N}`.

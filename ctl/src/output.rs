@@ -246,7 +246,7 @@ mod tests {
         table.write(&mut out, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
-        // What follows stands below it.
+        // Later rows are aligned with it.
         table.row(vec!["c".into(), Cell::toned(&1, Tone::Red, true)]);
         let mut out = Vec::new();
         table.write(&mut out, true).unwrap();

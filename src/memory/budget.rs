@@ -133,8 +133,8 @@ pub struct MemoryBudget {
     left: isize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
-    /// By need: the size in bytes from which on probes would fail, because one of that size has
-    /// failed since [`MemoryBudget::forget_refusals`].
+    /// By need: probes of at least this many bytes would fail, because one of that size has failed
+    /// since [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
     /// Whether each turn begins without memory from earlier probes.
     is_probed_each_turn: bool,

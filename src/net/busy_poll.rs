@@ -111,7 +111,7 @@ impl BusyPoll {
         }
     }
 
-    /// Notes how a wait ended. `cpu_now` is asked for the thread's CPU time.
+    /// Notes how a wait ended. `cpu_now` returns the thread's CPU time.
     pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(machine.polls, 0);
     }
 
-    /// Ten thousand commands a second, of which every third comes late.
+    /// Ten thousand commands a second, every third of which comes late.
     #[test]
     fn what_costs_more_than_sleeping_is_tried_rarely() {
         let mut machine = Machine::new(25);

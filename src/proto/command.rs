@@ -139,8 +139,8 @@ pub struct PutHeader {
     pub size: u32,
 }
 
-/// The commands that `stats` counts, in the order of its `cmd-` lines, and then one that `metrics`
-/// counts.
+/// The commands that `stats` counts, in the order of its `cmd-` lines, followed by one that
+/// `metrics` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the protocol's own names")]
 pub enum Verb {

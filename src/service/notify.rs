@@ -43,7 +43,7 @@ struct Watchdog {
 }
 
 impl Notifier {
-    /// Reads the variables of the service manager. A watchdog for another process than `pid` is
+    /// Reads the variables of the service manager. A watchdog for a process other than `pid` is
     /// ignored.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
@@ -99,7 +99,7 @@ impl Notifier {
         }
     }
 
-    /// Reports that the daemon is about to end.
+    /// Reports that the daemon is shutting down.
     pub fn stopping(&self) {
         let Some(manager) = &self.0 else { return };
         manager.send("STOPPING=1\nSTATUS=ending");

@@ -46,7 +46,7 @@ pub(super) struct Log {
     failure: Option<io::Error>,
     /// The first id whose job has no record in a file yet; `u64::MAX` if all have one.
     unrecorded_from: u64,
-    /// The segment that was given up after a failure, and how many bytes of it were in use.
+    /// The segment that was abandoned after a failure, and how many bytes of it were in use.
     abandoned: Option<(Name, u64)>,
     salts: Salts,
     /// The number of records appended.
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// Otherwise the buffer would grow beyond a megabyte, or a body would be copied once more.
+    /// Otherwise the buffer would grow beyond a megabyte, or a body would be copied again.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -255,7 +255,7 @@ impl Wal {
     }
 }
 
-/// Permits, which the server asks for before it changes anything.
+/// Permits, which the server requests before it changes anything.
 impl Wal {
     /// Permits a change if its record has space, or can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {

@@ -38,7 +38,7 @@ const FIELDS_BYTES: usize = 80;
 /// The length of the fields of version 5, in bytes: the same layout without the last padding.
 const FIELDS_5_BYTES: usize = 77;
 
-/// The length of a short record in bytes, which every delete needs.
+/// The length in bytes of a short record. Every delete needs one.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
 /// Returns the bytes of a job's full record. `size` is the length of the body with its CR LF.
@@ -46,8 +46,8 @@ pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The largest id of a job. Enough ids remain below it, a damaged id cannot use them up, and a
-/// segment header has 63 bits for the next id.
+/// The largest id of a job. It is low enough that a damaged id cannot use up all ids, and that the
+/// next id fits into the 63 bits that a segment header has for it.
 const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
 /// The id of a segment header. No job has it, so a reader finds no job for it.

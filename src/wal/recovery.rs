@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// The file would be taken for one of another origin, and stay until the next start.
+    /// The file would be taken for one of another origin, and stay until the next startup.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::STALL_TIMEOUT;
 use crate::os;
 
-/// Loopback addresses that connections come from. Each has ports for some 28,000 connections.
+/// Source addresses of connections, on the loopback interface. Each has ports for some 28,000
+/// connections.
 const SOURCE_ADDRESSES: u8 = 8;
 
 /// The daemon under attack and the size of the attack.

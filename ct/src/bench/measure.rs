@@ -9,7 +9,7 @@ use super::group::Until;
 use super::load::{Load, Tally};
 use crate::{Daemon, Program, os};
 
-/// The share of a core from which on a side is reported as saturated.
+/// A side that uses at least this share of its core is reported as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
 /// The sides, as indexes of their cores if they have one each.

@@ -81,14 +81,14 @@ pub struct Reply {
 pub enum ReplyError {
     /// A line that is not a valid reply, or an error reply.
     Line(String),
-    /// A body of another length than was put.
+    /// A body whose length differs from the one that was put.
     Length {
         /// The line that announced it.
         line: String,
         /// The length that was put.
         expected: usize,
     },
-    /// A body with other bytes than were put.
+    /// A body with bytes that differ from those put.
     Body,
     /// A body without CR LF after it.
     End,

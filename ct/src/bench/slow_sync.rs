@@ -72,7 +72,7 @@ fn measure(
     ]))
 }
 
-/// Reserves jobs, looks at them and asks for statistics, with pauses, and returns the latencies in
+/// Reserves jobs, peeks at them and requests statistics, with pauses, and returns the latencies in
 /// nanoseconds. Runs in a thread of its own, so that it waits only for the daemon, and not for the
 /// writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {

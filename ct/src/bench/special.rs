@@ -28,7 +28,7 @@ const RESTART_ROUNDS: usize = 3;
 /// Time limit for reading a binlog.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs such a scenario on one target.
+/// Runs one of these scenarios on one target.
 pub(crate) fn run(
     scenario: &Scenario,
     target: &Target,

@@ -197,7 +197,7 @@ impl Generator {
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Makes a `put` whose body has another length than announced, or another end than CR LF.
+    /// Makes a `put` whose body has a length other than announced, or does not end in CR LF.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {

@@ -281,7 +281,7 @@ impl AcknowledgedJobs {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
-    /// Records that commands without a reply may have been executed, after the daemon was killed.
+    /// After the daemon was killed, records that commands without a reply may have been executed.
     pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {

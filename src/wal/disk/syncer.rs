@@ -1,5 +1,5 @@
-//! Threads that wait for syncs: one so that the queue's thread need not, which is given only open
-//! files, and several at startup.
+//! Threads for syncs. At startup there are several. Later there is one, which syncs open files in
+//! place of the queue's thread.
 #![expect(clippy::disallowed_types, reason = "the binlog's files come from its directory")]
 
 use std::{

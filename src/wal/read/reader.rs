@@ -297,8 +297,8 @@ impl<'a> Reader<'a> {
         Ok(applied.map(|()| Step::Record(frame.length())))
     }
 
-    /// Applies a verified record to the queue. A short record with another body size than the job's
-    /// is damage: with it, the original would read past the body.
+    /// Applies a verified record to the queue. If the body size of a short record differs from the
+    /// job's, it is damage: with it, the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Verdict<()> {
         let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
