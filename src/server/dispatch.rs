@@ -7,7 +7,7 @@ use ::log::trace;
 use super::{
     Server,
     background::{LongCommand, LongWork},
-    binlog, out_of_memory,
+    binlog, out_of_memory_reply,
     stats::LISTED_JOB_MAX_BYTES,
 };
 use crate::{
@@ -32,7 +32,7 @@ const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// The error reply if there is no memory.
 fn no_memory(error: OutOfMemory) -> Reply<'static> {
-    Reply::Error(out_of_memory(error))
+    Reply::Error(out_of_memory_reply(error))
 }
 
 impl Server {

@@ -24,7 +24,7 @@
 //! | `dispatch`, `put` | the commands; `replies` and `stats` answer them |
 //! | `background` | work done in slices, and when it must wait for memory |
 //! | `binlog` | permits, records, commits, and whether the binlog is in trouble |
-//! | `held`, `gathering` | `Dirty` connections, replies that wait for a commit; waits before syncs |
+//! | `held`, `gathering` | `Dirty` connections, replies until a commit; waits before a sync |
 //! | `identity` | the process, and [`Settings`]: the flags that the server needs |
 
 mod background;
@@ -480,6 +480,6 @@ impl Server {
 }
 
 /// The error reply if there is no memory.
-fn out_of_memory(_: OutOfMemory) -> ErrorReply {
+fn out_of_memory_reply(_: OutOfMemory) -> ErrorReply {
     ErrorReply::OutOfMemory
 }

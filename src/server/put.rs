@@ -1,6 +1,6 @@
 //! Adding a job: its header, its body, and the only decision on whether it is admitted.
 
-use super::{Server, binlog::Permit, out_of_memory};
+use super::{Server, binlog::Permit, out_of_memory_reply};
 use crate::{
     clock::Time,
     collections::Key,
@@ -68,7 +68,7 @@ impl Server {
         let (size, has_crlf) = (bytes.len(), bytes.ends_with(CRLF));
         let admitted = match (self.admit(key, &put, size, has_crlf, now), arrived) {
             (Ok(permit), ArrivedBody::Whole(bytes)) => {
-                self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory)
+                self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory_reply)
             }
             (Ok(permit), ArrivedBody::Collected(body)) => Ok((permit, body)),
             (Err(error), ArrivedBody::Whole(_)) => Err(error),
@@ -109,7 +109,9 @@ impl Server {
         }
         let budget = self.bodies.budget_mut();
         let (id, delay) = (put.id, put.header.delay);
-        self.queue.ensure_memory_to_put(key.paired(), id, delay, budget).map_err(out_of_memory)?;
+        self.queue
+            .ensure_memory_to_put(key.paired(), id, delay, budget)
+            .map_err(out_of_memory_reply)?;
         self.permit_put(key, size, now)
     }
 }

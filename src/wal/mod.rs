@@ -3,31 +3,29 @@
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
 //! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md describes the promises and the
-//! format.
+//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that no record is ever
 //! written to a full disk. *Preallocated files* hold space for later segments, and for every job
 //! there is space for its delete. A put that needs more space than there is gets an error reply.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
-//! still need the oldest segment are written again, a bounded number in a turn.
+//! still need the oldest segment are written again, a bounded number in each turn.
 //!
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
-//! is acknowledged until a new segment is open. After that only deletes are, until all jobs have
-//! been written again.
+//! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
 //! **The parts.** [`Wal`], all in this file, decides. Each part up to `dates` has its own state:
 //!
 //! | module | contents |
 //! |---|---|
-//! | `log`, `segment` | `Log` appends, writes, rotates; the newest segment is `Current`; its `End` |
-//! | `syncs` | `Syncs`: how much is synced, and when the rest will be |
-//! | `reserve`, `space` | `Reserve`: preallocated files; the arithmetic: `Space`, `Demand`, `Layout` |
+//! | `log`, `segment` | `Log` appends, writes, rotates. The newest segment is `Current` |
+//! | `syncs` | `Syncs`: how much is synced, and when to sync the rest |
+//! | `reserve`, `space` | `Reserve`: preallocated files. `Space`, `Demand`, `Layout`: arithmetic |
 //! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
 //! | `recovery` | whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
-//! | `dates` | the wall clock, and the fields of a job's record, which has dates |
+//! | `dates` | the wall clock, and the fields of a job's record, which contains dates |
 //! | `interface`, `permit`, `error` | the types that callers pass and get, `BinlogCounts` too |
 //! | `start` | the first segment of a start, after everything has been read |
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
@@ -35,7 +33,7 @@
 //! | `read/search` | the next sound record after damage by `PrefixSums`, and a lost salt |
 //! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`, with its `lock` |
-//! | `disk/lease`, `disk/syncer` | `Lease`: the right to write, until it is lost; threads that sync |
+//! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
 
 mod dates;
 mod disk;
@@ -103,10 +101,9 @@ pub struct Wal {
 
 impl Wal {
     /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
-    /// Damage is not an error, but is in the report; a full disk is not an error either. Fails if a
-    /// file cannot be listed, read or created, if memory or descriptors are short, or if `progress`
-    /// breaks. Then no record has been changed; only preallocated files and zeros after records may
-    /// be gone.
+    /// Damage is no error, but in the report; a full disk is none either. Fails if a file cannot be
+    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then no
+    /// record has been changed; only preallocated files and zeros after records may be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -236,8 +233,7 @@ impl Wal {
         self.log.finish(self.recovery.state() == State::Sound, queue.next_id())
     }
 
-    /// Releases a piece of memory of deleted jobs, and returns whether there was one: see
-    /// [`Queue::release_one`].
+    /// Releases a piece of memory of deleted jobs: see [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.index.release_one()
     }
@@ -450,8 +446,7 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and figures.
 impl Wal {
-    /// The reason why another daemon may have taken over, if so. Nothing more is written: the
-    /// process must end.
+    /// Why another daemon may have taken over. Nothing more is written: the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.disk.lost()
     }

@@ -108,7 +108,7 @@ impl Directory {
     }
 
     /// Opens a file for writing, in place of a reserved descriptor.
-    pub(super) fn open(
+    pub(super) fn open_file(
         &mut self,
         name: Name,
         open: impl FnOnce(&Path) -> io::Result<File>,
@@ -131,7 +131,7 @@ impl Directory {
         if self.open.contains_key(&name) {
             return Ok(&self.open[&name]);
         }
-        self.open(name, |path| {
+        self.open_file(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
                 // The mode forbids writing to the daemon too, unless it has just created the file
@@ -232,7 +232,7 @@ impl Disk for Directory {
     fn create(&mut self, name: Name) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(MODE);
-        let created = self.open(name, |path| options.open(path)).map(drop);
+        let created = self.open_file(name, |path| options.open(path)).map(drop);
         named("create", name, created)
     }
 

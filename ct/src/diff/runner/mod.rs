@@ -16,7 +16,7 @@
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
-//! | `timer-lost` | a long wait while others hold jobs; added: a timely keep-alive from the holder |
+//! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
 //! At the end all state is inspected. Then every job is taken out, because that reveals orders that
 //! no statistic shows.
