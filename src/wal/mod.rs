@@ -102,8 +102,8 @@ pub struct Wal {
 impl Wal {
     /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
     /// Damage is no error, but in the report; a full disk is none either. Fails if a file cannot be
-    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then no
-    /// record has been changed; only preallocated files and zeros after records may be gone.
+    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then
+    /// records are unchanged; only preallocated files and zeros after records may be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
