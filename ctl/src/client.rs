@@ -36,8 +36,7 @@ const BODY_BYTES_MAX: u64 = 2 << 30;
 /// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
 const YAML_BYTES_MAX: u64 = 256 << 20;
 
-/// The most bytes of bodies requested at once, assuming that every body is as large as the server
-/// allows.
+/// The most bytes of bodies requested at once, if every body has the largest size allowed.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// Interval at which a wait for a slow reply checks for Ctrl-C.
@@ -150,8 +149,7 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// Call it if the socket is readable. Fails if the server has closed the connection or sent an
-    /// unrequested reply.
+    /// For a readable socket: fails if the server has closed it or sent an unrequested reply.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent an unrequested reply", self.address),
@@ -209,8 +207,7 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Beyond one buffer, memory grows with the bytes received, not with the announced
-            // length.
+            // Beyond one buffer, memory grows with the bytes received, not the bytes announced.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -250,8 +247,7 @@ impl Client {
         self.send()
     }
 
-    /// Sends a command whose reply may take minutes. Waits as long as the server answers other
-    /// commands.
+    /// Sends a command whose reply may take minutes. Waits while the server answers other commands.
     ///
     /// Ctrl-C ends the wait, but not the command: the server completes it.
     pub(crate) fn ask_slow(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
@@ -283,8 +279,7 @@ impl Client {
 
     /// Sends a command for each item without waiting, and passes `take` each item and its reply.
     ///
-    /// After a failure, the commands whose items were not passed to `take` may or may not have been
-    /// carried out.
+    /// After a failure, commands whose items `take` did not get may still have been carried out.
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -444,8 +439,7 @@ mod tests {
         }
     }
 
-    /// A long command must not be abandoned while its server is alive, nor waited for once it is
-    /// not.
+    /// A long command must be waited for while its server is alive, but no longer.
     #[test]
     fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
         for is_alive in [true, false] {

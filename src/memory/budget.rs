@@ -138,7 +138,7 @@ pub struct MemoryBudget {
     refused_from: [usize; HEADROOM_BYTES.len()],
     /// Whether each turn begins without memory from earlier probes.
     is_probed_each_turn: bool,
-    /// The total size of all bodies, as they count, in bytes; and its limit.
+    /// What all bodies count towards the limit, in bytes; and the limit.
     body_bytes: u64,
     body_limit: u64,
 }
@@ -185,12 +185,12 @@ impl MemoryBudget {
         self.granted_from = HEADROOM_BYTES.len();
     }
 
-    /// Limits the total size of all bodies, as they count, in bytes. Bodies that exist stay.
+    /// Limits what all bodies count in total, in bytes. Existing bodies stay.
     pub fn set_body_limit(&mut self, bytes: u64) {
         self.body_limit = bytes;
     }
 
-    /// The total size of all bodies, as they count, in bytes.
+    /// What all bodies count towards the limit, in bytes.
     pub fn body_bytes(&self) -> u64 {
         self.body_bytes
     }

@@ -466,9 +466,8 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see this id of a job whose record is not synced, because no restart
-    /// will give the id to another job. Always true, unless more puts have been abandoned than fit
-    /// into a segment.
+    /// Whether a client may see this id of an unsynced job, because no restart will give it to
+    /// another. Always true, unless more puts have been abandoned than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
         !self.log.syncs.are_of_each_change() || id < self.log.seen_below()
     }

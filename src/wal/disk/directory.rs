@@ -198,8 +198,7 @@ impl Disk for Directory {
             files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
             match (name, size) {
                 (name, Some(size)) => files.push((name, size)),
-                // It is a directory or the like. It is never read, but its name is taken, so no
-                // segment may use that number.
+                // It is a directory or the like: it is never read, and no segment may use its name.
                 (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
                 (Name::Preallocated(_) | Name::Damaged(_), None) => {}
             }
@@ -437,8 +436,7 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// On 32-bit systems, the C library's offsets may end at 2 GiB: data after that would look like
-    /// zeros.
+    /// On 32 bits, offsets of the C library may end at 2 GiB: later data would look like zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();
@@ -449,8 +447,7 @@ mod tests {
         assert!(found.is_some_and(|at| (3 << 30..=5 << 30).contains(&at)), "{found:?}");
     }
 
-    /// The file may hold jobs: those of a daemon that has taken over, or jobs kept for the
-    /// operator.
+    /// The file may hold jobs of a daemon that has taken over, or jobs kept for the operator.
     #[test]
     fn a_rename_replaces_nothing() {
         let (_root, mut disk) = locked();
