@@ -48,7 +48,7 @@ const OWN_MIN_BYTES: usize = 16 * 1024;
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
-#[must_use = "its bytes are kept until it is returned"]
+#[must_use = "its bytes are kept until it is removed"]
 pub struct Body {
     /// The index of its block, or of its entry in the table of referenced bodies.
     at: u32,
