@@ -1,8 +1,8 @@
 # The original's verbs, thin over cargo.
 
 CARGO  ?= cargo
-# The Rust whose formatter and lints judge. Others have other opinions: `make check` skips both where
-# this one is neither $(CARGO)'s nor among rustup's.
+# The Rust version for the formatter and the lints, because versions differ. `make check` skips both
+# if $(CARGO) is of another version and rustup does not have this one.
 LINT_RUST = 1.95
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
@@ -15,9 +15,9 @@ DOCDIR ?= $(PREFIX)/share/doc/beanstalkd
 
 TRY = yes
 SHOTS = target/page
-# The build directory of cargo.
+# Cargo's build directory.
 BUILT = $(or $(CARGO_TARGET_DIR),target)
-# Not by `abspath`, which takes a name with spaces apart.
+# Not by `abspath`, which splits a name at spaces.
 ABSOLUTE = $(if $(filter /%,$(BUILT)),,$(CURDIR)/)$(BUILT)
 DAEMON = $(BUILT)/release/beanstalkd
 CTL = $(BUILT)/release/beanstalkctl
@@ -25,7 +25,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 DEB = target/deb/beanstalkd-$(VERSION)
 UNITS = beanstalkd.service beanstalkd@.service beanstalkd.socket beanstalkd-metrics.service beanstalkd-metrics.socket \
     beanstalkd-web.service beanstalkd-web.socket
-# Release 1.13 of the original if `make original` has got it; otherwise the installed release.
+# Release 1.13 of the original if `make original` has fetched it; otherwise the installed release.
 FETCHED = $(ABSOLUTE)/original/1.13/usr/bin/beanstalkd
 ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/beanstalkd)
 # The skipped checks, for the end of `make check`. Its name and ORIGINAL may contain spaces, so
@@ -40,14 +40,14 @@ export ORIGINAL SKIPPED
 
 all: daemon ctl
 
-# Each alone, so that what beanstalkctl needs changes nothing in the daemon.
+# Each is built alone, so that the needs of beanstalkctl do not change the daemon.
 daemon: tools
 	$(CARGO) build --release --locked -p beanstalkd-server
 
 ctl: tools
 	$(CARGO) build --release --locked -p beanstalkctl
 
-# Starts the daemon as the README's tour wants it: loopback, everything in memory.
+# Starts the daemon for the README's tour: on loopback, with everything in memory.
 run: tools
 	$(CARGO) build --profile quick --locked -p beanstalkd-server
 	@printf '\nEvery job stays in memory; Ctrl-C ends the daemon. In another terminal, see a job go through:\n\n'
@@ -55,7 +55,7 @@ run: tools
 	@echo
 	@'$(BUILT)/quick/beanstalkd' -l 127.0.0.1 -p 11300
 
-# All that can be checked here; what could not be is listed in the end.
+# Everything that can be checked here. Skipped checks are listed at the end.
 check: lacking
 	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED"
 	@$(MAKE) --no-print-directory checks
@@ -72,7 +72,7 @@ lacking: tools
 	    command -v promtool > /dev/null || \
 	    echo '*** Fewer tests will be skipped after: make promtool' >&2
 
-# What takes no daemon: within a minute of a change.
+# Checks that need no daemon, within a minute of a change.
 quick: fmt clippy doc
 	$(CARGO) test --locked --lib --bins --test core --test docs --test figures -- \
 	    --skip sim:: --skip crash:: --skip takeover::
@@ -109,39 +109,40 @@ doc: tools
 test: tools
 	CARGO='$(CARGO)' ct/test
 
-# Every stage of CI, the long ones as well, before a release: some hours, as a user of Debian who may
-# become root.
+# Every stage of CI, the long ones included, before a release. Takes some hours, as a user of Debian
+# who may become root.
 release-check:
 	.ci/run --all
 
-# More seeds than `make check` takes: SEED=n repeats one run, RUNS=n sets how many, MINUTES=n how
-# long it takes, from SEED on.
+# More seeds than `make check` runs: SEED=n repeats one run; RUNS=n is the number of runs from SEED
+# on, and MINUTES=n their duration.
 sim: tools
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
 	    $(CARGO) test --release --locked --test core -- --nocapture sim::
 	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
 	    $(CARGO) test --release --locked --test core -- --nocapture crash:: takeover::
 
-# Any bytes, as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. It needs
-# cargo-fuzz, and no nightly Rust.
+# Fuzzing, for as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. Needs
+# cargo-fuzz, but no nightly Rust.
 fuzz: tools
 	ct/fuzz/run $(or $(TARGET),server) $(or $(SECONDS),60)
 
-# Keeps what fuzzing has found so far, no more files than it takes; `make check` replays them.
+# Keeps the inputs that fuzzing has found, in as few files as possible; `make check` replays them.
 corpus: tools
 	ct/fuzz/minimize
 
-# How long the longest turn is while the queue grows to ten million jobs (JOBS) and shrinks again:
-# a few minutes, and 2 GB of memory.
+# Measures the longest turn while the queue grows to ten million jobs (JOBS) and shrinks again.
+# Takes a few minutes, and 2 GB of memory.
 turns: tools
 	$(CARGO) test --release --locked --test turns -- --ignored --nocapture
 
-# Resident memory, and how many jobs fit, in mixes of sizes, beside the original: some five minutes.
+# Compares resident memory and the number of jobs that fit with the original's, for mixes of sizes.
+# Takes some five minutes.
 memory: daemon original
 	ct/memory $(DAEMON) "$$ORIGINAL"
 
-# Kills the real daemon RUNS times under load with each way of syncing; and a million changes of a
-# few jobs, whose log stays small.
+# Kills the real daemon RUNS times under load with each sync policy. Then makes a million changes to
+# a few jobs, and checks that the binlog stays small.
 kills: tools
 	RUNS=$(or $(RUNS),200) CYCLES=$(or $(CYCLES),1000000) $(CARGO) test --release --locked --test daemon \
 	    -- --nocapture binlog::kills:: binlog::growth::
@@ -152,21 +153,21 @@ abuse: all original
 	$(CARGO) build -q --release --locked -p ct
 	$(BUILT)/release/ct-abuse $(if $(ONLY),--only $(ONLY)) --rounds $(or $(ROUNDS),3) $(DAEMON) "$$ORIGINAL"
 
-# ACTS runs of destructive commands of beanstalkctl, from the run FROM on, each ended at another
-# moment by another signal, beside other clients or a restart.
+# ACTS runs of destructive commands of beanstalkctl, from run FROM on. Each is ended at a different
+# moment by a different signal, during other clients' commands or a restart.
 acts: daemon
 	ACTS=$(or $(ACTS),100) FROM=$(or $(FROM),0) $(CARGO) test --release --locked -p beanstalkctl \
 	    --test commands -- --ignored --nocapture stress::
 
-# Mixed load with a binlog, kills and restarts for MINUTES; nothing lost, nothing grown. PLANT=loss,
-# leak or growth is a defect that must be found.
+# Mixed load with a binlog, kills and restarts for MINUTES: nothing may be lost, and nothing may
+# grow. PLANT=loss, leak or growth plants a defect that must be found.
 soak: all
 	$(CARGO) build -q --release --locked -p ct
 	$(BUILT)/release/ct-soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1) \
 	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
-# Seeded traffic to this daemon and the original, as text and as garbage, for as many runs as you
-# like: SEED=n is the first, RUNS=n how many. And whether ct alone notices planted defects.
+# Seeded traffic to this daemon and the original, valid and garbage: RUNS=n runs from SEED=n on.
+# Also tests whether ct alone notices planted defects.
 diff: all original
 	$(CARGO) build -q --release --locked -p ct
 	$(BUILT)/release/ct-diff --left $(DAEMON) --right "$$ORIGINAL" --go-on \
@@ -177,7 +178,7 @@ diff: all original
 mutants: original
 	ct/mutants $(or $(SEED),1) $(or $(COUNT),50) $(FOLDERS)
 
-# Side by side with the original, interleaved, in about fourteen minutes; or in one.
+# Compares with the original in interleaved runs, in about fourteen minutes, or in one.
 bench: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
 	    compare --json target/bench.json --plots target/plots $(DAEMON) "$$ORIGINAL"
@@ -186,7 +187,7 @@ bench: all original
 bench-quick: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) "$$ORIGINAL"
 
-# Does a command cost more beside 10,000 tubes, 10,000 blocked workers and a million jobs?
+# Whether a command costs more with 10,000 tubes, 10,000 blocked workers and a million jobs.
 crowd: all
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- crowd $(DAEMON)
 
@@ -196,7 +197,7 @@ original:
 	@if test '$(origin ORIGINAL)' = file; then ct/get-original 1.13 > /dev/null; \
 	else test -x "$$ORIGINAL" || { echo "there is no $$ORIGINAL" >&2; exit 1; }; fi
 
-# All tests compiled, and the golden scripts played in memory, on the daemon and on the original.
+# Compiles all tests, and plays the golden scripts in memory, on the daemon and on the original.
 golden: tools
 	$(CARGO) test --locked --no-run
 	$(CARGO) test --locked --test core --test daemon -- golden::
@@ -208,7 +209,7 @@ both-originals: tools
 	    ORIGINAL=$$original $(CARGO) test --locked --test daemon -- golden:: diff:: || exit 1; \
 	done
 
-# What real client libraries do, unmodified from their registries, against this daemon and the
+# Runs real client libraries, unmodified from their registries, against this daemon and the
 # original: the transcripts must be equal.
 clients: all
 	ct/clients/run $(DAEMON)
@@ -227,7 +228,7 @@ power-cuts: daemon
 	    $(if $(MODES),--modes=$(MODES)) $(if $(IMAGES),--images $(IMAGES)) \
 	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
-# A real Prometheus asks `beanstalkctl metrics` for MINUTES while a load with known counts runs.
+# A real Prometheus scrapes `beanstalkctl metrics` for MINUTES, under a load with known counts.
 metrics: all promtool
 	pkg/prometheus/try --minutes $(or $(MINUTES),2) $(DAEMON) $(CTL)
 
@@ -235,13 +236,13 @@ metrics: all promtool
 promtool:
 	@ct/get-promtool > /dev/null
 
-# The page of `beanstalkctl web` in a real browser; then its pictures, in target/page. TRY= leaves out
-# the one, and SHOTS= the other.
+# Tests the page of `beanstalkctl web` in a real browser, and then takes its pictures, in
+# target/page. TRY= skips the tests, and SHOTS= the pictures.
 page: all
 	$(if $(TRY),pkg/web/try-page $(DAEMON) $(CTL))
 	$(if $(SHOTS),pkg/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
 
-# Stripped, but for programs of another processor. Packages do that by themselves.
+# Programs are stripped, except those for another processor. Packages strip them themselves.
 install: STRIPPED = $(if $(EMULATOR)$(filter yes,$(FOREIGN)),,$(if $(shell command -v strip),-s))
 install: install-daemon install-ctl install-units
 	@test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || { \
@@ -266,7 +267,7 @@ install-daemon: paths daemon
 completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
 # Installs the output of the program $(1) as the file $(3) in the folder $(2). EMULATOR starts programs
-# for another processor; FOREIGN=yes leaves out their output.
+# for another processor; FOREIGN=yes omits their output.
 printed = $(if $(filter yes,$(FOREIGN)),@echo '*** SKIPPED: $(3): $(firstword $(1)) does not run here' >&2,\
     install -d $(DESTDIR)$(2) && $(EMULATOR) $(1) > $(DESTDIR)$(2)/$(3) && chmod 644 $(DESTDIR)$(2)/$(3) || \
     { rm -f $(DESTDIR)$(2)/$(3); exit 1; })
@@ -317,12 +318,12 @@ uninstall: paths
 	files=$$(pkg/pages) && ! cd $(DESTDIR)$(DOCDIR) 2>/dev/null || { \
 	    rm -f $$files && { rmdir examples/* examples "$$PWD" 2>/dev/null || :; }; }
 
-# All sources but this folder's, as Cargo.lock has them. The last step that may need a network.
+# Sources of all libraries, in the versions of Cargo.lock. The last step that may need a network.
 vendor: tools
 	$(CARGO) vendor --quiet --locked target/vendor > /dev/null
 
-# A Debian package, built without a network: target/deb/*.deb. DEB_BUILD_OPTIONS=nocheck leaves out
-# its tests.
+# A Debian package, built without a network: target/deb/*.deb. DEB_BUILD_OPTIONS=nocheck skips its
+# tests.
 deb: vendor
 	@command -v dh >/dev/null || { \
 	    echo 'debhelper is missing: apt install debhelper' >&2; exit 1; }
