@@ -339,6 +339,28 @@ fn connections_that_do_nothing() {
     siege.recovers();
 }
 
+/// Jobs have taken all the memory that they may, and each worker takes a little more. When the
+/// workers have gone, none could connect to delete a job.
+#[test]
+fn workers_that_come_and_go_beside_jobs_that_take_all_memory() {
+    let mut siege = Siege::begin(&[]);
+    assert_eq!(siege.ask("use bulk"), "USING bulk");
+    until_refused(&mut siege.steady, |_| "put 0 0 600 1\r\nx\r\n".into());
+    for _ in 0..3 {
+        drop(siege.crowd(b"watch bulk\r\nreserve\r\n"));
+        eventually("a worker is served", || {
+            let worker = Client::connect(&siege.place.to_string()).and_then(|mut worker| {
+                worker.set_timeout(Duration::from_secs(1))?;
+                worker.command("list-tube-used")
+            });
+            worker.is_ok_and(|reply| reply == "USING default")
+        });
+    }
+    assert!(siege.ask("delete-tube bulk").starts_with("DELETED "));
+    assert_eq!(siege.ask("use default"), "USING default");
+    siege.recovers();
+}
+
 /// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
     let path = format!("/proc/{}/status", daemon.pid());

@@ -29,6 +29,10 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// ends with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
+/// While there are fewer connections than this, a new one may use the last of the memory. Otherwise a
+/// worker could not connect to delete the jobs that take all of it.
+const FEW_CONNECTIONS: u32 = 16;
+
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
 /// next one.
 #[derive(Debug)]
@@ -131,13 +135,16 @@ impl EventLoop {
 
     /// Makes sure that one more connection finds memory, in the loop and in the server.
     fn ensure_memory_to_accept(&mut self) -> memory::Result {
-        self.server.ensure_memory_to_open()?;
+        let connections = self.server.queue().counts().connections;
+        let is_one_of_few = connections < FEW_CONNECTIONS;
+        let need = if is_one_of_few { Need::Essential } else { Need::Connection };
+        self.server.ensure_memory_to_open(need)?;
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;
-        budget.grow_vec(Need::Connection, &mut self.sockets, count)?;
+        budget.grow_vec(need, &mut self.sockets, count)?;
         let Queues { runnable, busy, ended, .. } = &mut self.queues;
         for queue in [runnable, busy, ended, &mut self.deferred.queue] {
-            budget.grow_deque(Need::Connection, queue, count)?;
+            budget.grow_deque(need, queue, count)?;
         }
         Ok(())
     }

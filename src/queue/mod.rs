@@ -133,12 +133,16 @@ impl Default for Queue {
 /// Clients that connect and disconnect.
 impl Queue {
     /// Ensures memory for [`Queue::join`]. O(1), unless a list must be reallocated.
-    pub fn ensure_memory_to_join(&mut self, budget: &mut MemoryBudget) -> memory::Result {
+    pub fn ensure_memory_to_join(
+        &mut self,
+        need: Need,
+        budget: &mut MemoryBudget,
+    ) -> memory::Result {
         let Self { clients, watches, timers, .. } = self;
-        clients.ensure_memory(Need::Connection, budget)?;
-        watches.ensure_memory(Need::Connection, budget)?;
-        timers.ensure_memory_for_client(budget)?;
-        budget.take(Need::Connection, CLIENT_LISTS_BYTES)
+        clients.ensure_memory(need, budget)?;
+        watches.ensure_memory(need, budget)?;
+        timers.ensure_memory_for_client(need, budget)?;
+        budget.take(need, CLIENT_LISTS_BYTES)
     }
 
     /// Adds a client that uses and watches `default`.

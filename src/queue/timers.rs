@@ -61,8 +61,12 @@ impl Timers {
     }
 
     /// Ensures memory for the timer of one more client.
-    pub(super) fn ensure_memory_for_client(&mut self, budget: &mut MemoryBudget) -> memory::Result {
-        self.clients.ensure_memory(Need::Connection, budget)
+    pub(super) fn ensure_memory_for_client(
+        &mut self,
+        need: Need,
+        budget: &mut MemoryBudget,
+    ) -> memory::Result {
+        self.clients.ensure_memory(need, budget)
     }
 
     /// Keeps memory for the timers of `count` clients from now on.

@@ -38,11 +38,12 @@ impl Held {
     /// Ensures memory for holding the replies of `count` connections.
     pub(super) fn ensure_memory(
         &mut self,
+        need: Need,
         budget: &mut MemoryBudget,
         count: usize,
     ) -> memory::Result {
-        budget.grow_vec(Need::Connection, &mut self.until_commit, count)?;
-        budget.grow_vec(Need::Connection, &mut self.until_sync, count)
+        budget.grow_vec(need, &mut self.until_commit, count)?;
+        budget.grow_vec(need, &mut self.until_sync, count)
     }
 
     /// Whether replies wait for the next commit.

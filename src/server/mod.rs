@@ -192,16 +192,16 @@ impl Server {
 
     /// Ensures memory for [`Server::open`]. Fails if there is none. O(1), unless a list is
     /// reallocated.
-    pub fn ensure_memory_to_open(&mut self) -> memory::Result {
+    pub fn ensure_memory_to_open(&mut self, need: Need) -> memory::Result {
         let budget = self.bodies.budget_mut();
-        self.queue.ensure_memory_to_join(budget)?;
-        self.conns.ensure_memory(Need::Connection, budget)?;
+        self.queue.ensure_memory_to_join(need, budget)?;
+        self.conns.ensure_memory(need, budget)?;
         let count = self.conns.len() + 1;
         for queue in [&mut self.dirty.0, &mut self.slices.disconnecting] {
-            budget.grow_deque(Need::Connection, queue, count)?;
+            budget.grow_deque(need, queue, count)?;
         }
-        budget.grow_vec(Need::Connection, &mut self.slices.reclaimable, count)?;
-        if self.wal.is_some() { self.held.ensure_memory(budget, count) } else { Ok(()) }
+        budget.grow_vec(need, &mut self.slices.reclaimable, count)?;
+        if self.wal.is_some() { self.held.ensure_memory(need, budget, count) } else { Ok(()) }
     }
 
     /// The memory budget of the server and the event loop.

@@ -5,6 +5,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
+    memory::Need,
     wal::{Restored, Wal},
 };
 
@@ -38,7 +39,7 @@ pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
 
 /// Opens a connection.
 pub(super) fn connect(server: &mut Server) -> Key<Conn> {
-    server.ensure_memory_to_open().expect("there is memory");
+    server.ensure_memory_to_open(Need::Connection).expect("there is memory");
     server.open()
 }
 
