@@ -195,6 +195,10 @@ impl Bodies {
         if !self.budget.admits_body_bytes(bytes.len() as u64) {
             return Err(OutOfMemory);
         }
+        if self.budget.limits_resident() {
+            // Memory that was taken earlier becomes resident only now.
+            self.take(bytes.len(), Need::Storage)?;
+        }
         let key = body.entry().expect("it is not finished");
         let len = body.len() + bytes.len();
         let entry = &mut self.referenced[key];

@@ -62,6 +62,8 @@ pub struct ResidentLimit {
     limit: u64,
     /// Reads how many bytes are resident.
     resident: Box<dyn Fn() -> io::Result<u64>>,
+    /// Releases memory to the system that is free and resident all the same.
+    release: Box<dyn FnMut()>,
 }
 
 /// Bytes of resident memory that the limit permits in addition to five quarters of the limit on
@@ -70,10 +72,21 @@ const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 impl ResidentLimit {
     /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, plus at
-    /// most 10 MB. `resident` reads how many bytes are resident.
-    pub fn beside(bytes: u64, resident: impl Fn() -> io::Result<u64> + 'static) -> Self {
+    /// most 10 MB. `resident` reads how many bytes are resident. `release` is called if there are too
+    /// many, and may release free memory to the system.
+    pub fn beside(
+        bytes: u64,
+        resident: impl Fn() -> io::Result<u64> + 'static,
+        release: impl FnMut() + 'static,
+    ) -> Self {
         let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
-        Self { limit, resident: Box::new(resident) }
+        Self { limit, resident: Box::new(resident), release: Box::new(release) }
+    }
+
+    /// Whether `more` resident bytes would exceed the limit. If they cannot be read, only the
+    /// system's memory is the limit.
+    fn is_exceeded_by(&self, more: u64) -> bool {
+        (self.resident)().is_ok_and(|now| now.saturating_add(more) > self.limit)
     }
 }
 
@@ -86,9 +99,13 @@ impl fmt::Debug for ResidentLimit {
 impl MemorySource for ResidentLimit {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
         let more = bytes.saturating_add(headroom) as u64;
-        // If it cannot be read, only the system's memory is the limit.
-        let is_beyond = (self.resident)().is_ok_and(|now| now.saturating_add(more) > self.limit);
-        !is_beyond && SystemMemory.can_allocate(bytes, headroom)
+        if self.is_exceeded_by(more) {
+            (self.release)();
+            if self.is_exceeded_by(more) {
+                return false;
+            }
+        }
+        SystemMemory.can_allocate(bytes, headroom)
     }
 }
 
@@ -136,8 +153,9 @@ pub struct MemoryBudget {
     /// By need: probes of at least this many bytes would fail, because one of that size has failed
     /// since [`MemoryBudget::forget_refusals`].
     refused_from: [usize; HEADROOM_BYTES.len()],
-    /// Whether each turn begins without memory from earlier probes.
-    is_probed_each_turn: bool,
+    /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
+    /// each turn begins without memory from earlier probes.
+    limits_resident: bool,
     /// What all bodies count towards the limit, in bytes; and the limit.
     body_bytes: u64,
     body_limit: u64,
@@ -155,7 +173,7 @@ impl Default for MemoryBudget {
             left: 0,
             granted_from: HEADROOM_BYTES.len(),
             refused_from: [NOTHING_REFUSED; HEADROOM_BYTES.len()],
-            is_probed_each_turn: false,
+            limits_resident: false,
             body_bytes: 0,
             body_limit: u64::MAX,
         }
@@ -167,7 +185,12 @@ impl MemoryBudget {
     pub fn limit_resident(&mut self, limit: ResidentLimit) {
         self.set_source(Box::new(limit), PROBE_STEP_BYTES);
         // Memory that was granted becomes resident when it is first written to.
-        self.is_probed_each_turn = true;
+        self.limits_resident = true;
+    }
+
+    /// Whether resident memory is limited.
+    pub(super) fn limits_resident(&self) -> bool {
+        self.limits_resident
     }
 
     /// Takes memory from `source` from now on, probing `step` bytes ahead; with 0, probes at each
@@ -213,7 +236,7 @@ impl MemoryBudget {
     /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
         self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
-        if self.is_probed_each_turn {
+        if self.limits_resident {
             self.granted_from = HEADROOM_BYTES.len();
         }
     }
@@ -332,153 +355,4 @@ fn bytes(count: usize) -> isize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    };
-
-    use super::*;
-
-    /// A memory source with this many bytes, which counts probes.
-    #[derive(Debug, Clone, Default)]
-    struct Limited {
-        bytes: Arc<AtomicUsize>,
-        probes: Arc<AtomicUsize>,
-    }
-
-    impl MemorySource for Limited {
-        fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-            self.probes.fetch_add(1, Relaxed);
-            bytes.saturating_add(headroom) <= self.bytes.load(Relaxed)
-        }
-    }
-
-    fn limited(memory: &Limited) -> MemoryBudget {
-        let mut budget = MemoryBudget::default();
-        budget.set_source(Box::new(memory.clone()), PROBE_STEP_BYTES);
-        budget
-    }
-
-    /// With just enough memory for one need, the needs after it are granted, too.
-    fn check_needs(mut with: impl FnMut(usize) -> MemoryBudget) {
-        let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
-        for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
-            for missing in [0, 1] {
-                let mut budget = with(headroom + PROBE_STEP_BYTES - missing);
-                let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
-                assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
-            }
-        }
-    }
-
-    #[test]
-    fn later_needs_may_use_more_of_the_headroom() {
-        check_needs(|bytes| {
-            let memory = Limited::default();
-            memory.bytes.store(bytes, Relaxed);
-            limited(&memory)
-        });
-    }
-
-    #[test]
-    fn memory_that_is_resident_counts_whoever_has_it() {
-        let limit = 50_000_000 + RESIDENT_EXTRA_BYTES;
-        check_needs(|bytes| {
-            let mut budget = MemoryBudget::default();
-            let resident = limit - bytes as u64;
-            budget.limit_resident(ResidentLimit::beside(40_000_000, move || Ok(resident)));
-            budget
-        });
-    }
-
-    /// Granted memory becomes resident only when it is first written to, so resident memory would
-    /// grow further.
-    #[test]
-    fn resident_memory_is_read_in_each_turn() {
-        let resident = Arc::new(AtomicUsize::new(0));
-        let reading = resident.clone();
-        let mut budget = MemoryBudget::default();
-        let read = move || Ok(reading.load(Relaxed) as u64);
-        budget.limit_resident(ResidentLimit::beside(40_000_000, read));
-        assert!(budget.admits(Need::Storage, 1000));
-        resident.store(59_000_000, Relaxed);
-        budget.forget_refusals();
-        assert!(!budget.admits(Need::Essential, 1000));
-    }
-
-    #[test]
-    fn an_absurd_request_fails_alone() {
-        let mut budget = MemoryBudget::default();
-        assert!(budget.admits(Need::Storage, 0));
-        assert!(!budget.admits(Need::Storage, usize::MAX));
-        #[cfg(target_pointer_width = "64")]
-        assert!(!budget.admits(Need::Storage, 1 << 62));
-        assert!(budget.admits(Need::Storage, 1), "too much for one need is not a shortage for all");
-    }
-
-    #[test]
-    fn a_probe_covers_a_step_and_no_more() {
-        let memory = Limited::default();
-        memory.bytes.store(usize::MAX, Relaxed);
-        let mut budget = limited(&memory);
-        for _ in 0..100 {
-            budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
-        }
-        assert_eq!(memory.probes.load(Relaxed), 1);
-        // Memory that is alternately taken and credited needs no probe each time.
-        for _ in 0..1000 {
-            budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
-            budget.credit(PROBE_STEP_BYTES / 10);
-        }
-        assert_eq!(memory.probes.load(Relaxed), 2);
-    }
-
-    #[test]
-    fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
-        let memory = Limited::default();
-        let mut budget = limited(&memory);
-        for _ in 0..10 {
-            assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
-            budget.credit(1 << 20);
-        }
-        assert_eq!(memory.probes.load(Relaxed), 1, "and the memory returned is not enough");
-        memory.bytes.store(usize::MAX, Relaxed);
-        budget.forget_refusals();
-        assert_eq!(budget.take(Need::Storage, 1), Ok(()));
-    }
-
-    /// A probe in small pieces takes long, and thousands of uploads may want a block each.
-    #[test]
-    fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
-        let memory = Limited::default();
-        memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
-        let mut budget = limited(&memory);
-        for _ in 0..10 {
-            assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
-        }
-        assert_eq!(memory.probes.load(Relaxed), 1);
-        assert!(!budget.was_refused(Need::Storage));
-        assert_eq!(budget.take(Need::Storage, 1000), Ok(()));
-        assert_eq!(memory.probes.load(Relaxed), 2);
-        budget.forget_refusals();
-        assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
-        assert_eq!(memory.probes.load(Relaxed), 3);
-    }
-
-    #[test]
-    fn a_list_that_cannot_grow_is_unchanged() {
-        let memory = Limited::default();
-        let mut budget = limited(&memory);
-        let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
-        let (long, deep) = (list.capacity(), deque.capacity());
-        assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Err(OutOfMemory));
-        assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Err(OutOfMemory));
-        assert_eq!((list.capacity(), deque.capacity()), (long, deep));
-        memory.bytes.store(usize::MAX, Relaxed);
-        budget.forget_refusals();
-        assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Ok(()));
-        assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Ok(()));
-        assert!(list.capacity() >= 1000 && deque.capacity() >= 1000);
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ use std::{
     fmt, io,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use log::{debug, info, warn};
@@ -35,6 +36,9 @@ const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 /// Bytes of memory that jobs must leave free if there is no binlog. This is less than with one,
 /// because the same jobs need not fit again after a restart.
 const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
+
+/// How often free memory may be released: each time takes some milliseconds for 100 MB.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
@@ -287,7 +291,15 @@ fn limit_resident_memory(server: &mut Server, config: &Config) {
     let Some(bytes) = config.memory_limit else { return };
     match sys::ResidentMemory::open() {
         Ok(resident) => {
-            let limit = ResidentLimit::beside(bytes, move || resident.bytes());
+            let mut released_at = Time::default();
+            let release = move || {
+                let now = Clock.now();
+                if released_at + RELEASE_INTERVAL <= now {
+                    released_at = now;
+                    sys::release_free_memory();
+                }
+            };
+            let limit = ResidentLimit::beside(bytes, move || resident.bytes(), release);
             server.budget_mut().limit_resident(limit);
         }
         Err(error) => warn!("--max-memory limits only bodies: reading resident memory: {error}"),

@@ -1,0 +1,160 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use super::*;
+
+/// A memory source with this many bytes, which counts probes.
+#[derive(Debug, Clone, Default)]
+struct Limited {
+    bytes: Arc<AtomicUsize>,
+    probes: Arc<AtomicUsize>,
+}
+
+impl MemorySource for Limited {
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
+        self.probes.fetch_add(1, Relaxed);
+        bytes.saturating_add(headroom) <= self.bytes.load(Relaxed)
+    }
+}
+
+fn limited(memory: &Limited) -> MemoryBudget {
+    let mut budget = MemoryBudget::default();
+    budget.set_source(Box::new(memory.clone()), PROBE_STEP_BYTES);
+    budget
+}
+
+/// With just enough memory for one need, the needs after it are granted, too.
+fn check_needs(mut with: impl FnMut(usize) -> MemoryBudget) {
+    let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
+    for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
+        for missing in [0, 1] {
+            let mut budget = with(headroom + PROBE_STEP_BYTES - missing);
+            let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
+            assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
+        }
+    }
+}
+
+#[test]
+fn later_needs_may_use_more_of_the_headroom() {
+    check_needs(|bytes| {
+        let memory = Limited::default();
+        memory.bytes.store(bytes, Relaxed);
+        limited(&memory)
+    });
+}
+
+#[test]
+fn memory_that_is_resident_counts_whoever_has_it() {
+    let limit = 50_000_000 + RESIDENT_EXTRA_BYTES;
+    check_needs(|bytes| {
+        let mut budget = MemoryBudget::default();
+        let resident = limit - bytes as u64;
+        budget.limit_resident(ResidentLimit::beside(40_000_000, move || Ok(resident), || ()));
+        budget
+    });
+}
+
+/// Granted memory becomes resident only when it is first written to, so resident memory would
+/// grow further.
+#[test]
+fn resident_memory_is_read_in_each_turn() {
+    let resident = Arc::new(AtomicUsize::new(0));
+    let reading = resident.clone();
+    let mut budget = MemoryBudget::default();
+    let read = move || Ok(reading.load(Relaxed) as u64);
+    budget.limit_resident(ResidentLimit::beside(40_000_000, read, || ()));
+    assert!(budget.admits(Need::Storage, 1000));
+    resident.store(59_000_000, Relaxed);
+    budget.forget_refusals();
+    assert!(!budget.admits(Need::Essential, 1000));
+}
+
+/// Memory that the C library keeps would lock all clients out of an empty daemon.
+#[test]
+fn free_memory_is_released_before_a_need_is_refused() {
+    let resident = Arc::new(AtomicUsize::new(59_000_000));
+    let (reading, released) = (resident.clone(), resident);
+    let read = move || Ok(reading.load(Relaxed) as u64);
+    let release = move || released.store(1_000_000, Relaxed);
+    let mut budget = MemoryBudget::default();
+    budget.limit_resident(ResidentLimit::beside(40_000_000, read, release));
+    assert!(budget.admits(Need::Storage, 1000));
+}
+
+#[test]
+fn an_absurd_request_fails_alone() {
+    let mut budget = MemoryBudget::default();
+    assert!(budget.admits(Need::Storage, 0));
+    assert!(!budget.admits(Need::Storage, usize::MAX));
+    #[cfg(target_pointer_width = "64")]
+    assert!(!budget.admits(Need::Storage, 1 << 62));
+    assert!(budget.admits(Need::Storage, 1), "too much for one need is not a shortage for all");
+}
+
+#[test]
+fn a_probe_covers_a_step_and_no_more() {
+    let memory = Limited::default();
+    memory.bytes.store(usize::MAX, Relaxed);
+    let mut budget = limited(&memory);
+    for _ in 0..100 {
+        budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
+    }
+    assert_eq!(memory.probes.load(Relaxed), 1);
+    // Memory that is alternately taken and credited needs no probe each time.
+    for _ in 0..1000 {
+        budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
+        budget.credit(PROBE_STEP_BYTES / 10);
+    }
+    assert_eq!(memory.probes.load(Relaxed), 2);
+}
+
+#[test]
+fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
+    let memory = Limited::default();
+    let mut budget = limited(&memory);
+    for _ in 0..10 {
+        assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
+        budget.credit(1 << 20);
+    }
+    assert_eq!(memory.probes.load(Relaxed), 1, "and the memory returned is not enough");
+    memory.bytes.store(usize::MAX, Relaxed);
+    budget.forget_refusals();
+    assert_eq!(budget.take(Need::Storage, 1), Ok(()));
+}
+
+/// A probe in small pieces takes long, and thousands of uploads may want a block each.
+#[test]
+fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
+    let memory = Limited::default();
+    memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
+    let mut budget = limited(&memory);
+    for _ in 0..10 {
+        assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
+    }
+    assert_eq!(memory.probes.load(Relaxed), 1);
+    assert!(!budget.was_refused(Need::Storage));
+    assert_eq!(budget.take(Need::Storage, 1000), Ok(()));
+    assert_eq!(memory.probes.load(Relaxed), 2);
+    budget.forget_refusals();
+    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
+    assert_eq!(memory.probes.load(Relaxed), 3);
+}
+
+#[test]
+fn a_list_that_cannot_grow_is_unchanged() {
+    let memory = Limited::default();
+    let mut budget = limited(&memory);
+    let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
+    let (long, deep) = (list.capacity(), deque.capacity());
+    assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Err(OutOfMemory));
+    assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Err(OutOfMemory));
+    assert_eq!((list.capacity(), deque.capacity()), (long, deep));
+    memory.bytes.store(usize::MAX, Relaxed);
+    budget.forget_refusals();
+    assert_eq!(budget.grow_vec(Need::Essential, &mut list, 1000), Ok(()));
+    assert_eq!(budget.grow_deque(Need::Essential, &mut deque, 1000), Ok(()));
+    assert!(list.capacity() >= 1000 && deque.capacity() >= 1000);
+}
