@@ -206,7 +206,8 @@ impl Server {
     fn ensure_memory_for_long_command(&mut self) -> Answer {
         let count = self.slices.long_commands.len() + 1;
         let budget = self.bodies.budget_mut();
-        budget.grow_deque(Need::Storage, &mut self.slices.long_commands, count).map_err(no_memory)
+        // It may be what frees memory.
+        budget.grow_deque(Need::Essential, &mut self.slices.long_commands, count).map_err(no_memory)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.
@@ -227,6 +228,8 @@ impl Server {
             JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
         };
         let count = limit.min(all);
+        // A list that does not fit must not be made first.
+        self.ensure_memory_for_document(count * LISTED_JOB_MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
             JobState::Delayed => self.queue.list_delayed(key_of_tube, count),
