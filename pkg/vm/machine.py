@@ -1,5 +1,5 @@
-"""A virtual machine: Debian's kernel, a root in memory with busybox and one daemon, and a disk
-whose writes and flushes QEMU logs."""
+"""A virtual machine: Debian's kernel, a root in memory with busybox and some programs, and a disk,
+whose writes and flushes QEMU may log."""
 
 import os
 import re
@@ -18,17 +18,19 @@ KVM_BOOT_SECONDS = 15
 INSTALL_SECONDS = 900
 KERNEL_PACKAGE = "linux-image-cloud-amd64"
 # What the kernel's package has as modules; each brings in the ones that it depends on.
-MODULES = "virtio_pci virtio_blk virtio_net xfs btrfs".split()
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net")
+# Below this the kernel's package is unpacked.
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or Path(__file__).parents[2] / "target")
 # The daemon's port in the guest; QEMU forwards to it.
 PORT = 11300
 MEMORY = "512M"
-INIT = f"""#!/bin/busybox sh
+INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs devtmpfs /dev
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 stty -echo
-modprobe -a {" ".join(MODULES)}
+modprobe -a MODULES
 ip link set lo up
 ip addr add 10.0.2.15/24 dev eth0
 ip link set eth0 up
@@ -56,8 +58,9 @@ def run(*command, seconds=COMMAND_SECONDS, check=True, **options):
     return done.returncode, done.stdout
 
 
-def get_kernel(folder):
-    """Unpacks Debian's kernel into the folder, once, and returns the folder."""
+def get_kernel():
+    """Unpacks Debian's kernel, once, and returns the folder."""
+    folder = TARGET / "vm"
     unpacked = folder / "unpacked"
     if unpacked.exists():
         return unpacked
@@ -77,13 +80,13 @@ def get_kernel(folder):
     return unpacked
 
 
-def modules(folder):
-    """The folder of the kernel's modules, and the paths in it of MODULES and all that they need."""
+def modules(folder, names):
+    """The folder of the kernel's modules, and the paths in it of these and all that they need."""
     (release,) = (folder / "lib/modules").iterdir()
     lines = (release / "modules.dep").read_text().splitlines()
     needs = {line.split(":")[0]: line.split(":")[1].split() for line in lines if ":" in line}
     paths = {Path(path).name.removesuffix(".ko").replace("-", "_"): path for path in needs}
-    found, open_paths = [], [paths[name] for name in MODULES]
+    found, open_paths = [], [paths[name] for name in names]
     while open_paths:
         path = open_paths.pop()
         if path not in found:
@@ -92,27 +95,23 @@ def modules(folder):
     return release, found
 
 
-def make_root(folder, kernel, program, preload):
-    """Makes the archive of the guest's root, with the program and its libraries."""
+def make_root(folder, kernel, files, extra_modules=()):
+    """Makes the archive of the guest's root. `files` has the source of each by its place there; the
+    libraries that they are linked with come with them."""
     root = folder / "root"
     for name in ("bin", "dev", "proc", "sys", "tmp", "mnt"):
         (root / name).mkdir(parents=True)
-    shutil.copy(shutil.which("busybox"), root / "bin/busybox")
-    shutil.copy(program, root / "beanstalkd")
-    release, paths = modules(kernel)
-    for path in paths:
-        target = root / "lib/modules" / release.name / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(release / path, target)
-    shutil.copy(release / "modules.dep", root / "lib/modules" / release.name)
-    libraries = re.findall(r"(/\S+) \(0x", run("ldd", program, check=False)[1])
-    if preload:
-        shutil.copy(preload, root / preload.name)
-    for library in libraries:
-        target = root / library.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, target)
-    (root / "init").write_text(INIT)
+    names = (*MODULES, *extra_modules)
+    release, paths = modules(kernel, names)
+    wanted = {"bin/busybox": shutil.which("busybox"), **files}
+    wanted |= {f"lib/modules/{release.name}/{p}": release / p for p in (*paths, "modules.dep")}
+    for source in files.values():
+        found = re.findall(r"(/\S+) \(0x", run("ldd", source, check=False)[1])
+        wanted |= {library.lstrip("/"): library for library in found}
+    for place, source in wanted.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, root / place)
+    (root / "init").write_text(INIT.replace("MODULES", " ".join(names)))
     (root / "init").chmod(0o755)
     archive = folder / "root.cpio"
     with open(archive, "wb") as output:
@@ -130,14 +129,33 @@ def make_root(folder, kernel, program, preload):
 
 
 class Machine:
-    """A guest with one disk. The end of `log` grows with each write of the disk; commands go over
-    its serial line, and the daemon's port is `port` here."""
+    """A guest with one disk, if need be in a namespace that the words of `prefix` enter. The end of
+    `log` grows with each write of the disk; commands go over its serial line, and the daemon's port
+    is `port` here. `more` are further words for QEMU."""
 
     # KVM where a guest boots with it, or emulation.
     accelerators = {"kvm": KVM_BOOT_SECONDS, "tcg": BOOT_SECONDS}
 
-    def __init__(self, kernel, root, disk, log):
-        self.kernel, self.root, self.disk, self.log = kernel, root, disk, log
+    def __init__(self, kernel, root, disk, log=None, port=None, prefix=(), more=()):
+        (image,) = (kernel / "boot").glob("vmlinuz-*")
+        self.port = port or free_ports(1)[0]
+        self.words = [
+            *prefix, "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none",
+            "-m", MEMORY, "-serial", "stdio", "-kernel", image, "-initrd", root,
+            "-append", "console=ttyS0 quiet panic=1",
+            "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:{PORT}",
+            "-device", "virtio-net-pci,netdev=net,romfile=",
+            # The files may stay in this machine's memory: only the order in the log counts.
+            "-blockdev", f"driver=file,filename={disk},node-name=disk,cache.no-flush=on",
+            "-device", f"virtio-blk-pci,drive={'recorded' if log else 'disk'},write-cache=on",
+            *more,
+        ]  # fmt: skip
+        if log:
+            open(log, "wb").close()
+            self.words += [
+                "-blockdev", f"driver=file,filename={log},node-name=log,cache.no-flush=on",
+                "-blockdev", "driver=blklogwrites,file=disk,log=log,node-name=recorded",
+            ]  # fmt: skip
         for accelerator, seconds in list(Machine.accelerators.items()):
             try:
                 self.boot(accelerator, seconds)
@@ -146,30 +164,16 @@ class Machine:
                 self.kill()
                 if accelerator == "tcg":
                     raise
-                del Machine.accelerators[accelerator]
+                Machine.accelerators.pop(accelerator, None)
 
     def boot(self, accelerator, seconds):
-        (self.port,) = free_ports(1)
-        (image,) = (self.kernel / "boot").glob("vmlinuz-*")
-        open(self.log, "wb").close()
         self.process = subprocess.Popen(
-            [
-                "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none",
-                "-accel", accelerator, "-m", MEMORY, "-serial", "stdio",
-                "-kernel", image, "-initrd", self.root,
-                "-append", "console=ttyS0 quiet panic=1",
-                "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:{PORT}",
-                "-device", "virtio-net-pci,netdev=net,romfile=",
-                # The files may stay in this machine's memory: only the order in the log counts.
-                "-blockdev", f"driver=file,filename={self.disk},node-name=disk,cache.no-flush=on",
-                "-blockdev", f"driver=file,filename={self.log},node-name=log,cache.no-flush=on",
-                "-blockdev", "driver=blklogwrites,file=disk,log=log,node-name=recorded",
-                "-device", "virtio-blk-pci,drive=recorded,write-cache=on",
-            ],
+            [*self.words, "-accel", accelerator],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            start_new_session=True,
+        )
         self.said = b""
         self.answer("boot", seconds)
         self.ask("test -b /dev/vda")
