@@ -214,11 +214,12 @@ both-originals: tools
 clients: all
 	ct/clients/run $(DAEMON)
 
-# A second machine that takes over, while daemons, machines and storage fail, on CephFS and on
-# GlusterFS: as root on Debian, some thirty minutes. STAGE=cephfs, ONLY=kill,cut and ROUNDS=n choose.
+# A second machine that takes over, while daemons, machines and storage fail: as root on Debian, more
+# than an hour. STAGE=cephfs, glusterfs or drbd, ONLY=kill,cut and ROUNDS=n choose;
+# SEED=n is another load; PLANT=no-fencing and protocol-a are defects that must be found.
 failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
-	    --rounds $(or $(ROUNDS),2) $(DAEMON)
+	    $(if $(PLANT),--plant $(PLANT)) --seed $(or $(SEED),1) --rounds $(or $(ROUNDS),2) $(DAEMON)
 
 # Power cuts of a machine in QEMU under load, on ext4, XFS and btrfs: as root on Debian, some fifteen
 # minutes. SEED=n is another load and other cuts; ONLY=ext4,btrfs, MODES=-f0,-F and IMAGES=n choose;

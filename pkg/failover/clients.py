@@ -2,6 +2,7 @@
 what the proxy thinks of them."""
 
 import contextlib
+import random
 import socket
 import subprocess
 import threading
@@ -23,6 +24,7 @@ RETRY_SECONDS = 0.05
 LOOK_SECONDS = 0.05
 READY_SECONDS = 60
 TIME_TO_RUN = 3600
+WORK_SHARE = 0.5
 
 
 class Client(trial.Client):
@@ -33,11 +35,11 @@ class Client(trial.Client):
         super().__init__(stream)
 
     def process(self):
-        """The process id of the daemon at the other end."""
+        """The host name and the process id of the daemon at the other end."""
         stats = self.stats()
         if stats is None:
             raise ConnectionError("stats is refused")
-        return int(stats["pid"])
+        return stats["hostname"].strip('"'), int(stats["pid"])
 
     def close(self):
         """Ends also a read of another thread."""
@@ -46,16 +48,49 @@ class Client(trial.Client):
         self.stream.close()
 
 
-class Daemon:
+class Run:
     """One run of the daemon: when it locked, listened and ended, and what it logged."""
 
-    def __init__(self, node, program, directory, *flags):
+    def __init__(self, node):
         self.node = node
         self.lines = []
         self.began_at = time.monotonic()
         self.waits_at = self.took_over_at = self.listens_at = self.ended_at = None
-        self.status = None
-        self.process = subprocess.Popen(
+        self.status = self.pid = None
+
+    def note(self, line):
+        now = time.monotonic()
+        self.lines.append(f"{now - self.began_at:8.2f} s: {line.rstrip()}")
+        if line.startswith("process "):
+            self.pid = int(line.split()[1])
+        elif "waits for the" in line:
+            self.waits_at = now
+        elif "has the lock" in line:
+            self.took_over_at = now
+        elif "listens on" in line:
+            self.listens_at = self.listens_at or now
+
+    def end(self, status):
+        self.ended_at = time.monotonic()
+        self.status = status
+
+    def identity(self):
+        """The host name and the process id."""
+        return self.node.name, self.pid
+
+    def story(self):
+        """How it went, in a word: its status, or the signal that ended it."""
+        if self.status is None:
+            return "runs"
+        return f"signal {-self.status}" if self.status < 0 else str(self.status)
+
+
+class Daemon(Run):
+    """A run in a node's namespaces."""
+
+    def __init__(self, node, program, directory, *flags):
+        super().__init__(node)
+        self.child = subprocess.Popen(
             node.inside(program, "-b", directory, "-f0", "--wait-for-lock", *flags),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -64,27 +99,16 @@ class Daemon:
             errors="replace",
             start_new_session=True,
         )
+        self.pid = self.child.pid
         threading.Thread(target=self.follow, daemon=True).start()
 
     def follow(self):
-        for line in self.process.stdout:
-            now = time.monotonic()
-            self.lines.append(f"{now - self.began_at:8.2f} s: {line.rstrip()}")
-            if "waits for the lock" in line:
-                self.waits_at = now
-            elif "has the lock" in line:
-                self.took_over_at = now
-            elif "listens on" in line:
-                self.listens_at = self.listens_at or now
-        status = self.process.wait()
-        self.ended_at = time.monotonic()
-        self.status = status
+        for line in self.child.stdout:
+            self.note(line)
+        self.end(self.child.wait())
 
-    def story(self):
-        """How it went, in a word: its status, or the signal that ended it."""
-        if self.status is None:
-            return "runs"
-        return f"signal {-self.status}" if self.status < 0 else str(self.status)
+    def kill(self):
+        self.child.kill()
 
 
 class Manager:
@@ -112,7 +136,7 @@ class Manager:
         self.stopping.set()
         self.thread.join()
         last = self.runs[-1]
-        last.process.kill()
+        last.kill()
         wait(lambda: last.status is not None, f"the daemon on {self.node.name} ends", END_SECONDS)
 
 
@@ -125,10 +149,12 @@ class Ack:
 
 
 class Producer(threading.Thread):
-    """Puts one job after the other, each again until it is acknowledged."""
+    """Puts one job after the other, each again until it is acknowledged. After some of them it
+    reserves a job of anyone, and deletes it."""
 
     def __init__(self, ledger, node, host, name):
         super().__init__(daemon=True)
+        self.random = random.Random(f"{ledger.seed} {ledger.name} {name}")
         self.ledger, self.node, self.host, self.name = ledger, node, host, name
         self.is_proxied = node.name not in CANDIDATES and host == "127.0.0.1"
         self.client = None
@@ -144,7 +170,32 @@ class Producer(threading.Thread):
             number += 1
             while not self.try_to_put(body) and not self.stopping.wait(RETRY_SECONDS):
                 pass
+            if self.random.random() < WORK_SHARE:
+                self.work()
             self.stopping.wait(PAUSE_SECONDS)
+
+    def work(self):
+        body = None
+        try:
+            words = self.client.ask("reserve-with-timeout 0")
+            if words[0] != "RESERVED":
+                return
+            body = self.client.body
+            if body in self.ledger.deleted and body not in self.ledger.unknown:
+                self.ledger.returned.append(body)
+            if self.client.ask(f"delete {words[1]}") == ["DELETED"]:
+                self.ledger.deleted.add(body)
+                return
+        except (OSError, AttributeError):
+            self.leave()
+        # It may be there or not.
+        self.ledger.perhaps_deleted.add(body)
+
+    def leave(self):
+        """The next command is one of another connection."""
+        if self.client:
+            self.client.close()
+        self.client = None
 
     def try_to_put(self, body):
         was_sent = False
@@ -161,9 +212,7 @@ class Producer(threading.Thread):
         except OSError:
             if was_sent:
                 self.ledger.unknown.add(body)
-            if self.client:
-                self.client.close()
-            self.client = None
+            self.leave()
             return False
         if reply == "INSERTED":
             self.ledger.acks.append(Ack(body, time.monotonic(), self.process, self))
@@ -182,13 +231,16 @@ class Producer(threading.Thread):
 
 
 class Ledger:
-    """What became of all puts of an experiment."""
+    """What became of all puts and deletes of an experiment."""
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, name, seed):
+        self.name, self.seed = name, seed
         # All clients add to them, which is atomic.
         self.acks = []
         self.sent, self.unknown = set(), set()
+        self.deleted, self.perhaps_deleted = set(), set()
+        # Deleted jobs that a client has reserved again.
+        self.returned = []
 
 
 class Look(threading.Thread):

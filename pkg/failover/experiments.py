@@ -15,6 +15,7 @@ DEAD_PART_SECONDS = 15
 RESTART_PART_SECONDS = 5
 STARTED_PART_SECONDS = 15
 CLEARED_TIMES = 20
+FADING_SECONDS = 1
 
 
 def kill(scene):
@@ -23,7 +24,7 @@ def kill(scene):
     scene.load()
     time.sleep(LOAD_SECONDS)
     scene.fault("SIGKILL for the active daemon")
-    scene.old.process.kill()
+    scene.old.kill()
     scene.wait_for_takeover()
 
 
@@ -127,7 +128,7 @@ def freeze(scene, is_cut=False):
     scene.load()
     scene.load_inside()
     time.sleep(LOAD_SECONDS)
-    machine = (scene.storage.fuse["c1"], scene.old.process)
+    machine = scene.storage.machine("c1", scene.old)
     for process in machine:
         process.send_signal(signal.SIGSTOP)
     if is_cut:
@@ -143,6 +144,56 @@ def freeze(scene, is_cut=False):
     scene.say("c1 thaws")
     scene.wait_for_the_old_one()
     time.sleep(HEALED_SECONDS)
+
+
+def power(scene):
+    """its machine loses its power"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("c1 loses its power")
+    scene.storage.guests["c1"].stop()
+    scene.wait_for_takeover()
+
+
+def fading(scene):
+    """its machine is cut off, and loses its power a second later"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.network.cut("c1")
+    scene.fault("c1 is cut off")
+    time.sleep(FADING_SECONDS)
+    scene.storage.guests["c1"].stop()
+    scene.wait_for_takeover()
+    scene.heal()
+
+
+def link(scene):
+    """only the link between the machines is cut; clients reach both"""
+    scene.begin()
+    scene.load()
+    scene.load_inside("c1")
+    scene.load_inside("c2")
+    time.sleep(LOAD_SECONDS)
+    scene.network.cut("c1", last_port_only=True)
+    scene.fault("the link is cut")
+    wait(scene.storage.is_decided, "one machine has switched the other off", TAKEOVER_SECONDS)
+    time.sleep(STARTED_PART_SECONDS)
+    scene.heal()
+
+
+def again(scene):
+    """its machine loses its power, and when it is back, the other one does"""
+    power(scene)
+    scene.storage.settle(scene)
+    first, scene.old = scene.old, scene.storage.guests["c2"].runs[-1]
+    scene.fault("c2 loses its power")
+    scene.storage.guests["c2"].stop()
+    scene.wait_for_takeover()
+    scene.old = first
 
 
 def store(scene):
@@ -249,12 +300,15 @@ def returned(scene):
 
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
+    "drbd": (kill, power, cut, idle, early, fading, link, frozen, asleep, again),
     "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
-# What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed.
-LOST = ("10", "11")
+# What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed; or its
+# machine is fenced.
+LOST = ("10", "11", "switched off")
 STATUSES = {
     "kill": ("signal 9",),
+    "link": ("runs",),
     "store": ("runs",),
     "stores": ("runs", *LOST),
     "silent": ("runs", *LOST),

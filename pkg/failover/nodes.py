@@ -70,15 +70,17 @@ class Node:
         self.folder = network.folder / name
         self.log = network.folder / "log"
         self.mount = self.folder / "mnt"
-        self.port = f"to-{name}"
+        # The ports, each with its namespace, that connect it.
+        self.ports = [(network.switch, f"to-{name}")]
+        self.is_cut = False
         for folder in (self.mount, self.folder / "glusterd", self.folder / "brick"):
             folder.mkdir(parents=True)
         run("ip", "netns", "add", self.namespace)
         run(
-            "ip", "link", "add", self.port, "netns", network.switch,
+            "ip", "link", "add", f"to-{name}", "netns", network.switch,
             "type", "veth", "peer", "name", "eth0", "netns", self.namespace,
         )  # fmt: skip
-        run("ip", "-n", network.switch, "link", "set", self.port, "master", "bridge", "up")
+        run("ip", "-n", network.switch, "link", "set", f"to-{name}", "master", "bridge", "up")
         run("ip", "-n", self.namespace, "address", "add", f"{self.address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             run("ip", "-n", self.namespace, "link", "set", device, "up")
@@ -153,17 +155,25 @@ class Network:
         for name in ADDRESSES:
             self.nodes[name] = Node(self, name)
 
-    def cut(self, name):
-        """As if the cable were pulled: what the node sends vanishes, and nothing tells it."""
-        run("ip", "-n", self.switch, "link", "set", self.nodes[name].port, "down")
+    def cut(self, name, last_port_only=False):
+        """As if the cables were pulled: what the node sends vanishes, and nothing tells it."""
+        node = self.nodes[name]
+        node.is_cut = not last_port_only
+        set_ports(node.ports[-1:] if last_port_only else node.ports, "down")
 
     def heal(self, name):
-        run("ip", "-n", self.switch, "link", "set", self.nodes[name].port, "up")
+        set_ports(self.nodes[name].ports, "up")
+        self.nodes[name].is_cut = False
 
     def down(self, keeps_folder):
         take_down(self.prefix)
         if not keeps_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def set_ports(ports, state):
+    for namespace, port in ports:
+        run("ip", "-n", namespace, "link", "set", port, state)
 
 
 def namespaces(prefix):

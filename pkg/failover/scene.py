@@ -7,7 +7,7 @@ import math
 import threading
 import time
 
-from clients import Client, Daemon, Ledger, Manager, Producer
+from clients import Client, Daemon, Ledger, Producer
 from nodes import say
 from trial import Failed, wait
 
@@ -31,7 +31,7 @@ class Scene:
         self.network, self.storage = attempt.network, attempt.storage
         self.nodes = attempt.network.nodes
         self.folder = f"{name}-{number}"
-        self.ledger = Ledger(self.folder)
+        self.ledger = Ledger(self.folder, attempt.seed)
         self.managers, self.producers, self.remarks = {}, [], []
         self.old = self.fault_at = self.settled_at = self.halted_at = None
         # The longest in which clients got no answer, each after a fault of its own.
@@ -43,7 +43,7 @@ class Scene:
 
     def manage(self, name):
         program, directory = self.attempt.program, self.directory(name)
-        self.managers[name] = Manager(self.nodes[name], program, directory)
+        self.managers[name] = self.storage.manager(self.nodes[name], program, directory)
         return self.managers[name].runs[0]
 
     def runs(self):
@@ -51,9 +51,7 @@ class Scene:
 
     def prepare(self):
         """A new directory, in a file system that is well, and a proxy that knows of no daemon."""
-        self.storage.wait_until_healthy()
-        self.storage.cure()
-        self.nodes["c1"].run("mkdir", self.directory("c1"))
+        self.storage.prepare(self.folder)
         look = self.attempt.look
         wait(look.all_down, "the proxy knows of no daemon", READY_SECONDS)
 
@@ -103,7 +101,7 @@ class Scene:
         """Until a put that came through the proxy is acknowledged by another run."""
 
         def taken_over():
-            old = self.old.process.pid
+            old = self.old.identity()
             return any(ack.is_proxied and ack.process != old for ack in self.ledger.acks[-100:])
 
         wait(taken_over, "another daemon acknowledges", TAKEOVER_SECONDS)
@@ -116,10 +114,10 @@ class Scene:
 
     def wait_for_the_old_one(self):
         """Until the daemon that was active first has ended."""
-        if self.old.status is not None:
+        if self.old.story() != "runs":
             return
         try:
-            wait(lambda: self.old.status is not None, "the old one ends", END_SECONDS)
+            wait(lambda: self.old.story() != "runs", "the old one ends", END_SECONDS)
         except Failed:
             self.say(f"the old one still runs after {END_SECONDS} s")
         else:
@@ -160,13 +158,13 @@ class Row:
     """What is judged of an experiment, as a line of the table."""
 
     TITLES = (
-        "experiment", "round", "next INSERTED", "acknowledged", "lost", "twice",
-        "both at once", "old one", "standby up early", "remarks",
+        "experiment", "round", "next INSERTED", "acknowledged", "deleted", "lost", "twice",
+        "returned", "both at once", "old one", "standby up early", "remarks",
     )  # fmt: skip
 
     def __init__(self, scene):
         self.scene = scene
-        self.next = self.lost = self.twice = self.both = self.early = None
+        self.next = self.lost = self.twice = self.returned = self.both = self.early = None
         self.failures = []
 
     @contextlib.contextmanager
@@ -196,7 +194,7 @@ class Row:
 
     def judge_overlap(self):
         """Of two runs, the one that acknowledged first must not go on when the other has begun."""
-        scene, old = self.scene, self.scene.old
+        scene = self.scene
         acks = sorted(scene.ledger.acks, key=lambda ack: ack.at)
         first = {}
         for ack in acks:
@@ -229,27 +227,35 @@ class Row:
             self.failures.append("the proxy took the standby for up")
 
     def judge_jobs(self):
-        """Every acknowledged job must be in what has survived."""
+        """Every acknowledged job must be in what has survived, unless it was deleted."""
         scene, ledger = self.scene, self.scene.ledger
-        found = self.survivors()
+        self.lost = self.twice = self.returned = 0
+        for name in scene.storage.copies():
+            self.judge_copy(name, ledger)
+
+    def judge_copy(self, name, ledger):
+        scene, found = self.scene, self.survivors(name)
         acknowledged = {ack.body for ack in ledger.acks}
-        lost = acknowledged - set(found)
-        twice = [body for body, count in found.items() if count > 1 and body not in ledger.unknown]
+        lost = acknowledged - set(found) - ledger.deleted - ledger.perhaps_deleted
+        twice = {body for body, count in found.items() if count > 1} - ledger.unknown
+        returned = ledger.deleted & set(found) - ledger.unknown | set(ledger.returned)
         invented = set(found) - ledger.sent
-        self.lost, self.twice = len(lost), len(twice)
-        for what, bodies in (("lost", lost), ("twice", twice), ("invented", invented)):
+        self.lost = max(self.lost, len(lost))
+        self.twice = max(self.twice, len(twice))
+        self.returned = max(self.returned, len(returned))
+        faults = {"lost": lost, "twice": twice, "returned": returned, "invented": invented}
+        for what, bodies in faults.items():
             if bodies:
-                scene.say(f"{what}: {sorted(bodies)[:5]}")
-                self.failures.append(f"{len(bodies)} {what}")
+                scene.say(f"{what}, on {name}: {sorted(bodies)[:5]}")
+                self.failures.append(f"{len(bodies)} {what}, on {name}")
         again = sum(count > 1 for body, count in found.items() if body in ledger.unknown)
         if again:
             scene.remarks.append(f"{again} twice of {len(ledger.unknown)} with unknown answers")
 
-    def survivors(self):
-        """The bodies of all jobs that a daemon finds on c1, and how often it has each."""
-        scene, node = self.scene, self.scene.nodes["c1"]
-        scene.storage.cure()
-        directory = scene.directory("c1")
+    def survivors(self, name):
+        """The bodies of all jobs that a daemon finds there, and how often it has each."""
+        scene, node = self.scene, self.scene.nodes[name]
+        directory = scene.directory(name)
         program = scene.attempt.program
         status, text = node.run(program, "--check-binlog", directory, seconds=60, check=False)
         if status != 0:
@@ -267,8 +273,8 @@ class Row:
                 raise Failed(f"not all jobs could be reserved; {len(found)} were")
             del found[None]
         finally:
-            daemon.process.kill()
-            daemon.process.wait()
+            daemon.kill()
+            daemon.child.wait()
         return found
 
     def cells(self):
@@ -278,7 +284,11 @@ class Row:
             scene.number,
             "-" if self.next is None else f"{self.next:.1f} s",
             len(scene.ledger.acks),
-            *("?" if known is None else known for known in (self.lost, self.twice, self.both)),
+            len(scene.ledger.deleted),
+            *(
+                "?" if known is None else known
+                for known in (self.lost, self.twice, self.returned, self.both)
+            ),
             scene.stories.get(scene.old, "?"),
             self.early or "?",
             "; ".join([f"FAILED: {text}" for text in self.failures] + scene.remarks),

@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
+from clients import Manager
 from nodes import CANDIDATES, STORAGE, run, say
 from trial import Failed, wait
 
@@ -21,11 +22,43 @@ SESSION_SECONDS = 30
 
 
 class Storage:
-    """What both have in common: a process in each candidate mounts them with FUSE."""
+    """What all have in common, and how most are mounted: by a process in each candidate, with
+    FUSE."""
+
+    devices = ("/dev/fuse",)
+    plant = None
+    # The nodes that mount it.
+    mounted = CANDIDATES
 
     def __init__(self, network):
         self.folder, self.nodes = network.folder, network.nodes
         self.fuse = {}
+
+    def prepare(self, folder):
+        """Makes the directory of an experiment."""
+        self.wait_until_healthy()
+        self.cure()
+        self.nodes["c1"].run("mkdir", self.nodes["c1"].mount / folder)
+
+    def manager(self, node, program, directory):
+        """Starts the service on a candidate."""
+        return Manager(node, program, directory)
+
+    def machine(self, name, daemon):
+        """The processes that are a candidate."""
+        return self.fuse[name], daemon.child
+
+    def settle(self, scene):
+        """Repairs everything before the load ends, if that is of interest."""
+
+    def copies(self):
+        """The candidates on which all jobs must be, for the judge."""
+        self.cure()
+        return CANDIDATES[:1]
+
+    def clear(self, folder):
+        node = self.nodes[self.mounted[-1]]
+        node.run("rm", "-rf", node.mount / folder, seconds=SETUP_SECONDS, check=False)
 
     def mount(self, name):
         node = self.nodes[name]
@@ -111,7 +144,7 @@ class Ceph(Storage):
         (self.data / "mds.m").mkdir()
         self.start("s2", "ceph-mds", "m")
         wait(self.is_healthy, "all stores are up and the metadata server is active", SETUP_SECONDS)
-        for name in CANDIDATES:
+        for name in self.mounted:
             self.mount(name)
 
     def start(self, name, program, identity, *more):

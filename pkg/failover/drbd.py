@@ -1,0 +1,89 @@
+"""DRBD: each candidate has a copy of one disk. A machine that has lost its peer switches it off
+before it writes."""
+
+import time
+from pathlib import Path
+
+from guests import Guest, Virtual
+from nodes import CANDIDATES, run
+from trial import wait
+
+HERE = Path(__file__).resolve().parent
+# The bytes of the file system, and of the disk: DRBD's own data are at its end.
+FILE_SYSTEM, DISK = "63M", "64M"
+LINK_ADDRESSES = {"c1": "10.78.0.21", "c2": "10.78.0.22"}
+CONNECT_SECONDS = 60
+# The defects that the trial must find, each with what it changes in jobs.res.
+PLANTS = {
+    "no-fencing": ("fencing resource-and-stonith", "fencing dont-care"),
+    "protocol-a": ("protocol C", "protocol A"),
+}
+# The programs of the guest, by their place there.
+FILES = {
+    **{f"sbin/{name}": f"/sbin/{name}" for name in ("drbdadm", "drbdsetup", "drbdmeta")},
+    **{f"lib/drbd/{name}": f"/lib/drbd/{name}" for name in ("drbdadm-84", "drbdsetup-84")},
+    **{f"usr/local/sbin/{name}": HERE / "drbd" / name for name in ("jobs-promote", "jobs-fence")},
+}
+
+
+class Drbd(Virtual):
+    name = "DRBD 8.4"
+    packages = (*Virtual.packages, "drbd-utils")
+    programs = (*Virtual.programs, "drbdadm")
+    before, flags = "jobs-promote", ""
+
+    def up(self):
+        text = "global { usage-count no; }\n" + (HERE / "drbd/jobs.res").read_text()
+        if self.plant:
+            text = text.replace(*PLANTS[self.plant])
+        self.build(CANDIDATES, {**FILES, "etc/drbd.conf": text}, ("drbd",))
+        first, second = (self.nodes[name] for name in CANDIDATES)
+        run(
+            "ip", "-n", first.namespace, "link", "add", "cable", "type", "veth",
+            "peer", "name", "cable", "netns", second.namespace,
+        )  # fmt: skip
+        for node in (first, second):
+            self.add_tap(node.name, "cable", LINK_ADDRESSES[node.name])
+            # It is cut with the machine's other port.
+            node.ports.append((node.namespace, "cable"))
+
+    def boot(self, guest):
+        guest.boot()
+        guest.ask("mkdir -p /var/lib/drbd /var/lock && modprobe drbd")
+
+    def prepare(self, folder):
+        """Two machines with equal copies of a new file system."""
+        self.guests = {name: Guest(self, name) for name in CANDIDATES}
+        first, second = self.guests.values()
+        self.make_disk(first.disk, folder, FILE_SYSTEM)
+        run("truncate", "-s", DISK, first.disk)
+        run("cp", "--sparse=always", first.disk, second.disk)
+        for guest in self.guests.values():
+            self.boot(guest)
+            guest.ask("drbdadm -- --force create-md jobs && drbdadm up jobs")
+        wait(lambda: "Conn" in first.ask("drbdadm cstate jobs"), "they connect", CONNECT_SECONDS)
+        first.ask("drbdadm new-current-uuid --clear-bitmap jobs/0")
+        self.wait_until_healthy()
+
+    def is_healthy(self):
+        states = [guest.ask("drbdadm dstate jobs", check=False) for guest in self.guests.values()]
+        return all("UpToDate/UpToDate" in state for state in states)
+
+    def is_decided(self):
+        """Whether one machine has switched the other off."""
+        return not all(guest.is_on() for guest in self.guests.values())
+
+    def settle(self, scene):
+        """Starts machines that are off again, and waits until both have all jobs."""
+        for guest in self.guests.values():
+            if not guest.is_on():
+                self.boot(guest)
+                guest.start()
+        begun = time.monotonic()
+        self.wait_until_healthy()
+        scene.say(f"both copies are equal {time.monotonic() - begun:.1f} s after the last start")
+
+    def copies(self):
+        for name in CANDIDATES:
+            self.mount_disk(name)
+        return CANDIDATES
