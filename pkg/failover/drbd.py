@@ -1,9 +1,11 @@
 """DRBD: each candidate has a copy of one disk. A machine that has lost its peer switches it off
 before it writes."""
 
+import os
 import time
 from pathlib import Path
 
+from cuts import SECTOR, Cut, Images, copy_data, read_log
 from guests import Guest, Virtual
 from nodes import CANDIDATES, run
 from trial import wait
@@ -13,10 +15,12 @@ HERE = Path(__file__).resolve().parent
 FILE_SYSTEM, DISK = "63M", "64M"
 LINK_ADDRESSES = {"c1": "10.78.0.21", "c2": "10.78.0.22"}
 CONNECT_SECONDS = 60
-# The defects that the trial must find, each with what it changes in jobs.res.
+# The defects that the trial must find: the experiment, and what each changes in jobs.res.
+UNFENCED = ("fencing resource-and-stonith", "fencing dont-care")
 PLANTS = {
-    "no-fencing": ("fencing resource-and-stonith", "fencing dont-care"),
-    "protocol-a": ("protocol C", "protocol A"),
+    "no-fencing": ("link", UNFENCED),
+    # DRBD refuses it together with fencing.
+    "protocol-a": ("fading", UNFENCED, ("protocol C", "protocol A")),
 }
 # The programs of the guest, by their place there.
 FILES = {
@@ -24,6 +28,32 @@ FILES = {
     **{f"lib/drbd/{name}": f"/lib/drbd/{name}" for name in ("drbdadm-84", "drbdsetup-84")},
     **{f"usr/local/sbin/{name}": HERE / "drbd" / name for name in ("jobs-promote", "jobs-fence")},
 }
+
+
+class DrbdGuest(Guest):
+    """A candidate. When its power is cut, its disk loses a part of the writes that it has not
+    flushed."""
+
+    def boot(self):
+        self.fresh, self.log = self.node.folder / "fresh", self.node.folder / "writes"
+        if self.machine:
+            self.lose_writes()
+        copy_data(self.disk, self.fresh)
+        super().boot()
+        self.ask("mkdir -p /var/lib/drbd /var/lock && modprobe drbd")
+
+    def hand_over(self):
+        """As doc/failover.md has it."""
+        self.ask(f"touch /run/stopped; kill {self.runs[-1].pid}")
+        wait(lambda: self.runs[-1].status is not None, "the daemon ends", CONNECT_SECONDS)
+        self.ask("umount /srv/beanstalkd && drbdadm secondary jobs")
+
+    def lose_writes(self):
+        entries = read_log(self.log)
+        flush = max(number for number, entry in enumerate(entries) if entry.is_flush)
+        images = Images(self.fresh, self.log, entries, self.node.folder, SECTOR)
+        seed = f"{self.storage.seed} {self.name} {len(entries)}"
+        os.replace(images.make(Cut(len(entries) - 1, flush, seed, True)), self.disk)
 
 
 class Drbd(Virtual):
@@ -34,8 +64,8 @@ class Drbd(Virtual):
 
     def up(self):
         text = "global { usage-count no; }\n" + (HERE / "drbd/jobs.res").read_text()
-        if self.plant:
-            text = text.replace(*PLANTS[self.plant])
+        for change in PLANTS[self.plant][1:] if self.plant else ():
+            text = text.replace(*change)
         self.build(CANDIDATES, {**FILES, "etc/drbd.conf": text}, ("drbd",))
         first, second = (self.nodes[name] for name in CANDIDATES)
         run(
@@ -47,21 +77,21 @@ class Drbd(Virtual):
             # It is cut with the machine's other port.
             node.ports.append((node.namespace, "cable"))
 
-    def boot(self, guest):
-        guest.boot()
-        guest.ask("mkdir -p /var/lib/drbd /var/lock && modprobe drbd")
-
     def prepare(self, folder):
         """Two machines with equal copies of a new file system."""
-        self.guests = {name: Guest(self, name) for name in CANDIDATES}
+        self.guests = {name: DrbdGuest(self, name) for name in CANDIDATES}
         first, second = self.guests.values()
         self.make_disk(first.disk, folder, FILE_SYSTEM)
         run("truncate", "-s", DISK, first.disk)
         run("cp", "--sparse=always", first.disk, second.disk)
         for guest in self.guests.values():
-            self.boot(guest)
+            guest.boot()
             guest.ask("drbdadm -- --force create-md jobs && drbdadm up jobs")
-        wait(lambda: "Conn" in first.ask("drbdadm cstate jobs"), "they connect", CONNECT_SECONDS)
+        wait(
+            lambda: first.ask("drbdadm cstate jobs").startswith("Connected"),
+            "the machines connect",
+            CONNECT_SECONDS,
+        )
         first.ask("drbdadm new-current-uuid --clear-bitmap jobs/0")
         self.wait_until_healthy()
 
@@ -77,7 +107,7 @@ class Drbd(Virtual):
         """Starts machines that are off again, and waits until both have all jobs."""
         for guest in self.guests.values():
             if not guest.is_on():
-                self.boot(guest)
+                guest.boot()
                 guest.start()
         begun = time.monotonic()
         self.wait_until_healthy()

@@ -196,6 +196,30 @@ def again(scene):
     scene.old = first
 
 
+def both(scene):
+    """both machines lose their power at once, and start again"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("both lose their power")
+    for guest in scene.storage.guests.values():
+        guest.stop()
+    scene.storage.settle(scene)
+    scene.wait_for_takeover()
+
+
+def moved(scene):
+    """an operator moves the service to the other machine"""
+    scene.begin()
+    scene.load()
+    scene.load_inside()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("the operator stops the service on c1")
+    scene.storage.guests["c1"].hand_over()
+    scene.wait_for_takeover()
+
+
 def store(scene):
     """one storage node is killed"""
     scene.begin()
@@ -300,7 +324,7 @@ def returned(scene):
 
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
-    "drbd": (kill, power, cut, idle, early, fading, link, frozen, asleep, again),
+    "drbd": (kill, power, cut, idle, early, fading, link, frozen, asleep, again, both, moved),
     "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed; or its
@@ -309,6 +333,7 @@ LOST = ("10", "11", "switched off")
 STATUSES = {
     "kill": ("signal 9",),
     "link": ("runs",),
+    "moved": ("0",),
     "store": ("runs",),
     "stores": ("runs", *LOST),
     "silent": ("runs", *LOST),

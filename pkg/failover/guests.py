@@ -3,18 +3,13 @@ its address."""
 
 import contextlib
 import socket
-import sys
 import threading
-from pathlib import Path
 
 from clients import PORT, Run
+from machine import Machine, get_kernel, make_root
 from nodes import run, say
 from storage import Storage
 from trial import wait
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "vm"))
-
-from machine import Machine, get_kernel, make_root
 
 START_SECONDS = 30
 SEGMENT_BYTES = 1 << 20
@@ -28,7 +23,8 @@ read -r -t 15 answer <&3 && [ "$answer" = off ]
 SERVICE = """#!/bin/sh
 before=$1
 shift
-while :; do
+rm -f /run/stopped
+while [ ! -e /run/stopped ]; do
     echo 'service starts'
     $before && sh -c 'echo process $$; exec "$@"' sh /beanstalkd "$@"
     echo "service ended $?"
@@ -58,8 +54,10 @@ class Guest:
     def __init__(self, storage, name):
         self.storage, self.name, self.node = storage, name, storage.nodes[name]
         self.disk = self.node.folder / "disk"
+        # Where QEMU logs the disk's writes, if that is of interest.
+        self.log = None
         self.stopping = threading.Event()
-        self.runs = []
+        self.runs, self.boots = [], 0
         self.machine = self.service = None
 
     def boot(self):
@@ -74,7 +72,7 @@ class Guest:
             more += ["-netdev", f"tap,id=n{number},ifname={tap},script=no,downscript=no"]
             more += ["-device", f"virtio-net-pci,netdev=n{number},mac={mac},romfile="]
         kernel, root, prefix = self.storage.kernel, self.storage.root, self.node.inside()
-        self.machine = Machine(kernel, root, self.disk, port=PORT, prefix=prefix, more=more)
+        self.machine = Machine(kernel, root, self.disk, self.log, PORT, prefix, more)
         for channel, follow in zip(channels, (self.follow_log, self.follow_fence)):
             stream = socket.socket(socket.AF_UNIX)
             stream.connect(str(channel))
@@ -85,6 +83,9 @@ class Guest:
         self.ask("mkdir -p /srv/beanstalkd /var/lib /run && ln -s /run /var/run")
         self.ask("for tty in /dev/ttyS1 /dev/ttyS2; do stty raw -echo < $tty; done")
         self.ask("chmod +x /usr/local/sbin/*")
+        # No two runs have the same process id.
+        self.boots += 1
+        self.ask(f"echo {self.boots * 1000} > /proc/sys/kernel/ns_last_pid")
 
     def ask(self, command, **options):
         return self.machine.ask(command, **options)
