@@ -42,6 +42,10 @@ class DrbdGuest(Guest):
         super().boot()
         self.ask("mkdir -p /var/lib/drbd /var/lock && modprobe drbd")
 
+    def start_again(self):
+        self.boot()
+        self.start()
+
     def hand_over(self):
         """As doc/failover.md has it."""
         self.ask(f"touch /run/stopped; kill {self.runs[-1].pid}")
@@ -107,8 +111,7 @@ class Drbd(Virtual):
         """Starts machines that are off again, and waits until both have all jobs."""
         for guest in self.guests.values():
             if not guest.is_on():
-                guest.boot()
-                guest.start()
+                guest.start_again()
         begun = time.monotonic()
         self.wait_until_healthy()
         scene.say(f"both copies are equal {time.monotonic() - begun:.1f} s after the last start")

@@ -209,6 +209,21 @@ def both(scene):
     scene.wait_for_takeover()
 
 
+def alone(scene):
+    """the standby loses its power for long, and meanwhile the active machine for a moment"""
+    scene.begin()
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+    first, second = scene.storage.guests.values()
+    second.stop()
+    scene.say("c2 loses its power")
+    time.sleep(STARTED_PART_SECONDS)
+    scene.fault("c1 loses its power, and starts again")
+    first.stop()
+    first.start_again()
+    scene.wait_for_takeover()
+
+
 def moved(scene):
     """an operator moves the service to the other machine"""
     scene.begin()
@@ -322,9 +337,10 @@ def returned(scene):
     time.sleep(LOAD_SECONDS)
 
 
+DRBD = (kill, power, cut, idle, early, fading, link, frozen, asleep, again, both, alone, moved)
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
-    "drbd": (kill, power, cut, idle, early, fading, link, frozen, asleep, again, both, moved),
+    "drbd": DRBD,
     "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed; or its
