@@ -215,7 +215,7 @@ clients: all
 	ct/clients/run $(DAEMON)
 
 # A second machine that takes over, while daemons, machines and storage fail: as root on Debian, more
-# than an hour. STAGE=cephfs, glusterfs or drbd, ONLY=kill,cut and ROUNDS=n choose;
+# than an hour. STAGE=cephfs, glusterfs, drbd, nfs or cephfs-kernel, ONLY=kill,cut and ROUNDS=n choose;
 # SEED=n is another load; PLANT=no-fencing and protocol-a are defects that must be found.
 failover: all
 	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \

@@ -235,6 +235,21 @@ def moved(scene):
     scene.wait_for_takeover()
 
 
+def server(scene):
+    """the file server loses its power, and starts again"""
+    scene.begin()
+    scene.load()
+    time.sleep(LOAD_SECONDS)
+    scene.fault("the server loses its power")
+    scene.storage.guests["s1"].stop()
+    scene.storage.start_server()
+    scene.say("the server is back")
+    since = time.monotonic()
+    wait(lambda: scene.ledger.acks[-1].at > since, "a daemon acknowledges", TAKEOVER_SECONDS)
+    scene.say(f"a daemon acknowledges {scene.since_fault():.1f} s later")
+    time.sleep(STARTED_PART_SECONDS)
+
+
 def store(scene):
     """one storage node is killed"""
     scene.begin()
@@ -341,6 +356,8 @@ DRBD = (kill, power, cut, idle, early, fading, link, frozen, asleep, again, both
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
     "drbd": DRBD,
+    "nfs": (kill, cut, idle, early, frozen, asleep, server),
+    "cephfs-kernel": (kill, cut, idle, evict, early, frozen, asleep),
     "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed; or its
@@ -351,6 +368,7 @@ STATUSES = {
     "link": ("runs",),
     "moved": ("0",),
     "store": ("runs",),
+    "server": ("runs", *LOST),
     "stores": ("runs", *LOST),
     "silent": ("runs", *LOST),
 }
