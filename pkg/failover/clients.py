@@ -65,7 +65,7 @@ class Run:
             self.pid = int(line.split()[1])
         elif "waits for the" in line:
             self.waits_at = now
-        elif "has the lock" in line:
+        elif "takes over" in line:
             self.took_over_at = now
         elif "listens on" in line:
             self.listens_at = self.listens_at or now
