@@ -18,6 +18,7 @@ mount -t nfsd nfsd /proc/fs/nfsd
 mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
 for kind in lease grace; do echo {SESSION_SECONDS} > /proc/fs/nfsd/nfsv4${{kind}}time; done
 nfsdcld -s /srv/beanstalkd/nfsdcld
+sleep 3
 exportfs -r
 rpc.mountd -N 3
 rpc.nfsd -N 3 4
