@@ -30,10 +30,7 @@ def kill(scene):
 
 def cut(scene):
     """its machine is cut off while clients put, and healed"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.network.cut("c1")
     scene.fault("c1 is cut off")
     scene.wait_for_takeover()
@@ -82,10 +79,7 @@ def early(scene):
 
 def evict(scene):
     """its machine is cut off, and evicted at the storage as soon as that is decided"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.network.cut("c1")
     scene.say("c1 is cut off")
     time.sleep(DECISION_SECONDS)
@@ -100,10 +94,7 @@ def evict(scene):
 
 def fuse(scene):
     """its FUSE process is killed, and the file system mounted again"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.fault("SIGKILL for the FUSE process of c1")
     scene.storage.fuse["c1"].kill()
     time.sleep(UNMOUNTED_SECONDS)
@@ -124,10 +115,7 @@ def asleep(scene):
 
 
 def freeze(scene, is_cut=False):
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     machine = scene.storage.machine("c1", scene.old)
     for process in machine:
         process.send_signal(signal.SIGSTOP)
@@ -148,10 +136,7 @@ def freeze(scene, is_cut=False):
 
 def power(scene):
     """its machine loses its power"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.fault("c1 loses its power")
     scene.storage.guests["c1"].stop()
     scene.wait_for_takeover()
@@ -159,10 +144,7 @@ def power(scene):
 
 def fading(scene):
     """its machine is cut off, and loses its power a second later"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.network.cut("c1")
     scene.fault("c1 is cut off")
     time.sleep(FADING_SECONDS)
@@ -173,11 +155,7 @@ def fading(scene):
 
 def link(scene):
     """only the link between the machines is cut; clients reach both"""
-    scene.begin()
-    scene.load()
-    scene.load_inside("c1")
-    scene.load_inside("c2")
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load("c1", "c2")
     scene.network.cut("c1", last_port_only=True)
     scene.fault("the link is cut")
     wait(scene.storage.is_decided, "one machine has switched the other off", TAKEOVER_SECONDS)
@@ -198,10 +176,7 @@ def again(scene):
 
 def both(scene):
     """both machines lose their power at once, and start again"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.fault("both lose their power")
     for guest in scene.storage.guests.values():
         guest.stop()
@@ -226,10 +201,7 @@ def alone(scene):
 
 def moved(scene):
     """an operator moves the service to the other machine"""
-    scene.begin()
-    scene.load()
-    scene.load_inside()
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load()
     scene.fault("the operator stops the service on c1")
     scene.storage.guests["c1"].hand_over()
     scene.wait_for_takeover()
@@ -266,11 +238,7 @@ def store(scene):
 
 def stores(scene):
     """each part of the storage is killed and started again in turn"""
-    scene.begin()
-    scene.load()
-    scene.load_inside("c1")
-    scene.load_inside("c2")
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load("c1", "c2")
     scene.fault("each part of the storage in turn")
     for part in scene.storage.parts:
         scene.say(f"SIGKILL for {part}, and its start")
@@ -291,11 +259,7 @@ def stores(scene):
 
 def silent(scene):
     """each part of the storage in turn, while nobody puts; then clients put to both daemons"""
-    scene.begin()
-    scene.load()
-    scene.load_inside("c1")
-    scene.load_inside("c2")
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load("c1", "c2")
     with scene.quiet():
         for part in scene.storage.parts:
             scene.say(f"SIGKILL for {part}, and its start")
@@ -313,11 +277,7 @@ def silent(scene):
 
 def cleared(scene):
     """the file system forgets the lock under load, and tells nobody"""
-    scene.begin()
-    scene.load()
-    scene.load_inside("c1")
-    scene.load_inside("c2")
-    time.sleep(LOAD_SECONDS)
+    scene.begin_with_load("c1", "c2")
     for count in range(1, CLEARED_TIMES + 1):
         scene.fault("the lock is cleared")
         scene.storage.clear_lock(scene.folder)

@@ -65,6 +65,14 @@ class Scene:
         wait(lambda: look.is_up("c1"), "the proxy sees c1", READY_SECONDS)
         self.settled_at = time.monotonic()
 
+    def begin_with_load(self, *names):
+        """Clients put through the proxy, and on these candidates to their own daemon."""
+        self.begin()
+        self.load()
+        for name in names or ("c1",):
+            self.load_inside(name)
+        time.sleep(LOAD_SECONDS)
+
     def start_active(self):
         self.old = self.manage("c1")
         wait(lambda: self.old.listens_at, "c1 serves", READY_SECONDS)
