@@ -16,11 +16,14 @@ FILE_SYSTEM, DISK = "63M", "64M"
 LINK_ADDRESSES = {"c1": "10.78.0.21", "c2": "10.78.0.22"}
 CONNECT_SECONDS = 60
 # The defects that the trial must find: the experiment, and what each changes in jobs.res.
-UNFENCED = ("fencing resource-and-stonith", "fencing dont-care")
 PLANTS = {
-    "no-fencing": ("link", UNFENCED),
-    # DRBD refuses it together with fencing.
-    "protocol-a": ("fading", UNFENCED, ("protocol C", "protocol A")),
+    "no-fencing": ("link", ("resource-and-stonith", "dont-care")),
+    # DRBD refuses it together with the other way of fencing.
+    "protocol-a": (
+        "fading",
+        ("resource-and-stonith", "resource-only"),
+        ("protocol C", "protocol A"),
+    ),
 }
 # The programs of the guest, by their place there.
 FILES = {
