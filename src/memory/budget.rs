@@ -72,8 +72,8 @@ const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 impl ResidentLimit {
     /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, plus at
-    /// most 10 MB. `resident` reads how many bytes are resident. `release` is called if there are too
-    /// many, and may release free memory to the system.
+    /// most 10 MB. `resident` reads how many bytes are resident. If they are too many, `release` is
+    /// called, which may release free memory to the system.
     pub fn beside(
         bytes: u64,
         resident: impl Fn() -> io::Result<u64> + 'static,

@@ -29,8 +29,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// ends with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// While there are fewer connections than this, a new one may use the last of the memory. Otherwise a
-/// worker could not connect to delete the jobs that take all of it.
+/// While there are fewer connections than this, a new one may use the last of the memory. Otherwise
+/// a worker could not connect to delete the jobs that take all of it.
 const FEW_CONNECTIONS: u32 = 16;
 
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the

@@ -404,8 +404,8 @@ proptest! {
     }
 }
 
-/// Uploads that wait have memory that is not resident yet. If they all continued at once, they would
-/// exceed the limit.
+/// Uploads that wait have memory that is not resident yet. If they all continued at once, they
+/// would exceed the limit.
 #[test]
 fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let resident = Arc::new(AtomicUsize::new(0));
