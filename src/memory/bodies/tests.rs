@@ -421,6 +421,6 @@ fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     assert_eq!(body.len(), 100);
     resident.store(0, Relaxed);
     bodies.begin_turn();
-    assert_eq!(bodies.append(&mut body, &[0; 59_900]), Ok(()));
+    assert_eq!(bodies.append(&mut body, &filled(59_900, 0)), Ok(()));
     bodies.remove(body);
 }
