@@ -242,11 +242,10 @@ impl Start<'_> {
         restored: &mut Restored,
     ) -> Result<Option<Wal>, StartError> {
         let clock = Clock;
-        let seed = sys::random_bytes().map_err(StartError::Identity)?;
         let options = Options {
             segment_size: self.config.binlog_size,
             sync: self.config.sync,
-            seed: u64::from_be_bytes(seed),
+            seed: sys::random_number(),
         };
         let now = clock.now();
         let mut progress = |read: u64, all: u64| {
@@ -351,7 +350,7 @@ pub fn identify() -> io::Result<Identity> {
     Ok(Identity {
         pid: std::process::id(),
         version: VERSION.into(),
-        id: format!("{:016x}", u64::from_be_bytes(sys::random_bytes()?)),
+        id: format!("{:016x}", sys::random_number()),
         hostname: nodename,
         os: version,
         platform: machine,

@@ -21,7 +21,7 @@ pub use self::{
     },
     process::{
         Uname, UserError, become_user, boot_id, cpu_time, forget_variable, raise_descriptor_limit,
-        random_bytes, uname,
+        random_number, uname,
     },
     signal::Signals,
     socket::{

@@ -1,9 +1,11 @@
-//! The process: its user, its limits, its CPU time, the machine's names, and random bytes.
+//! The process: its user, its limits, its CPU time, the machine's names, and random numbers.
 
 use std::{
     error::Error,
     ffi::{CString, c_char},
-    fmt, fs, io,
+    fmt, fs,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
     mem::MaybeUninit,
     ptr,
     time::Duration,
@@ -173,11 +175,8 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// Reads eight random bytes from the kernel, which distinguish this run from all others.
-pub fn random_bytes() -> io::Result<[u8; 8]> {
-    let mut bytes = [0; 8];
-    // SAFETY: the pointer is valid for the length given, which is within getentropy's 256.
-    let result = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
-    check(result)?;
-    Ok(bytes)
+/// Draws a random number, which distinguishes this run from all others. The standard library hashes
+/// with keys that the system has drawn.
+pub fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
