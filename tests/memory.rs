@@ -361,6 +361,22 @@ fn workers_that_come_and_go_beside_jobs_that_take_all_memory() {
     siege.recovers();
 }
 
+/// Many commands that each take a while would take memory that was never asked for.
+#[test]
+fn tubes_that_many_clients_delete_at_once() {
+    let mut siege = Siege::begin(&[]);
+    assert_eq!(siege.ask("use bulk"), "USING bulk");
+    until_refused(&mut siege.steady, |_| "put 0 0 600 1\r\nx\r\n".into());
+    assert_eq!(siege.ask("use default"), "USING default");
+    for _ in 0..3 {
+        let crowd = siege.crowd(b"delete-tube bulk ready 0\r\nlist-jobs bulk ready 10000\r\n");
+        siege.stands();
+        drop(crowd);
+    }
+    eventually("the tube is deleted", || siege.ask("delete-tube bulk").starts_with("DELETED "));
+    siege.recovers();
+}
+
 /// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
     let path = format!("/proc/{}/status", daemon.pid());

@@ -195,11 +195,11 @@ impl Bodies {
         if !self.budget.admits_body_bytes(bytes.len() as u64) {
             return Err(OutOfMemory);
         }
-        if self.budget.limits_resident() {
-            // Memory that was taken earlier becomes resident only now.
+        let key = body.entry().expect("it is not finished");
+        if self.budget.limits_resident() && bytes.len() < self.referenced[key].size {
+            // It is a piece. Memory that was taken for it earlier becomes resident only now.
             self.take(bytes.len(), Need::Storage)?;
         }
-        let key = body.entry().expect("it is not finished");
         let len = body.len() + bytes.len();
         let entry = &mut self.referenced[key];
         match &mut entry.storage {

@@ -196,7 +196,7 @@ impl MemoryBudget {
     /// Takes memory from `source` from now on, probing `step` bytes ahead; with 0, probes at each
     /// call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
-        (self.source, self.step) = (source, step);
+        (self.source, self.step, self.limits_resident) = (source, step, false);
         self.granted_from = HEADROOM_BYTES.len();
         self.forget_refusals();
     }

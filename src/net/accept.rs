@@ -29,9 +29,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// ends with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// While there are fewer connections than this, a new one may use the last of the memory. Otherwise
-/// a worker could not connect to delete the jobs that take all of it.
-const FEW_CONNECTIONS: u32 = 16;
+/// While there are fewer connections than this, a new one may use memory that is kept for replies.
+/// Otherwise a worker could not connect to delete the jobs that take all other memory.
+const FEW_CONNECTIONS: usize = 256;
 
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
 /// next one.
@@ -135,9 +135,8 @@ impl EventLoop {
 
     /// Makes sure that one more connection finds memory, in the loop and in the server.
     fn ensure_memory_to_accept(&mut self) -> memory::Result {
-        let connections = self.server.queue().counts().connections;
-        let is_one_of_few = connections < FEW_CONNECTIONS;
-        let need = if is_one_of_few { Need::Essential } else { Need::Connection };
+        let is_one_of_few = self.server.connections() < FEW_CONNECTIONS;
+        let need = if is_one_of_few { Need::Reply } else { Need::Connection };
         self.server.ensure_memory_to_open(need)?;
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;

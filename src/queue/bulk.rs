@@ -155,21 +155,25 @@ impl Queue {
     /// The tube is kept until [`Queue::end_delete_tube`].
     pub fn begin_delete_tube(
         &mut self,
+        need: Need,
         tube: Key<Tube>,
         state: Option<State>,
         last_id: u64,
-    ) -> DeleteTube {
+        budget: &mut MemoryBudget,
+    ) -> memory::Result<DeleteTube> {
+        let mut found = Vec::new();
+        budget.grow_vec(need, &mut found, FOUND_MAX)?;
         self.tubes.arena[tube].pins += 1;
-        DeleteTube {
+        Ok(DeleteTube {
             tube,
             from: Some(state.unwrap_or(State::Ready)),
             takes_all: state.is_none(),
             end_id: self.next_id.min(last_id.saturating_add(1)),
             position: 0,
             seen: 0,
-            found: Vec::with_capacity(FOUND_MAX),
+            found,
             deleted: 0,
-        }
+        })
     }
 
     /// Takes a step, and returns the next job, which the caller must delete by [`Queue::delete`].
@@ -219,7 +223,8 @@ impl Queue {
     }
 
     /// Ends a `delete-tube`, and no longer keeps its tube.
-    pub fn end_delete_tube(&mut self, delete: &DeleteTube) {
+    pub fn end_delete_tube(&mut self, delete: &DeleteTube, budget: &mut MemoryBudget) {
+        budget.on_resize(delete.found.capacity() * size_of::<Key<Job>>(), 0);
         self.unpin(delete.tube);
     }
 }

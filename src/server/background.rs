@@ -237,7 +237,9 @@ impl Server {
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         match long.work {
             LongWork::Kick(kick) => self.queue.end_kick(kick),
-            LongWork::DeleteTube(ref delete) => self.queue.end_delete_tube(delete),
+            LongWork::DeleteTube(ref delete) => {
+                self.queue.end_delete_tube(delete, self.bodies.budget_mut());
+            }
             LongWork::ListReserved(ref list) => {
                 self.queue.end_list_reserved(list, self.bodies.budget_mut());
             }
@@ -263,7 +265,9 @@ impl Server {
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps_left > 0 {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
-            if !self.may_step_or_defer(now) {
+            // To leave a tube takes no memory, and frees some.
+            let holds_job = self.queue.client(key.paired()).first_reserved().is_some();
+            if holds_job && !self.may_step_or_defer(now) {
                 return self.slices.disconnecting.push_front(key);
             }
             if self.process_disconnect(key, now) {

@@ -27,6 +27,9 @@ type Answer = Result<(), Reply<'static>>;
 const NOT_FOUND: Reply<'static> = Reply::NotFound;
 const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
 
+/// How many long commands may begin even if memory is scarce.
+const FEW_LONG_COMMANDS: usize = 16;
+
 /// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
@@ -172,13 +175,15 @@ impl Server {
         now: Time,
     ) -> Answer {
         let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
-        self.ensure_memory_for_long_command()?;
+        let need = self.ensure_memory_for_long_command()?;
         let state = state.map(|state| match state {
             IdleState::Ready => State::Ready,
             IdleState::Delayed => State::Delayed,
             IdleState::Buried => State::Buried,
         });
-        let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
+        let budget = self.bodies.budget_mut();
+        let delete = self.queue.begin_delete_tube(need, tube, state, last_id, budget);
+        let work = LongWork::DeleteTube(delete.map_err(no_memory)?);
         self.advance_long(LongCommand { by: Some(key), work }, now);
         Ok(())
     }
@@ -203,11 +208,14 @@ impl Server {
         Ok(())
     }
 
-    fn ensure_memory_for_long_command(&mut self) -> Answer {
+    /// Makes sure of the memory for another long command, and returns the need for it. A few may use
+    /// the last of the memory, because they may free some.
+    fn ensure_memory_for_long_command(&mut self) -> Result<Need, Reply<'static>> {
         let count = self.slices.long_commands.len() + 1;
+        let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
         let budget = self.bodies.budget_mut();
-        // It may be what frees memory.
-        budget.grow_deque(Need::Essential, &mut self.slices.long_commands, count).map_err(no_memory)
+        budget.grow_deque(need, &mut self.slices.long_commands, count).map_err(no_memory)?;
+        Ok(need)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.

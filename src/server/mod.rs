@@ -204,6 +204,11 @@ impl Server {
         if self.wal.is_some() { self.held.ensure_memory(need, budget, count) } else { Ok(()) }
     }
 
+    /// How many connections have memory: closed ones until all their jobs have returned.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
     /// The memory budget of the server and the event loop.
     pub fn budget_mut(&mut self) -> &mut MemoryBudget {
         self.bodies.budget_mut()

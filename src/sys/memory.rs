@@ -15,7 +15,7 @@ pub struct ResidentMemory {
 }
 
 impl ResidentMemory {
-    /// Opens the file. Fails on a system that has no such file, which means any but Linux.
+    /// Opens the file. Fails if the system has no such file.
     pub fn open() -> io::Result<Self> {
         Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes: page_bytes() as u64 })
     }
