@@ -31,9 +31,9 @@ const LARGE_LIST_BYTES: usize = 256 << 10;
 pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
     Storage,
-    /// A connection, or a large list.
+    /// A connection beyond the first few, or a large list.
     Connection,
-    /// Another reply for a client that has unsent replies.
+    /// One of the first connections; another reply for a client that has unsent replies.
     Reply,
     /// A reply for a client that has no unsent replies; a timer that is due.
     Essential,
