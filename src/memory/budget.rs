@@ -33,9 +33,9 @@ pub enum Need {
     Storage,
     /// A connection beyond the first few, or a large list.
     Connection,
-    /// One of the first connections; another reply for a client that has unsent replies.
+    /// Another reply for a client that has unsent replies.
     Reply,
-    /// A reply for a client that has no unsent replies; a timer that is due.
+    /// One of a few connections; a reply for a client without unsent replies; a timer that is due.
     Essential,
 }
 

@@ -29,9 +29,13 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// ends with that client, so a listener that fails more often has a problem of its own.
 const ACCEPT_FAILURES_MAX: u32 = 16;
 
-/// While there are fewer connections than this, a new one may use memory that is kept for replies.
+/// While there are fewer connections than this, a new one may use nearly the last of the memory.
 /// Otherwise a worker could not connect to delete the jobs that take all other memory.
-const FEW_CONNECTIONS: usize = 256;
+const FEW_CONNECTIONS: usize = 64;
+
+/// Bytes that must be available then, beside the last of the memory: for a chunk of connections or
+/// clients, and for the steps that free memory.
+const ONE_OF_FEW_BYTES: usize = 768 * 1024;
 
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
 /// next one.
@@ -135,8 +139,18 @@ impl EventLoop {
 
     /// Makes sure that one more connection finds memory, in the loop and in the server.
     fn ensure_memory_to_accept(&mut self) -> memory::Result {
+        let made = self.ensure_memory_to_accept_by(Need::Connection);
         let is_one_of_few = self.server.connections() < FEW_CONNECTIONS;
-        let need = if is_one_of_few { Need::Reply } else { Need::Connection };
+        if made.is_err()
+            && is_one_of_few
+            && self.server.budget_mut().admits(Need::Essential, ONE_OF_FEW_BYTES)
+        {
+            return self.ensure_memory_to_accept_by(Need::Essential);
+        }
+        made
+    }
+
+    fn ensure_memory_to_accept_by(&mut self, need: Need) -> memory::Result {
         self.server.ensure_memory_to_open(need)?;
         let budget = self.server.budget_mut();
         let count = self.sockets.len() + 1;

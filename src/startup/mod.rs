@@ -38,7 +38,7 @@ const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
 
 /// How often free memory may be released: each time takes some milliseconds for 100 MB.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
+const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
