@@ -208,8 +208,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes sure of the memory for another long command, and returns the need for it. A few may use
-    /// the last of the memory, because they may free some.
+    /// Makes sure of the memory for another long command, and returns the need for it. A few may
+    /// use the last of the memory, because they may free some.
     fn ensure_memory_for_long_command(&mut self) -> Result<Need, Reply<'static>> {
         let count = self.slices.long_commands.len() + 1;
         let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
