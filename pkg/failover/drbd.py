@@ -25,11 +25,18 @@ PLANTS = {
         ("protocol C", "protocol A"),
     ),
 }
+# The guests have no systemd.
+SYSTEMCTL = """#!/bin/sh
+[ "$*" = "start --no-block beanstalkd" ]
+"""
+SCRIPTS = ("jobs-promote", "jobs-demote", "jobs-fence")
 # The programs of the guest, by their place there.
 FILES = {
     **{f"sbin/{name}": f"/sbin/{name}" for name in ("drbdadm", "drbdsetup", "drbdmeta")},
     **{f"lib/drbd/{name}": f"/lib/drbd/{name}" for name in ("drbdadm-84", "drbdsetup-84")},
-    **{f"usr/local/sbin/{name}": HERE / "drbd" / name for name in ("jobs-promote", "jobs-fence")},
+    **{f"usr/local/sbin/{name}": HERE / "drbd" / name for name in SCRIPTS},
+    # A loop of a shell starts the daemon.
+    "usr/local/sbin/systemctl": SYSTEMCTL,
 }
 
 
@@ -50,10 +57,10 @@ class DrbdGuest(Guest):
         self.start()
 
     def hand_over(self):
-        """As doc/failover.md has it."""
+        """As systemd would stop jobs-disk.service."""
         self.ask(f"touch /run/stopped; kill {self.runs[-1].pid}")
         wait(lambda: self.runs[-1].status is not None, "the daemon ends", CONNECT_SECONDS)
-        self.ask("umount /srv/beanstalkd && drbdadm secondary jobs")
+        self.ask("jobs-demote")
 
     def lose_writes(self):
         entries = read_log(self.log)

@@ -19,7 +19,7 @@ exec 3<> /dev/ttyS2
 echo "$1" >&3
 read -r -t 15 answer <&3 && [ "$answer" = off ]
 """
-# As systemd would: ExecStartPre=, Restart=always and RestartSec=1.
+# As systemd would: the unit that comes before the daemon's, Restart=always and RestartSec=1.
 SERVICE = """#!/bin/sh
 before=$1
 shift
