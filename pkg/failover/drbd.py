@@ -78,6 +78,7 @@ class Drbd(Virtual):
 
     def up(self):
         text = "global { usage-count no; }\n" + (HERE / "drbd/jobs.res").read_text()
+        text = text.replace("/dev/disk/by-partlabel/jobs", "/dev/vda")
         for change in PLANTS[self.plant][1:] if self.plant else ():
             text = text.replace(*change)
         self.build(CANDIDATES, {**FILES, "etc/drbd.conf": text}, ("drbd",))
