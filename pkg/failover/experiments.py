@@ -206,10 +206,24 @@ def moved(scene):
     guest = scene.storage.guests["c1"]
     guest.hand_over()
     scene.wait_for_takeover()
-    # As long as it takes to switch off a machine that is lost.
+    come_back(guest)
+
+
+def left(scene):
+    """the standby leaves, as for a reboot, and is not switched off"""
+    scene.begin_with_load()
+    scene.fault("the operator stops the service on c2")
+    guest = scene.storage.guests["c2"]
+    guest.leave()
+    come_back(guest)
+    time.sleep(LOAD_SECONDS)
+
+
+def come_back(guest):
+    """After as long as it takes to switch off a machine that is lost."""
     time.sleep(HEALED_SECONDS)
     if not guest.is_on():
-        raise Failed("c1 was switched off")
+        raise Failed(f"{guest.name} was switched off")
     guest.start()
 
 
@@ -318,7 +332,9 @@ def returned(scene):
     time.sleep(LOAD_SECONDS)
 
 
-DRBD = (kill, power, cut, idle, early, fading, link, frozen, asleep, again, both, alone, moved)
+DRBD = (
+    kill, power, cut, idle, early, fading, link, frozen, asleep, again, both, alone, moved, left,
+)  # fmt: skip
 EXPERIMENTS = {
     "cephfs": (kill, cut, idle, evict, early, fuse, frozen, asleep, store, stores, silent),
     "drbd": DRBD,
@@ -333,6 +349,7 @@ STATUSES = {
     "kill": ("signal 9",),
     "link": ("runs",),
     "moved": ("0",),
+    "left": ("runs",),
     "store": ("runs",),
     "server": ("runs", *LOST),
     "stores": ("runs", *LOST),
