@@ -117,9 +117,9 @@ release-check:
 # More seeds than `make check` runs: SEED=n repeats one run; RUNS=n is the number of runs from SEED
 # on, and MINUTES=n their duration.
 sim: tools
-	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	SEED=$(SEED) RUNS=$(or $(RUNS),$(if $(SEED),1,2000)) MINUTES=$(MINUTES) \
 	    $(CARGO) test --release --locked --test core -- --nocapture sim::
-	SEED=$(SEED) RUNS=$(or $(RUNS),2000) MINUTES=$(MINUTES) \
+	SEED=$(SEED) RUNS=$(or $(RUNS),$(if $(SEED),1,2000)) MINUTES=$(MINUTES) \
 	    $(CARGO) test --release --locked --test core -- --nocapture crash:: takeover::
 
 # Fuzzing, for as long as you like: TARGET=server, parse, replay or flags, SECONDS=60. Needs

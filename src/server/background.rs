@@ -118,7 +118,9 @@ impl Server {
         if self.settings.bury_after.is_some_and(is_lost_too_often) {
             // If the binlog has failed, the job is buried at its next loss instead.
             if let Ok(permit) = self.permit(Change::DeferrableUpdate, now) {
-                self.queue.bury_lost(job, now);
+                // Jobs lost together are buried one after the other, also after a restart.
+                let at = self.instant(now);
+                self.queue.bury_lost(job, at);
                 return self.record_change(permit, job, now);
             }
         }

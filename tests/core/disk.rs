@@ -178,6 +178,11 @@ impl SimDisk {
         })))
     }
 
+    /// The process that has the files open ends, and with it the thread that syncs.
+    pub(crate) fn end_process(&self) {
+        self.0.borrow_mut().syncing = None;
+    }
+
     /// Bytes in all files.
     pub(crate) fn size(&self) -> usize {
         self.0.borrow().size()

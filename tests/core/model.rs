@@ -586,6 +586,7 @@ impl Model {
         let (pri, tube) = (job.pri, self.find_tube(&job.tube).expect("a job has a tube"));
         self.tubes[tube].buried_for_losses += 1;
         self.buried_for_losses += 1;
+        self.latest = now.max(self.latest + 1);
         self.bury(id, pri);
     }
 

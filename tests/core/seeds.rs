@@ -27,10 +27,11 @@ impl Seeds {
         let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let (seed, runs, minutes) = (number("SEED"), number("RUNS"), number("MINUTES"));
         let next = seed.unwrap_or(0);
-        let end = match (minutes, seed, runs) {
-            (Some(_), ..) => u64::MAX,
-            (None, Some(seed), _) => seed + 1,
-            (None, None, runs) => runs.unwrap_or(usual),
+        let end = match (minutes, runs) {
+            (Some(_), _) => u64::MAX,
+            (None, Some(runs)) => next + runs,
+            (None, None) if seed.is_some() => next + 1,
+            (None, None) => usual,
         };
         let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 30));
         Self { next, end, until }

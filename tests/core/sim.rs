@@ -329,6 +329,7 @@ impl Run {
     /// The daemon is killed, and started again a moment later.
     fn restart(&mut self) {
         let Some(options) = self.setting.options else { return };
+        self.disk.end_process();
         self.world.replace(self.setting.start(options, &self.disk, self.world.now));
         self.model.restart(&found(self.world.server.queue()));
         self.auditor = self.peers;
