@@ -102,28 +102,6 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.sift(position as usize, moved);
     }
 
-    /// Adds to `found`, up to its capacity, the items whose keys satisfy `wants` among `count`
-    /// entries of the array from `position` on. Returns the position after the last entry looked
-    /// at. O(count).
-    pub fn find(
-        &self,
-        position: usize,
-        count: usize,
-        found: &mut Vec<Key<T>>,
-        wants: impl Fn(K) -> bool,
-    ) -> usize {
-        let end = position.saturating_add(count).min(self.entries.len());
-        for (at, entry) in self.entries.iter().enumerate().take(end).skip(position) {
-            if found.len() == found.capacity() {
-                return at;
-            }
-            if wants(entry.key) {
-                found.push(entry.item);
-            }
-        }
-        end
-    }
-
     /// The item at `position` of the array, and its sort key.
     pub fn at(&self, position: usize) -> Option<(K, Key<T>)> {
         self.entries.get(position).map(|entry| (entry.key, entry.item))

@@ -1,6 +1,6 @@
 //! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
-//! their positions, [`List`] by key, [`IdMap`] from id to key, [`NameTable`] from name to key, and
-//! [`Histogram`], which counts durations.
+//! their positions, [`List`] by key, [`IdMap`] from id to key, and [`Histogram`], which counts
+//! durations.
 //!
 //! A container that grows takes memory from [`crate::memory::MemoryBudget`] before it changes.
 
@@ -9,11 +9,9 @@ mod heap;
 mod histogram;
 mod id_map;
 mod list;
-mod name_table;
 
 pub use arena::{Arena, Key};
 pub use heap::Heap;
 pub use histogram::{Histogram, LongTimes, ShortTimes};
 pub use id_map::IdMap;
 pub use list::{Linked, Links, List};
-pub use name_table::{Entry, NameTable, Named};

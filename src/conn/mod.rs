@@ -26,7 +26,7 @@ pub use output::{Output, SLICES};
 use crate::{
     clock::Time,
     memory::{self, Bodies, Body, OutOfMemory},
-    proto::{self, CRLF, ErrorReply, LINE_LIMIT, PutHeader},
+    proto::{self, CRLF, LINE_LIMIT, PutHeader, Reply},
 };
 
 /// Input pauses while this many bytes of replies wait to be sent.
@@ -44,7 +44,7 @@ enum Phase {
     /// The rest of a body that is not kept, and the error reply that follows it.
     Skip {
         left: u64,
-        then: ErrorReply,
+        then: Reply<'static>,
     },
     /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
     Waiting,
@@ -85,7 +85,7 @@ pub enum Step<'a> {
     /// The whole body of a `put`, with the two bytes that should be CR LF.
     Body(PendingPut, Body),
     /// The end of a skipped line or body, and the error reply to it.
-    Reject(ErrorReply),
+    Reject(Reply<'static>),
     /// Input while a `reserve-with-abort` waits. It is not consumed.
     Abort,
     /// More input is needed. The remaining bytes must be passed again, followed by more.
@@ -142,13 +142,13 @@ impl Conn {
                     return Step::More;
                 }
                 self.phase = Phase::Line;
-                Step::Reject(ErrorReply::BadFormat)
+                Step::Reject(Reply::BAD_FORMAT)
             }
             Phase::Body(body) => {
                 if let Err(OutOfMemory) = body.take(rest, bodies) {
                     let left = body.left() as u64;
                     self.drop_body(bodies);
-                    self.phase = Phase::Skip { left, then: ErrorReply::OutOfMemory };
+                    self.phase = Phase::Skip { left, then: Reply::OUT_OF_MEMORY };
                     return self.step(rest, bodies);
                 }
                 if body.left() > 0 {
@@ -214,7 +214,7 @@ impl Conn {
     }
 
     /// Skips the body of a rejected put, `size` bytes without its CR LF, and then replies `then`.
-    pub fn skip_body(&mut self, size: u32, then: ErrorReply) {
+    pub fn skip_body(&mut self, size: u32, then: Reply<'static>) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
 
@@ -359,7 +359,11 @@ mod tests {
                     seen.push(format!("{} bytes", body.len()));
                     bodies.remove(body);
                 }
-                Step::Reject(refused) => seen.push(format!("{refused:?}")),
+                Step::Reject(refused) => {
+                    let mut line = Vec::new();
+                    refused.write(&mut line);
+                    seen.push(String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
+                }
                 Step::Abort => {
                     seen.push("abort".into());
                     conn.resume();
@@ -389,7 +393,7 @@ mod tests {
     fn a_line_is_too_long_from_225_bytes_on_and_the_next_is_untouched() {
         for (length, wanted) in [(222, None), (223, Some(())), (224, Some(())), (5000, Some(()))] {
             let text = "x".repeat(length);
-            let first = wanted.map_or(text.clone(), |()| "BadFormat".into());
+            let first = wanted.map_or(text.clone(), |()| "BAD_FORMAT".into());
             let stream = format!("{text}\r\nnext\r\n");
             assert_eq!(steps(&mut Conn::default(), stream.as_bytes()), [&first, "next", "0 left"]);
         }
@@ -424,7 +428,7 @@ mod tests {
         assert_eq!(steps(conn, "y".repeat(300).as_bytes()), ["0 left"]);
         assert_eq!(steps(conn, b"yy\r"), ["0 left"]);
         assert_eq!(steps(conn, b""), ["0 left"]);
-        assert_eq!(steps(conn, b"\nnext\r\n"), ["BadFormat", "next", "0 left"]);
+        assert_eq!(steps(conn, b"\nnext\r\n"), ["BAD_FORMAT", "next", "0 left"]);
     }
 
     #[test]
@@ -458,13 +462,13 @@ mod tests {
     #[test]
     fn a_skipped_body_is_rejected_at_its_end() {
         let conn = &mut Conn::default();
-        conn.skip_body(u32::MAX, ErrorReply::JobTooBig);
+        conn.skip_body(u32::MAX, Reply::JOB_TOO_BIG);
         // 2^32 - 1 is 257 times 16,711,935, so the parts add up to the whole body.
         let part = vec![0; 16_711_935];
         for _ in 0..257 {
             assert_eq!(steps(conn, &part), ["0 left"]);
         }
-        assert_eq!(steps(conn, b"\r\nnext\r\n"), ["JobTooBig", "next", "0 left"]);
+        assert_eq!(steps(conn, b"\r\nnext\r\n"), ["JOB_TOO_BIG", "next", "0 left"]);
     }
 
     #[test]

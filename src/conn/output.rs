@@ -314,7 +314,7 @@ mod tests {
             for (number, (byte, size)) in pieces.into_iter().enumerate() {
                 let mut body = vec![byte; size];
                 body.extend_from_slice(CRLF);
-                let reply = Reply::Reserved { id: number as u64, size };
+                let reply = Reply::Job("RESERVED", number as u64, size);
                 reply.write(&mut wanted);
                 wanted.extend(&body);
                 let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));

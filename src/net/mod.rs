@@ -378,8 +378,8 @@ impl EventLoop {
         }
         for signal in arrived {
             match signal {
-                libc::SIGUSR1 => self.server.drain(),
-                libc::SIGUSR2 => self.server.end_drain(),
+                libc::SIGUSR1 => self.server.set_draining(true),
+                libc::SIGUSR2 => self.server.set_draining(false),
                 signal => {
                     let connections = counted(self.connections(), "connection");
                     let jobs = counted(self.server.queue().jobs(), "job");

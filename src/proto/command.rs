@@ -1,14 +1,19 @@
-//! The commands of the protocol, and the ones that `stats` counts.
+//! The commands of the protocol.
 
 /// The id of a job.
 pub type JobId = u64;
 
-/// A well-formed command, with the names of the protocol.
+/// A command, with the names of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields carry the protocol's own names")]
 pub enum Command<'a> {
     /// The header of a `put`; the body follows.
     Put(PutHeader),
+    /// The header of a `put` whose body has this many bytes, more than the limit. It follows, too.
+    TooBig(u32),
+    /// A command with malformed arguments that is counted nevertheless, because the original counts
+    /// it before it finds the error.
+    Malformed,
     Use(&'a str),
     /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
     Reserve(Option<u32>),
@@ -55,13 +60,14 @@ pub enum Command<'a> {
         limit: u32,
     },
     /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. Reserved
-    /// jobs stay.
+    /// jobs stay, so that state is none of these.
     DeleteTube {
         name: &'a str,
-        state: Option<IdleState>,
+        state: Option<JobState>,
         last_id: JobId,
     },
-    Drain(Drain),
+    /// Begins to drain or ends it, or only asks.
+    Drain(Option<bool>),
     /// Reports figures that only the daemon has, about itself or about a tube.
     Metrics(Option<&'a str>),
     Quit,
@@ -96,36 +102,6 @@ impl JobState {
     }
 }
 
-/// The state of a job that no client has reserved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol's own names")]
-pub enum IdleState {
-    Ready,
-    Delayed,
-    Buried,
-}
-
-impl IdleState {
-    /// Reads its name.
-    pub(super) fn read(word: &[u8]) -> Option<Self> {
-        match JobState::read(word)? {
-            JobState::Ready => Some(Self::Ready),
-            JobState::Delayed => Some(Self::Delayed),
-            JobState::Buried => Some(Self::Buried),
-            JobState::Reserved => None,
-        }
-    }
-}
-
-/// The argument of `drain`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol's own words")]
-pub enum Drain {
-    On,
-    Off,
-    Status,
-}
-
 /// The fields of a `put` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutHeader {
@@ -137,42 +113,4 @@ pub struct PutHeader {
     pub ttr: u32,
     /// Bytes of the body, without its CR LF; at most the limit given to [`parse`](super::parse()).
     pub size: u32,
-}
-
-/// The commands that `stats` counts, in the order of its `cmd-` lines, followed by one that
-/// `metrics` counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the protocol's own names")]
-pub enum Verb {
-    Put,
-    Peek,
-    PeekReady,
-    PeekDelayed,
-    PeekBuried,
-    Reserve,
-    ReserveWithTimeout,
-    Delete,
-    Release,
-    Use,
-    Watch,
-    Ignore,
-    Bury,
-    Kick,
-    Touch,
-    Stats,
-    StatsJob,
-    StatsTube,
-    ListTubes,
-    ListTubeUsed,
-    ListTubesWatched,
-    PauseTube,
-    ReserveWithAbort,
-}
-
-impl Verb {
-    /// The number of verbs.
-    pub const COUNT: usize = Self::ReserveWithAbort as usize + 1;
-
-    /// The number of verbs that `stats` counts, which come first. Clients know its keys.
-    pub const COUNT_IN_STATS: usize = Self::PauseTube as usize + 1;
 }

@@ -10,10 +10,10 @@ mod reply;
 mod stats_yaml;
 
 pub use self::{
-    command::{Command, Drain, IdleState, JobId, JobState, LISTED_JOBS_MAX, PutHeader, Verb},
+    command::{Command, JobId, JobState, LISTED_JOBS_MAX, PutHeader},
     http::is_http_request,
-    parse::{ParseError, parse, tube_name},
-    reply::{ErrorReply, List, Reply},
+    parse::{COMMAND_COUNT, command_names, parse, place, tube_name},
+    reply::{List, Reply},
     stats_yaml::{Document, Seconds},
 };
 

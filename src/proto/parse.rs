@@ -6,55 +6,35 @@
 //! commands that the original does not know). If it takes none, any byte after its name makes the
 //! line malformed.
 
-use std::{error::Error, fmt};
-
 use super::{
-    Command, Drain, IdleState, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Verb,
-    command::LISTED_JOBS,
+    Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,
 };
 
-/// Why a line is not a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ParseError {
-    /// The line begins with no known command.
-    UnknownCommand,
-    /// The command is known, but its arguments are malformed. If there is a verb, `stats` counts
-    /// the command nevertheless, because the original counts it before it finds the error.
-    BadFormat(Option<Verb>),
-    /// A `put` of this many bytes, more than the limit. The body and its CR LF still follow.
-    JobTooBig(u32),
-}
+const BAD_FORMAT: Reply<'static> = Reply::BAD_FORMAT;
 
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::UnknownCommand => "unknown command",
-            Self::BadFormat(_) => "malformed arguments",
-            Self::JobTooBig(_) => "the job is too big",
-        })
-    }
-}
-
-impl Error for ParseError {}
-
-const BAD_FORMAT: ParseError = ParseError::BadFormat(None);
-
-type Parsed<'a> = Result<Command<'a>, ParseError>;
+/// A command, or the error reply to its line.
+type Parsed<'a> = Result<Command<'a>, Reply<'static>>;
 
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
-/// Also returns the verb that is counted, if one is.
-pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, Option<Verb>), ParseError> {
+/// Also returns the place of the command among all: see [`place`]. Fails with the error reply.
+pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
     // The order matters if one prefix begins with another.
-    let parsed = COMMANDS.iter().find_map(|&(prefix, verb, read)| {
-        let rest = line.strip_prefix(prefix.as_bytes())?;
-        Some(read(Arguments { rest, job_size_limit }).map(|command| (command, verb)))
+    let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
+        let mut arguments =
+            Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
+        let command = read(&mut arguments);
+        let is_read = arguments.rest.is_empty();
+        Some(command.and_then(|it| if is_read { Ok((it, place)) } else { Err(BAD_FORMAT) }))
     });
     match parsed {
-        // It has no such byte, because each of its bytes has been read.
-        Some(Ok(parsed)) => Ok(parsed),
-        _ if has_stray_byte(line) => Err(BAD_FORMAT),
-        Some(error) => error,
-        None => Err(ParseError::UnknownCommand),
+        // Of other commands each byte has been read.
+        None | Some(Err(_) | Ok((Command::TooBig(_) | Command::Malformed, _)))
+            if has_stray_byte(line) =>
+        {
+            Err(BAD_FORMAT)
+        }
+        Some(parsed) => parsed,
+        None => Err(Reply::UNKNOWN_COMMAND),
     }
 }
 
@@ -64,74 +44,71 @@ fn has_stray_byte(line: &[u8]) -> bool {
     line.contains(&0) || line.contains(&b'\r')
 }
 
-type Read = for<'a> fn(Arguments<'a>) -> Parsed<'a>;
+type Read = for<'a> fn(&mut Arguments<'a>) -> Parsed<'a>;
 
-/// Each command: the prefix of its line, and the verb that `stats` or `metrics` counts.
-/// `reserve-job`, `kick-job` and `quit` are not counted, as in the original; nor are commands that
-/// the original does not know, because they would add keys.
-const COMMANDS: &[(&str, Option<Verb>, Read)] = &[
-    ("put ", Some(Verb::Put), put),
-    ("reserve-with-timeout ", Some(Verb::ReserveWithTimeout), reserve_with_timeout),
-    ("reserve-with-abort", Some(Verb::ReserveWithAbort), |a| a.nothing(Command::ReserveWithAbort)),
-    ("reserve-job ", None, |a| a.only_id().map(Command::ReserveJob)),
-    ("reserve", Some(Verb::Reserve), |a| a.nothing(Command::Reserve(None))),
-    ("delete ", Some(Verb::Delete), |a| a.only_id().map(Command::Delete)),
-    ("release ", Some(Verb::Release), release),
-    ("bury ", Some(Verb::Bury), bury),
-    ("touch ", Some(Verb::Touch), |a| a.only_id().map(Command::Touch)),
-    ("use ", Some(Verb::Use), |a| a.only_name().map(Command::Use)),
-    ("watch ", Some(Verb::Watch), |a| a.only_name().map(Command::Watch)),
-    ("ignore ", Some(Verb::Ignore), |a| a.only_name().map(Command::Ignore)),
-    ("peek ", Some(Verb::Peek), |a| a.only_id().map(Command::Peek)),
-    ("peek-ready", Some(Verb::PeekReady), |a| a.nothing(Command::PeekReady)),
-    ("peek-delayed", Some(Verb::PeekDelayed), |a| a.nothing(Command::PeekDelayed)),
-    ("peek-buried", Some(Verb::PeekBuried), |a| a.nothing(Command::PeekBuried)),
-    ("kick ", Some(Verb::Kick), kick),
-    ("kick-job ", None, |a| a.only_id().map(Command::KickJob)),
-    ("stats-job ", Some(Verb::StatsJob), |a| a.only_id().map(Command::StatsJob)),
-    ("stats-tube ", Some(Verb::StatsTube), |a| a.only_name().map(Command::StatsTube)),
-    ("stats", Some(Verb::Stats), |a| a.nothing(Command::Stats)),
-    ("list-tubes-watched", Some(Verb::ListTubesWatched), |a| a.nothing(Command::ListTubesWatched)),
-    ("list-tube-used", Some(Verb::ListTubeUsed), |a| a.nothing(Command::ListTubeUsed)),
-    ("list-tubes", Some(Verb::ListTubes), |a| a.nothing(Command::ListTubes)),
-    ("pause-tube", Some(Verb::PauseTube), pause_tube),
-    ("capabilities", None, |a| a.nothing(Command::Capabilities)),
-    ("list-jobs", None, list_jobs),
-    ("delete-tube", None, delete_tube),
-    ("drain", None, drain),
-    ("metrics", None, metrics),
+/// Each command: the prefix of its line, and the reader of its arguments.
+const COMMANDS: [(&str, Read); COMMAND_COUNT] = [
+    ("put ", put),
+    ("reserve-with-timeout ", reserve_with_timeout),
+    ("reserve-with-abort", |_| Ok(Command::ReserveWithAbort)),
+    ("reserve-job ", |a| a.u64().map(Command::ReserveJob)),
+    ("reserve", |_| Ok(Command::Reserve(None))),
+    ("delete ", |a| a.u64().map(Command::Delete)),
+    ("release ", |a| Ok(Command::Release { id: a.u64()?, pri: a.u32()?, delay: a.u32()? })),
+    ("bury ", |a| Ok(Command::Bury { id: a.u64()?, pri: a.u32()? })),
+    ("touch ", |a| a.u64().map(Command::Touch)),
+    ("use ", |a| a.name().map(Command::Use)),
+    ("watch ", |a| a.name().map(Command::Watch)),
+    ("ignore ", |a| a.name().map(Command::Ignore)),
+    ("peek ", |a| a.u64().map(Command::Peek)),
+    ("peek-ready", |_| Ok(Command::PeekReady)),
+    ("peek-delayed", |_| Ok(Command::PeekDelayed)),
+    ("peek-buried", |_| Ok(Command::PeekBuried)),
+    ("kick ", kick),
+    ("kick-job ", |a| a.u64().map(Command::KickJob)),
+    ("stats-job ", |a| a.u64().map(Command::StatsJob)),
+    ("stats-tube ", |a| a.name().map(Command::StatsTube)),
+    ("stats", |_| Ok(Command::Stats)),
+    ("list-tubes-watched", |_| Ok(Command::ListTubesWatched)),
+    ("list-tube-used", |_| Ok(Command::ListTubeUsed)),
+    ("list-tubes", |_| Ok(Command::ListTubes)),
+    ("pause-tube", pause_tube),
+    ("capabilities", |_| Ok(Command::Capabilities)),
+    ("list-jobs", list_jobs),
+    ("delete-tube", delete_tube),
+    ("drain", drain),
+    ("metrics", metrics),
     // This is a prefix, too: `quitting` quits.
-    ("quit", None, |a| a.ignore_rest(Command::Quit)),
+    ("quit", |a| a.ignore_rest(Command::Quit)),
 ];
 
-impl Verb {
-    /// The names in the protocol, in order. O(commands).
-    pub fn names() -> [&'static str; Self::COUNT] {
-        let mut names = [""; Self::COUNT];
-        for &(prefix, verb, _) in COMMANDS {
-            if let Some(verb) = verb {
-                names[verb as usize] = prefix.trim_end();
-            }
-        }
-        names
-    }
+/// The number of commands.
+pub const COMMAND_COUNT: usize = 31;
+
+/// The names of all commands.
+pub fn command_names() -> impl Iterator<Item = &'static str> {
+    COMMANDS.iter().map(|(prefix, _)| prefix.trim_end())
 }
 
-fn put(mut arguments: Arguments<'_>) -> Parsed<'_> {
-    let pri = arguments.u32()?;
-    let delay = arguments.u32()?;
-    let ttr = arguments.u32()?;
-    let size = arguments.u32()?;
+/// The place of a command among all. O(commands).
+pub fn place(name: &str) -> usize {
+    command_names().position(|it| it == name).expect("the name of a command")
+}
+
+fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
+    let (pri, delay) = (arguments.u32()?, arguments.u32()?);
+    let (ttr, size) = (arguments.u32()?, arguments.u32()?);
     if size > arguments.job_size_limit {
-        return Err(ParseError::JobTooBig(size));
+        arguments.rest = b"";
+        return Ok(Command::TooBig(size));
     }
+    let is_whole = std::mem::take(&mut arguments.rest).is_empty();
     let header = PutHeader { pri, delay, ttr, size };
-    arguments.end().map_err(|_| ParseError::BadFormat(Some(Verb::Put)))?;
-    Ok(Command::Put(header))
+    Ok(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
 /// Ignores text after the number, as every version of the original does.
-fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
+fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
         return Err(BAD_FORMAT);
@@ -139,45 +116,26 @@ fn reserve_with_timeout(mut arguments: Arguments<'_>) -> Parsed<'_> {
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
-fn release(mut arguments: Arguments<'_>) -> Parsed<'_> {
-    let id = arguments.u64()?;
-    let pri = arguments.u32()?;
-    let delay = arguments.u32()?;
-    arguments.end()?;
-    Ok(Command::Release { id, pri, delay })
-}
-
-fn bury(mut arguments: Arguments<'_>) -> Parsed<'_> {
-    let id = arguments.u64()?;
-    let pri = arguments.u32()?;
-    arguments.end()?;
-    Ok(Command::Bury { id, pri })
-}
-
 /// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
 /// White space and a sign may precede it, anything may follow it, and `-1` kicks all jobs.
-fn kick(arguments: Arguments<'_>) -> Parsed<'_> {
+fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
-    if has_stray_byte(rest) {
-        return Err(BAD_FORMAT);
-    }
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
     let rest = &rest[blank..];
     let negative = rest.starts_with(b"-");
-    let rest = rest.strip_prefix(b"-").or(rest.strip_prefix(b"+")).unwrap_or(rest);
-    let mut arguments = Arguments { rest, ..arguments };
-    if !rest.first().is_some_and(u8::is_ascii_digit) {
+    arguments.rest = rest.strip_prefix(b"-").or(rest.strip_prefix(b"+")).unwrap_or(rest);
+    if !arguments.rest.first().is_some_and(u8::is_ascii_digit) {
         return Err(BAD_FORMAT);
     }
     let number = arguments.u64()?;
     let number = if negative { number.wrapping_neg() } else { number };
     let bound = u32::try_from(number & u64::from(u32::MAX)).expect("masked to 32 bits");
-    Ok(Command::Kick(bound))
+    arguments.ignore_rest(Command::Kick(bound))
 }
 
 /// The prefix has no space at its end, so the line need not have one. The original counts the
 /// command before it checks the whole name.
-fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
+fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
     let (name, rest) = arguments.rest.split_at(end);
@@ -186,46 +144,39 @@ fn pause_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
     }
     arguments.rest = rest;
     let delay = arguments.u32()?;
-    arguments.end()?;
-    let name = tube_name(name).ok_or(ParseError::BadFormat(Some(Verb::PauseTube)))?;
-    Ok(Command::PauseTube { name, delay })
+    Ok(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
 /// A limit above [`LISTED_JOBS_MAX`] is accepted, so that a client can ask for all jobs.
-fn list_jobs(mut arguments: Arguments<'_>) -> Parsed<'_> {
+fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read).ok_or(BAD_FORMAT)?;
     let limit = if arguments.rest.is_empty() { LISTED_JOBS } else { arguments.u32()? };
-    arguments.end()?;
     Ok(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
 }
 
-fn delete_tube(mut arguments: Arguments<'_>) -> Parsed<'_> {
+fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
-    let state = match arguments.word() {
-        None => None,
-        Some(word) => Some(IdleState::read(word).ok_or(BAD_FORMAT)?),
-    };
+    let state = arguments.word().map(|word| JobState::read(word).ok_or(BAD_FORMAT)).transpose()?;
+    if state == Some(JobState::Reserved) {
+        return Err(BAD_FORMAT);
+    }
     let last_id = if arguments.rest.is_empty() { u64::MAX } else { arguments.u64()? };
-    arguments.end()?;
     Ok(Command::DeleteTube { name, state, last_id })
 }
 
-fn drain(mut arguments: Arguments<'_>) -> Parsed<'_> {
-    let drain = match arguments.word() {
-        Some(b"on") => Drain::On,
-        Some(b"off") => Drain::Off,
-        Some(b"status") => Drain::Status,
-        _ => return Err(BAD_FORMAT),
-    };
-    arguments.end()?;
-    Ok(Command::Drain(drain))
+fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
+    match arguments.word() {
+        Some(b"on") => Ok(Command::Drain(Some(true))),
+        Some(b"off") => Ok(Command::Drain(Some(false))),
+        Some(b"status") => Ok(Command::Drain(None)),
+        _ => Err(BAD_FORMAT),
+    }
 }
 
-fn metrics(mut arguments: Arguments<'_>) -> Parsed<'_> {
-    let tube = if arguments.rest.is_empty() { None } else { Some(arguments.name_behind_spaces()?) };
-    arguments.end()?;
-    Ok(Command::Metrics(tube))
+fn metrics<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
+    let is_of_tube = !arguments.rest.is_empty();
+    Ok(Command::Metrics(is_of_tube.then(|| arguments.name_behind_spaces()).transpose()?))
 }
 
 /// The rest of a line after a command's prefix.
@@ -236,25 +187,17 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    fn nothing(self, command: Command<'a>) -> Parsed<'a> {
-        self.end().map(|()| command)
+    fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
+        let rest = std::mem::take(&mut self.rest);
+        if has_stray_byte(rest) { Err(BAD_FORMAT) } else { Ok(command) }
     }
 
-    fn ignore_rest(self, command: Command<'a>) -> Parsed<'a> {
-        if has_stray_byte(self.rest) { Err(BAD_FORMAT) } else { Ok(command) }
+    /// Reads all of the rest as a name. Unlike a number, it may not be preceded by further spaces.
+    fn name(&mut self) -> Result<&'a str, Reply<'static>> {
+        tube_name(std::mem::take(&mut self.rest)).ok_or(BAD_FORMAT)
     }
 
-    fn only_id(mut self) -> Result<u64, ParseError> {
-        let id = self.u64()?;
-        self.end().map(|()| id)
-    }
-
-    /// Unlike a number, a name may not be preceded by further spaces.
-    fn only_name(self) -> Result<&'a str, ParseError> {
-        tube_name(self.rest).ok_or(BAD_FORMAT)
-    }
-
-    fn name_behind_spaces(&mut self) -> Result<&'a str, ParseError> {
+    fn name_behind_spaces(&mut self) -> Result<&'a str, Reply<'static>> {
         self.word().and_then(tube_name).ok_or(BAD_FORMAT)
     }
 
@@ -271,12 +214,12 @@ impl<'a> Arguments<'a> {
         Some(word)
     }
 
-    fn u32(&mut self) -> Result<u32, ParseError> {
+    fn u32(&mut self) -> Result<u32, Reply<'static>> {
         u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
     }
 
     /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays.
-    fn u64(&mut self) -> Result<u64, ParseError> {
+    fn u64(&mut self) -> Result<u64, Reply<'static>> {
         self.skip_spaces();
         let mut number = 0u64;
         let mut digits = 0;
@@ -295,10 +238,6 @@ impl<'a> Arguments<'a> {
     fn skip_spaces(&mut self) {
         let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
         self.rest = &self.rest[spaces..];
-    }
-
-    fn end(&self) -> Result<(), ParseError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(BAD_FORMAT) }
     }
 }
 

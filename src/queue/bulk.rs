@@ -41,7 +41,7 @@ pub struct ListReserved {
 /// Listing reserved jobs.
 impl Queue {
     /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube is
-    /// kept until [`Queue::end_list_reserved`].
+    /// kept until [`Queue::unpin`].
     pub fn begin_list_reserved(
         &mut self,
         tube: Key<Tube>,
@@ -87,64 +87,44 @@ impl Queue {
     fn still_reserved(&self, found: &BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
         let mut found: Vec<_> = found.iter().copied().collect();
         found.retain(|&(due, job)| {
-            let is_same = self.jobs.arena.get(job).is_some_and(|it| it.record.id == due.id());
-            is_same && self.deadline(job) == Some(due.at())
+            let is_same = self.jobs.arena.get(job).is_some_and(|it| it.record.id == due.id);
+            is_same && self.deadline(job) == Some(due.at)
         });
         found.sort_unstable();
         // A job that changed places among its client's deadlines may have been found twice.
         found.dedup();
         found.into_iter().map(|(_, job)| job).collect()
     }
-
-    /// Ends a `list-jobs` of reserved jobs, and no longer keeps its tube.
-    pub fn end_list_reserved(&mut self, list: &ListReserved, budget: &mut MemoryBudget) {
-        budget.on_resize(list.first.capacity() * size_of::<(DueKey, Key<Job>)>(), 0);
-        self.unpin(list.tube);
-    }
 }
 
 /// A `delete-tube` in progress. It deletes the jobs that were put before it began, one at a time. A
 /// job that has left these states before its turn comes stays.
 ///
-/// Entries of a heap change places while other clients put and reserve. So it takes some jobs at a
-/// time, and searches again until it has gone through a whole heap without finding any.
+/// It visits the jobs of all tubes, because only in the arena do jobs keep their places while other
+/// clients put and reserve.
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
-    /// The state whose jobs are being deleted. `None` at the end.
-    from: Option<State>,
-    /// Whether the other states follow.
-    takes_all: bool,
+    /// The state whose jobs are deleted; `None` for all but reserved ones.
+    state: Option<State>,
     /// Jobs from this id on stay.
     end_id: u64,
-    /// The next position in the heap to look at.
-    position: usize,
-    /// The number of entries looked at since a job was last found.
-    seen: usize,
-    /// Jobs that were found, and may have changed since. At most [`FOUND_MAX`].
-    found: Vec<Key<Job>>,
+    /// The index of the job to visit next.
+    next: usize,
     /// The number of jobs deleted so far.
     pub deleted: u64,
 }
 
-/// The most jobs that a `delete-tube` collects at a time.
-const FOUND_MAX: usize = 256;
-
-/// The most entries of a heap that one step looks at: half a millisecond. In a larger heap, a job
-/// may change places each time, and so escape.
-const SEEN_PER_STEP_MAX: usize = 1 << 18;
-
-/// The most buried jobs that one step looks at, from the first. A job escapes if it comes after
-/// this many jobs with ids above the last one to be deleted.
-const BURIED_SEEN_MAX: usize = 1 << 14;
+/// Visiting this many jobs takes no longer than deleting one.
+const VISITED_PER_STEP: usize = 64;
 
 /// One step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteStep {
     /// This job is to be deleted.
     Job(Key<Job>),
-    /// This many entries were looked at.
-    Seen(usize),
+    /// There may be further jobs.
+    More,
     /// All have been deleted.
     End,
 }
@@ -152,79 +132,37 @@ pub enum DeleteStep {
 /// Deleting.
 impl Queue {
     /// Begins a `delete-tube`: of one state, or of all but reserved jobs, up to the id `last_id`.
-    /// The tube is kept until [`Queue::end_delete_tube`].
+    /// The tube is kept until [`Queue::unpin`].
     pub fn begin_delete_tube(
         &mut self,
-        need: Need,
         tube: Key<Tube>,
         state: Option<State>,
         last_id: u64,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<DeleteTube> {
-        let mut found = Vec::new();
-        budget.grow_vec(need, &mut found, FOUND_MAX)?;
+    ) -> DeleteTube {
         self.tubes.arena[tube].pins += 1;
-        Ok(DeleteTube {
-            tube,
-            from: Some(state.unwrap_or(State::Ready)),
-            takes_all: state.is_none(),
-            end_id: self.next_id.min(last_id.saturating_add(1)),
-            position: 0,
-            seen: 0,
-            found,
-            deleted: 0,
-        })
+        let end_id = self.next_id.min(last_id.saturating_add(1));
+        DeleteTube { tube, state, end_id, next: 0, deleted: 0 }
     }
 
     /// Takes a step, and returns the next job, which the caller must delete by [`Queue::delete`].
-    /// O(1) if it returns a job, or else O(entries looked at).
+    /// O(1).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
-        let Some(from) = delete.from else { return DeleteStep::End };
-        let end_id = delete.end_id;
-        let is_meant = |job: &Key<Job>| {
-            self.jobs.arena.get(*job).is_some_and(|it| {
-                it.tube == delete.tube && it.record.state == from && it.record.id < end_id
-            })
+        let is_meant = |it: &Job| {
+            let is_idle = it.reserver().is_none();
+            it.tube == delete.tube
+                && it.record.id < delete.end_id
+                && delete.state.map_or(is_idle, |state| it.record.state == state)
         };
+        let slots = self.jobs.arena.slots();
+        let end = slots.min(delete.next + VISITED_PER_STEP);
         let Tube { ready, delayed, buried, .. } = &self.tubes.arena[delete.tube];
-        if let Some(job) = delete.found.pop() {
-            if !is_meant(&job) {
-                return DeleteStep::Seen(1);
-            }
-            delete.deleted += 1;
-            return DeleteStep::Job(job);
+        if delete.next >= end || ready.is_empty() && delayed.is_empty() && buried.is_empty() {
+            return DeleteStep::End;
         }
-        let (start, most, found) = (delete.position, SEEN_PER_STEP_MAX, &mut delete.found);
-        let (length, position) = match from {
-            State::Ready => (ready.len(), ready.find(start, most, found, |it| it.id() < end_id)),
-            State::Delayed => {
-                (delayed.len(), delayed.find(start, most, found, |it| it.id() < end_id))
-            }
-            State::Buried | State::Reserved(_) => {
-                let first = buried.iter(&self.jobs.arena).take(BURIED_SEEN_MAX);
-                found.extend(first.filter(is_meant).take(FOUND_MAX));
-                (0, 0)
-            }
-        };
-        let seen = position.saturating_sub(start);
-        delete.seen = if found.is_empty() { delete.seen + seen } else { 0 };
-        // After the last entry, or if the heap has shrunk, the search starts again from the
-        // beginning.
-        delete.position = if position < length { position } else { 0 };
-        if delete.found.is_empty() && delete.seen >= length {
-            (delete.position, delete.seen) = (0, 0);
-            delete.from = match from {
-                State::Ready if delete.takes_all => Some(State::Delayed),
-                State::Delayed if delete.takes_all => Some(State::Buried),
-                _ => None,
-            };
-        }
-        DeleteStep::Seen(seen)
-    }
-
-    /// Ends a `delete-tube`, and no longer keeps its tube.
-    pub fn end_delete_tube(&mut self, delete: &DeleteTube, budget: &mut MemoryBudget) {
-        budget.on_resize(delete.found.capacity() * size_of::<Key<Job>>(), 0);
-        self.unpin(delete.tube);
+        let mut keys = (delete.next..end).map(Key::from_index);
+        let found = keys.find(|&key| self.jobs.arena.get(key).is_some_and(is_meant));
+        delete.next = found.map_or(end, |key: Key<Job>| key.index() + 1);
+        delete.deleted += u64::from(found.is_some());
+        found.map_or(DeleteStep::More, DeleteStep::Job)
     }
 }

@@ -95,14 +95,14 @@ impl Client {
 
     /// Whether one of its reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
     pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
-        self.deadlines.peek().is_some_and(|(due, _)| due.at() - SAFETY_MARGIN <= now)
+        self.deadlines.peek().is_some_and(|(due, _)| due.at - SAFETY_MARGIN <= now)
     }
 
     /// When the client's timer is due: at its first deadline or at the end of its wait. While it
     /// waits, its timer is due [`SAFETY_MARGIN`] before the deadline, because the client must be
     /// warned.
     pub(super) fn due_at(&self) -> Option<Time> {
-        let job = self.deadlines.peek().map(|(due, _)| due.at());
+        let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {
             None => job,
             Some(Wait { until, .. }) => {

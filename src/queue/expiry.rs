@@ -48,6 +48,6 @@ impl Queue {
         let (due, job) = self.clients[client].deadlines.peek().expect("its timer has a deadline");
         increment(&mut self.jobs.arena[job].record.history.timeouts);
         self.counts.timeouts += 1;
-        Expired::Lost(job, due.at())
+        Expired::Lost(job, due.at)
     }
 }

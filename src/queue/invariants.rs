@@ -78,6 +78,6 @@ impl Queue {
             "a ready job and a waiting client rest side by side in {}",
             tube.name()
         );
-        assert!(!self.tubes.is_idle(key), "{} is idle and still there", tube.name());
+        assert!(!tube.is_idle(), "{} is idle and still there", tube.name());
     }
 }

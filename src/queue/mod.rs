@@ -301,7 +301,7 @@ impl Queue {
         let Job { record, position, .. } = &self.jobs.arena[job];
         match record.state {
             State::Reserved(client) => {
-                self.clients[client].deadlines.at(*position as usize).map(|(due, _)| due.at())
+                self.clients[client].deadlines.at(*position as usize).map(|(due, _)| due.at)
             }
             State::Delayed => Some(record.state_at),
             State::Ready | State::Buried => None,
@@ -346,22 +346,16 @@ impl Queue {
 
     /// The number of tubes.
     pub fn tubes(&self) -> usize {
-        self.tubes.len()
+        self.tubes.order.len()
     }
 
-    /// Total bytes of the names of all tubes.
-    pub fn tube_name_bytes(&self) -> usize {
-        self.tubes.name_bytes()
-    }
-
-    /// The names of all tubes, in the order of `list-tubes`.
-    pub fn tube_names(&self) -> impl Iterator<Item = &str> {
-        self.tubes.iter().map(|tube| self.tubes.arena[tube].name())
-    }
-
-    /// The names of the tubes the client watches, in the order of `list-tubes-watched`.
-    pub fn watched_names(&self, client: Key<Client>) -> impl Iterator<Item = &str> {
-        self.clients[client].watching.iter().map(|&(tube, _)| self.tubes.arena[tube].name())
+    /// The names of all tubes, in the order of `list-tubes`; or of those that a client watches, in
+    /// the order of `list-tubes-watched`.
+    pub fn tube_names(&self, of: Option<Key<Client>>) -> impl Iterator<Item = &str> {
+        let watching = of.map(|client| self.clients[client].watching.iter().map(|&(tube, _)| tube));
+        let all = of.is_none().then(|| self.tubes.order.iter().copied());
+        let tubes = watching.into_iter().flatten().chain(all.into_iter().flatten());
+        tubes.map(|tube| self.tubes.arena[tube].name())
     }
 
     /// The name of the tube the client uses.

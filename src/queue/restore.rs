@@ -81,8 +81,8 @@ impl Queue {
     /// Sorts the buried jobs of every tube by the time of the bury. It allocates nothing. O(jobs),
     /// if they are mostly in that order.
     pub fn sort_buried(&mut self) {
-        for index in 0..self.tubes.len() {
-            let tube = self.tubes.at(index);
+        for index in 0..self.tubes.order.len() {
+            let tube = self.tubes.order[index];
             let buried = &mut self.tubes.arena[tube].buried;
             buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
         }
@@ -97,8 +97,8 @@ impl Queue {
     /// `now`, so that ticks hand out its jobs in slices. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
-        for index in 0..self.tubes.len() {
-            let key = self.tubes.at(index);
+        for index in 0..self.tubes.order.len() {
+            let key = self.tubes.order[index];
             let tube = &self.tubes.arena[key];
             if !tube.ready.is_empty() && !tube.waiters.is_empty() && tube.pause.is_none() {
                 self.set_pause(key, Some(Pause { seconds: 0, until: now }));

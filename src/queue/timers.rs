@@ -77,7 +77,7 @@ impl Timers {
     /// The earliest timer of this kind, if it is due at `now`.
     pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Due> {
         let (at, due) = match timer {
-            Timer::Delays => self.delays.peek().map(|(due, tube)| (due.at(), Due::Delay(tube)))?,
+            Timer::Delays => self.delays.peek().map(|(due, tube)| (due.at, Due::Delay(tube)))?,
             Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Due::Pause(tube)))?,
             Timer::Clients => {
                 self.clients.peek().map(|((at, _), client)| (at, Due::Client(client)))?
@@ -88,7 +88,7 @@ impl Timers {
 
     /// The earliest instant of the three heaps.
     pub(super) fn next(&self) -> Option<Time> {
-        let delay = self.delays.peek().map(|(due, _)| due.at());
+        let delay = self.delays.peek().map(|(due, _)| due.at);
         let pause = self.pauses.peek().map(|((at, _), _)| at);
         let client = self.clients.peek().map(|((at, _), _)| at);
         [delay, pause, client].into_iter().flatten().min()

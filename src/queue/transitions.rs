@@ -131,17 +131,17 @@ impl Queue {
     }
 
     /// Removes one pin from a tube.
-    pub(super) fn unpin(&mut self, tube: Key<Tube>) {
+    pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);
     }
 
     /// Removes a tube that has no jobs, users, watchers or pins any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
-        if self.tubes.is_idle(tube) {
+        if self.tubes.arena[tube].is_idle() {
             self.set_pause(tube, None);
             self.tubes.remove(tube);
-            self.timers.set_tube_capacity(self.tubes.len());
+            self.timers.set_tube_capacity(self.tubes.order.len());
         }
     }
 }

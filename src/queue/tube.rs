@@ -3,9 +3,14 @@
 //! A tube exists while it has jobs, users, watchers or long commands in progress; `default` always
 //! exists.
 
+use std::{
+    collections::BTreeSet,
+    hash::{BuildHasher, RandomState},
+};
+
 use crate::{
     clock::Time,
-    collections::{Arena, Entry, Heap, Key, List, NameTable, Named},
+    collections::{Arena, Heap, Key, List},
     memory::{self, MemoryBudget, Need},
     queue::{
         client::Watch,
@@ -24,10 +29,10 @@ pub struct Pause {
 }
 
 /// One tube.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
-    entry: Entry<Tube>,
+    name: Box<str>,
     /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
@@ -66,19 +71,10 @@ pub struct Tube {
     order_index: usize,
 }
 
-impl Named for Tube {
-    fn entry(&self) -> &Entry<Self> {
-        &self.entry
-    }
-    fn entry_mut(&mut self) -> &mut Entry<Self> {
-        &mut self.entry
-    }
-}
-
 impl Tube {
     /// Its name, 1 to 200 bytes.
     pub fn name(&self) -> &str {
-        self.entry.name()
+        &self.name
     }
 
     /// The number of jobs in any state.
@@ -140,20 +136,25 @@ impl Tube {
         self.buried.len()
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether it has no jobs, users, watchers or pins.
+    pub(super) fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
 }
+
+/// Bytes of a name's place in `Tubes::names`, with the overhead of a tree and of the allocator.
+const NAME_PLACE_BYTES: usize = 96;
 
 /// All tubes, by key, by name, and in the order `list-tubes` shows.
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
-    names: NameTable<Tube>,
+    /// By the hash of their names. A hash table would stop the daemon for tens of milliseconds when
+    /// it doubles at a hundred thousand names. Clients choose the names, so the hash is keyed.
+    names: BTreeSet<(u64, Key<Tube>)>,
+    hasher: RandomState,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
-    order: Vec<Key<Tube>>,
-    /// Total bytes of all names.
-    name_bytes: usize,
+    pub(super) order: Vec<Key<Tube>>,
     /// By index of the key: the sort key of the best ready job, in one array for a fast search.
     best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then no search is needed.
@@ -162,7 +163,9 @@ pub(super) struct Tubes {
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.names.find(&self.arena, name)
+        let hash = self.hasher.hash_one(name);
+        let same = self.names.range((hash, Key::from_index(0))..).take_while(|it| it.0 == hash);
+        same.map(|&(_, tube)| tube).find(|&tube| *self.arena[tube].name == *name)
     }
 
     /// Ensures memory for a tube of this name. O(1), unless a list must be reallocated.
@@ -172,7 +175,7 @@ impl Tubes {
         budget: &mut MemoryBudget,
     ) -> memory::Result {
         self.arena.ensure_memory(Need::Storage, budget)?;
-        self.names.ensure_memory(name, budget)?;
+        budget.take(Need::Storage, name.len() + NAME_PLACE_BYTES)?;
         let (tubes, best_ready) = (self.order.len() + 1, self.best_ready.len() + 1);
         budget.grow_vec(Need::Storage, &mut self.order, tubes)?;
         budget.grow_vec(Need::Storage, &mut self.best_ready, best_ready)
@@ -181,39 +184,16 @@ impl Tubes {
     /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let tube = self.arena.insert(Tube {
-            entry: self.names.entry(name),
-            ready: Heap::default(),
-            delayed: Heap::default(),
-            buried: List::default(),
-            waiters: Heap::default(),
-            pause: None,
-            jobs: 0,
-            users: 0,
-            watchers: 0,
-            pins: 0,
-            urgent: 0,
-            reserved: 0,
-            total_jobs: 0,
-            deletes: 0,
-            pauses: 0,
-            buried_for_losses: 0,
-            times: None,
-            delay_timer: None,
-            pause_timer: None,
+            name: name.into(),
             order_index: self.order.len(),
+            ..Tube::default()
         });
         if self.best_ready.len() <= tube.index() {
             self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
-        self.names.insert(&mut self.arena, tube);
+        self.names.insert((self.hasher.hash_one(name), tube));
         self.order.push(tube);
-        self.name_bytes += name.len();
         tube
-    }
-
-    /// Whether the tube has no jobs, users, watchers or pins.
-    pub(super) fn is_idle(&self, tube: Key<Tube>) -> bool {
-        self.arena[tube].is_idle()
     }
 
     /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if it has none or is paused.
@@ -238,32 +218,13 @@ impl Tubes {
 
     /// Removes an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
-        self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
+        self.names.remove(&(self.hasher.hash_one(&*tube.name), key));
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
         self.order.swap_remove(tube.order_index);
-        self.name_bytes -= tube.name().len();
         if let Some(&moved) = self.order.get(tube.order_index) {
             self.arena[moved].order_index = tube.order_index;
         }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    /// Total bytes of all names.
-    pub(super) fn name_bytes(&self) -> usize {
-        self.name_bytes
-    }
-
-    /// The tube at this index of the order of `list-tubes`.
-    pub(super) fn at(&self, order_index: usize) -> Key<Tube> {
-        self.order[order_index]
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = Key<Tube>> {
-        self.order.iter().copied()
     }
 
     /// Panics if the indexes disagree.
@@ -277,8 +238,6 @@ impl Tubes {
             let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
             assert_eq!(self.best_ready(key), best.unwrap_or(ReadyKey::NONE));
         }
-        let names = self.order.iter().map(|&key| self.arena[key].name().len());
-        assert_eq!(self.name_bytes, names.sum::<usize>());
         let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
         assert_eq!(self.with_ready_job, with_ready_job);
     }

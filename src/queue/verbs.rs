@@ -50,7 +50,7 @@ impl Queue {
 
     pub(super) fn make_tube(&mut self, name: &str) -> Key<Tube> {
         let tube = self.tubes.make(name);
-        self.timers.set_tube_capacity(self.tubes.len());
+        self.timers.set_tube_capacity(self.tubes.order.len());
         tube
     }
 
@@ -325,7 +325,7 @@ impl Queue {
     }
 
     /// Begins a `kick` of up to `bound` jobs: buried jobs if there are any, otherwise delayed ones,
-    /// and no more than there are now. The tube is kept until [`Queue::end_kick`].
+    /// and no more than there are now. The tube is kept until [`Queue::unpin`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;
@@ -349,11 +349,6 @@ impl Queue {
         kick.moved += 1;
         self.kick_job(job, now)?;
         Some(job)
-    }
-
-    /// Ends a kick, and no longer keeps its tube.
-    pub fn end_kick(&mut self, kick: Kick) {
-        self.unpin(kick.tube);
     }
 
     /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may call

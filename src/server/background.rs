@@ -3,20 +3,17 @@
 
 use std::collections::VecDeque;
 
-use super::{DISCONNECT_STEPS_PER_CLIENT, JOBS_PER_SLICE, Server};
+use super::{JOBS_PER_SLICE, Server};
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    proto::{ErrorReply, Reply},
+    proto::Reply,
     queue::{DeleteStep, DeleteTube, Expired, Job, Kick, ListReserved, Timer, Tube},
     wal::{Change, Unavailable, Wal},
 };
 
-/// Looking at this many entries of a heap takes no longer than deleting a job.
-const ENTRIES_PER_STEP: usize = 256;
-
-/// Looking at this many reserved jobs, scattered in memory, takes no longer than that either.
+/// Looking at this many reserved jobs, scattered in memory, takes no longer than deleting one.
 const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.
@@ -27,6 +24,8 @@ const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 pub(super) struct LongCommand {
     /// The connection to answer. `None` if its client has disconnected; the command continues.
     pub(super) by: Option<Key<Conn>>,
+    /// Its tube, which is kept meanwhile.
+    pub(super) tube: Key<Tube>,
     pub(super) work: LongWork,
 }
 
@@ -39,36 +38,17 @@ pub(super) enum LongWork {
 }
 
 /// Work that is done in slices.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) long_commands: VecDeque<LongCommand>,
-    /// How many steps long commands may still take this turn.
-    pub(super) long_steps_left: u32,
+    /// How many steps long commands have taken in this turn.
+    pub(super) long_steps: u32,
     /// Closed connections that still hold jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many more jobs or tubes closed connections may return or leave this turn.
-    pub(super) disconnect_steps_left: u32,
+    /// How many jobs or tubes closed connections have returned or left in this turn.
+    pub(super) disconnect_steps: u32,
     /// Closed connections that hold no jobs and watch no tubes any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
-}
-
-impl Default for Slices {
-    fn default() -> Self {
-        Self {
-            long_commands: VecDeque::new(),
-            long_steps_left: JOBS_PER_SLICE,
-            disconnecting: VecDeque::new(),
-            disconnect_steps_left: JOBS_PER_SLICE,
-            reclaimable: Vec::new(),
-        }
-    }
-}
-
-impl Slices {
-    /// Whether no work is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.long_commands.is_empty() && self.disconnecting.is_empty()
-    }
 }
 
 impl Server {
@@ -101,10 +81,10 @@ impl Server {
                         }
                     }
                     Some(Expired::DeadlineSoon(client)) => {
-                        self.answer_waiting(client, Reply::DeadlineSoon);
+                        self.answer_waiting(client, Reply::DEADLINE_SOON);
                     }
                     Some(Expired::TimedOut(client)) => {
-                        self.answer_waiting(client, Reply::TimedOut);
+                        self.answer_waiting(client, Reply::TIMED_OUT);
                     }
                 }
             }
@@ -158,10 +138,10 @@ impl Server {
     /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,
     /// or queues it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
-        while self.slices.long_steps_left > 0 {
+        while self.slices.long_steps < JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
                 // Other commands would find no memory either.
-                self.slices.long_steps_left = 0;
+                self.slices.long_steps = JOBS_PER_SLICE;
                 break;
             }
             let step = match &mut long.work {
@@ -177,7 +157,7 @@ impl Server {
             if let Some(reply) = step {
                 return self.end_long(&long, reply);
             }
-            self.slices.long_steps_left -= 1;
+            self.slices.long_steps += 1;
         }
         if let Some(key) = long.by {
             self.conns[key].wait();
@@ -189,11 +169,11 @@ impl Server {
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
         let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
-            Err(Unavailable::Full) => return Some(Reply::KickedJobs(kick.moved)),
-            Err(Unavailable::Failed) => return Some(Reply::Error(ErrorReply::InternalError)),
+            Err(Unavailable::Full) => return Some(Reply::Number("KICKED", kick.moved.into())),
+            Err(Unavailable::Failed) => return Some(Reply::INTERNAL_ERROR),
         };
         let Some(job) = self.queue.kick_next(kick, now) else {
-            return Some(Reply::KickedJobs(kick.moved));
+            return Some(Reply::Number("KICKED", kick.moved.into()));
         };
         self.record_change(permit, job, now);
         self.hand_out(self.queue.job(job).tube, now);
@@ -204,15 +184,11 @@ impl Server {
     /// change.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
         let Ok(permit) = self.permit(Change::Delete, now) else {
-            return Some(Reply::Error(ErrorReply::InternalError));
+            return Some(Reply::INTERNAL_ERROR);
         };
         match self.queue.step_delete_tube(delete) {
-            DeleteStep::End => return Some(Reply::DeletedJobs(delete.deleted)),
-            DeleteStep::Seen(entries) => {
-                let steps = u32::try_from(entries / ENTRIES_PER_STEP).unwrap_or(u32::MAX);
-                self.slices.long_steps_left =
-                    self.slices.long_steps_left.saturating_sub(steps).max(1);
-            }
+            DeleteStep::End => return Some(Reply::Number("DELETED", delete.deleted)),
+            DeleteStep::More => {}
             DeleteStep::Job(job) => {
                 self.record_delete(permit, job);
                 self.bodies.remove(self.queue.delete(job, now));
@@ -237,15 +213,7 @@ impl Server {
 
     /// Ends a long command. Returns the connection to answer, which takes commands again.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
-        match long.work {
-            LongWork::Kick(kick) => self.queue.end_kick(kick),
-            LongWork::DeleteTube(ref delete) => {
-                self.queue.end_delete_tube(delete, self.bodies.budget_mut());
-            }
-            LongWork::ListReserved(ref list) => {
-                self.queue.end_list_reserved(list, self.bodies.budget_mut());
-            }
-        }
+        self.queue.unpin(long.tube);
         let key = long.by?;
         if self.conns[key].is_waiting() {
             self.conns[key].resume();
@@ -263,41 +231,26 @@ impl Server {
     }
 
     /// Returns the jobs of closed connections and leaves their tubes, while this turn's allowance
-    /// lasts.
+    /// lasts. They take turns, because some need fewer steps.
     pub(super) fn process_disconnects(&mut self, now: Time) {
-        while self.slices.disconnect_steps_left > 0 {
+        while self.slices.disconnect_steps < JOBS_PER_SLICE {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
-            // To leave a tube takes no memory, and frees some.
-            let holds_job = self.queue.client(key.paired()).first_reserved().is_some();
-            if holds_job && !self.may_step_or_defer(now) {
-                return self.slices.disconnecting.push_front(key);
-            }
-            if self.process_disconnect(key, now) {
-                self.slices.reclaimable.push(key);
-            } else {
-                // Others go first, because they may need fewer steps.
-                self.slices.disconnecting.push_back(key);
-            }
-        }
-    }
-
-    /// Takes a few steps for a closed connection. Returns whether it now holds and watches nothing.
-    fn process_disconnect(&mut self, key: Key<Conn>, now: Time) -> bool {
-        for _ in 0..DISCONNECT_STEPS_PER_CLIENT.min(self.slices.disconnect_steps_left) {
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
                 if !self.may_step_or_defer(now) {
-                    return false;
+                    return self.slices.disconnecting.push_front(key);
                 }
                 self.take_back(job, now, now);
             } else if client.watching() > 0 {
+                // This takes no memory, and frees some.
                 self.queue.unwatch_next(key.paired());
             } else {
-                return true;
+                self.slices.reclaimable.push(key);
+                continue;
             }
-            self.slices.disconnect_steps_left -= 1;
+            self.slices.disconnect_steps += 1;
+            self.slices.disconnecting.push_back(key);
         }
-        false
     }
 }
 

@@ -8,8 +8,7 @@ use crate::{
     clock::{Calendar, Time},
     collections::Key,
     conn::Conn,
-    memory::OutOfMemory,
-    proto::{ErrorReply, Reply},
+    proto::Reply,
     queue::Job,
     server::{Identity, Settings},
     wal::{self, Change, CommitOutcome, Jobs, Restored, Unavailable, Wal},
@@ -236,12 +235,11 @@ impl Server {
         key: Key<Conn>,
         size: usize,
         now: Time,
-    ) -> Result<Permit, ErrorReply> {
+    ) -> Result<Permit, Reply<'static>> {
         let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
         let tube = self.queue.client(key.paired()).using;
         let length = wal::full_length(self.queue.tube(tube).name(), size);
-        wal.ensure_memory_to_put(self.bodies.budget_mut())
-            .map_err(|OutOfMemory| ErrorReply::OutOfMemory)?;
+        wal.ensure_memory_to_put(self.bodies.budget_mut())?;
         permit(wal.permit(Change::Put(length), now)).map_err(error_reply)
     }
 
@@ -310,10 +308,10 @@ impl Server {
 }
 
 /// The error reply for a change that the binlog cannot take.
-pub(super) fn error_reply(error: Unavailable) -> ErrorReply {
+pub(super) fn error_reply(error: Unavailable) -> Reply<'static> {
     match error {
-        Unavailable::Full => ErrorReply::OutOfMemory,
-        Unavailable::Failed => ErrorReply::InternalError,
+        Unavailable::Full => Reply::OUT_OF_MEMORY,
+        Unavailable::Failed => Reply::INTERNAL_ERROR,
     }
 }
 

@@ -7,16 +7,16 @@ use ::log::trace;
 use super::{
     Server,
     background::{LongCommand, LongWork},
-    binlog, out_of_memory_reply,
+    binlog,
     stats::LISTED_JOB_MAX_BYTES,
 };
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::{Need, OutOfMemory},
-    proto::{self, Command, Drain, ErrorReply, IdleState, JobState, List, ParseError, Reply},
-    queue::{Job, State, Tube},
+    memory::Need,
+    proto::{self, Command, JobState, List, Reply},
+    queue::{Client, Job, State, Tube},
     wal::Change,
 };
 
@@ -24,53 +24,27 @@ use crate::{
 /// executed.
 type Answer = Result<(), Reply<'static>>;
 
-const NOT_FOUND: Reply<'static> = Reply::NotFound;
-const INTERNAL_ERROR: Reply<'static> = Reply::Error(ErrorReply::InternalError);
-
 /// How many long commands may begin even if memory is scarce.
 const FEW_LONG_COMMANDS: usize = 16;
 
 /// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// The error reply if there is no memory.
-fn no_memory(error: OutOfMemory) -> Reply<'static> {
-    Reply::Error(out_of_memory_reply(error))
-}
-
 impl Server {
     /// Executes one line. `rest`, the input after it, may begin with the body of a `put`.
     pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
-        match proto::parse(line, self.settings.job_size_limit) {
-            Ok((command, verb)) => {
-                if let Some(verb) = verb {
-                    self.figures.commands[verb as usize] += 1;
-                }
-                if let Err(reply) = self.execute(key, command, rest, now) {
-                    self.reply(key, reply);
-                }
+        let answer = match proto::parse(line, self.settings.job_size_limit) {
+            Ok((command, place)) => {
+                self.figures.commands[place] += 1;
+                self.execute(key, command, rest, now)
             }
-            Err(error) => self.reject(key, error),
-        }
-    }
-
-    fn reject(&mut self, key: Key<Conn>, error: ParseError) {
-        let reply = match error {
-            ParseError::UnknownCommand => ErrorReply::UnknownCommand,
-            ParseError::BadFormat(counted) => {
-                if let Some(verb) = counted {
-                    self.figures.commands[verb as usize] += 1;
-                }
-                ErrorReply::BadFormat
-            }
-            ParseError::JobTooBig(size) => {
-                self.figures.commands[proto::Verb::Put as usize] += 1;
-                return self.conns[key].skip_body(size, ErrorReply::JobTooBig);
-            }
+            Err(reply) => Err(reply),
         };
-        self.reply(key, Reply::Error(reply));
+        if let Err(reply) = answer {
+            self.reply(key, reply);
+        }
     }
 
     /// Executes a command. Fails with the error reply if the job or tube does not exist, the client
@@ -85,8 +59,10 @@ impl Server {
         let client = key.paired();
         match command {
             Command::Put(header) => self.put_header(key, header, rest, now),
+            Command::TooBig(size) => self.conns[key].skip_body(size, Reply::JOB_TOO_BIG),
+            Command::Malformed => return Err(Reply::BAD_FORMAT),
             Command::Use(name) => {
-                self.queue.use_tube(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
+                self.queue.use_tube(client, name, self.bodies.budget_mut())?;
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve(timeout) => return self.reserve(key, timeout, now),
@@ -97,50 +73,51 @@ impl Server {
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
             Command::Touch(id) => return self.touch(key, id, now),
             Command::Watch(name) => {
-                let count =
-                    self.queue.watch(client, name, self.bodies.budget_mut()).map_err(no_memory)?;
+                let count = self.queue.watch(client, name, self.bodies.budget_mut())?;
                 self.charge(count);
-                self.reply(key, Reply::Watching(count));
+                self.reply(key, Reply::Number("WATCHING", count as u64));
             }
             Command::Ignore(name) => {
                 self.charge(self.queue.client(client).watching());
                 let left = self.queue.ignore(client, name);
-                self.reply(key, left.map_or(Reply::NotIgnored, Reply::Watching));
+                self.reply(
+                    key,
+                    left.map_or(Reply::NOT_IGNORED, |count| {
+                        Reply::Number("WATCHING", count as u64)
+                    }),
+                );
             }
-            Command::Peek(id) => self.send_found(key, self.queue.find(id).ok_or(NOT_FOUND)?),
-            Command::PeekReady => {
-                self.send_found(key, self.queue.first_ready(self.used(key)).ok_or(NOT_FOUND)?);
-            }
+            Command::Peek(id) => return self.peek(key, self.queue.find(id)),
+            Command::PeekReady => return self.peek(key, self.queue.first_ready(self.used(key))),
             Command::PeekDelayed => {
-                self.send_found(key, self.queue.first_delayed(self.used(key)).ok_or(NOT_FOUND)?);
+                return self.peek(key, self.queue.first_delayed(self.used(key)));
             }
-            Command::PeekBuried => {
-                self.send_found(key, self.queue.first_buried(self.used(key)).ok_or(NOT_FOUND)?);
-            }
+            Command::PeekBuried => return self.peek(key, self.queue.first_buried(self.used(key))),
             Command::Kick(bound) => {
                 self.ensure_memory_for_long_command()?;
-                let kick = self.queue.begin_kick(self.used(key), bound);
-                self.advance_long(LongCommand { by: Some(key), work: LongWork::Kick(kick) }, now);
+                let tube = self.used(key);
+                let work = LongWork::Kick(self.queue.begin_kick(tube, bound));
+                self.advance_long(LongCommand { by: Some(key), tube, work }, now);
             }
             Command::KickJob(id) => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob(id) => {
-                let job = self.queue.find(id).ok_or(NOT_FOUND)?;
+                let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
                 self.show(key, id);
                 self.send_document(key, &self.stats_job(job, now));
             }
             Command::StatsTube(name) => {
-                let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+                let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
                 self.charge(self.queue.waiter_entries(tube));
                 self.send_document(key, &self.stats_tube(tube, now));
             }
-            Command::ListTubes => return self.list_tubes(key),
+            Command::ListTubes => return self.list_tubes(key, None),
             Command::ListTubeUsed => {
                 let reply = Reply::Using(self.queue.used_name(client));
                 self.conns[key].output.reply(reply, self.bodies.budget_mut());
                 self.mark_dirty(key);
             }
-            Command::ListTubesWatched => return self.list_tubes_watched(key),
+            Command::ListTubesWatched => return self.list_tubes(key, Some(client)),
             Command::PauseTube { name, delay } => return self.pause_tube(key, name, delay, now),
             Command::Capabilities => self.send_document(key, &self.capabilities()),
             Command::ListJobs { name, state, limit } => {
@@ -149,7 +126,11 @@ impl Server {
             Command::DeleteTube { name, state, last_id } => {
                 return self.delete_tube(key, name, state, last_id, now);
             }
-            Command::Drain(drain) => self.answer_drain(key, drain),
+            Command::Drain(drains) => {
+                self.is_draining = drains.unwrap_or(self.is_draining);
+                let reply = if self.is_draining { Reply::DRAINING } else { Reply::NOT_DRAINING };
+                self.reply(key, reply);
+            }
             Command::Metrics(tube) => return self.send_metrics(key, tube, now),
             Command::Quit => self.end_of_input(key),
         }
@@ -157,9 +138,9 @@ impl Server {
     }
 
     fn pause_tube(&mut self, key: Key<Conn>, name: &str, delay: u32, now: Time) -> Answer {
-        let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+        let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
         self.queue.pause(tube, delay, now);
-        self.reply(key, Reply::Paused);
+        self.reply(key, Reply::PAUSED);
         if delay == 0 {
             self.end_pause(tube, now);
         }
@@ -170,52 +151,40 @@ impl Server {
         &mut self,
         key: Key<Conn>,
         name: &str,
-        state: Option<IdleState>,
+        state: Option<JobState>,
         last_id: u64,
         now: Time,
     ) -> Answer {
-        let tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
-        let need = self.ensure_memory_for_long_command()?;
+        let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
+        self.ensure_memory_for_long_command()?;
         let state = state.map(|state| match state {
-            IdleState::Ready => State::Ready,
-            IdleState::Delayed => State::Delayed,
-            IdleState::Buried => State::Buried,
+            JobState::Ready => State::Ready,
+            JobState::Delayed => State::Delayed,
+            JobState::Buried | JobState::Reserved => State::Buried,
         });
-        let budget = self.bodies.budget_mut();
-        let delete = self.queue.begin_delete_tube(need, tube, state, last_id, budget);
-        let work = LongWork::DeleteTube(delete.map_err(no_memory)?);
-        self.advance_long(LongCommand { by: Some(key), work }, now);
+        let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
+        self.advance_long(LongCommand { by: Some(key), tube, work }, now);
         Ok(())
-    }
-
-    fn answer_drain(&mut self, key: Key<Conn>, drain: Drain) {
-        match drain {
-            Drain::On => self.drain(),
-            Drain::Off => self.end_drain(),
-            Drain::Status => {}
-        }
-        let draining = Reply::Error(ErrorReply::Draining);
-        self.reply(key, if self.is_draining { draining } else { Reply::NotDraining });
     }
 
     /// Sends the metrics of the daemon, or of one tube.
     fn send_metrics(&mut self, key: Key<Conn>, tube: Option<&str>, now: Time) -> Answer {
         let document = match tube {
             None => self.metrics(now),
-            Some(name) => self.tube_metrics(self.queue.find_tube(name).ok_or(NOT_FOUND)?, now),
+            Some(name) => {
+                self.tube_metrics(self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?, now)
+            }
         };
         self.send_document(key, &document);
         Ok(())
     }
 
-    /// Makes sure of the memory for another long command, and returns the need for it. A few may
-    /// use the last of the memory, because they may free some.
-    fn ensure_memory_for_long_command(&mut self) -> Result<Need, Reply<'static>> {
+    /// Ensures memory for another long command. A few may use the last of the memory, because they
+    /// may free some.
+    fn ensure_memory_for_long_command(&mut self) -> Answer {
         let count = self.slices.long_commands.len() + 1;
         let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
-        let budget = self.bodies.budget_mut();
-        budget.grow_deque(need, &mut self.slices.long_commands, count).map_err(no_memory)?;
-        Ok(need)
+        Ok(self.bodies.budget_mut().grow_deque(need, &mut self.slices.long_commands, count)?)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.
@@ -227,7 +196,7 @@ impl Server {
         limit: usize,
         now: Time,
     ) -> Answer {
-        let key_of_tube = self.queue.find_tube(name).ok_or(NOT_FOUND)?;
+        let key_of_tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
         let tube = self.queue.tube(key_of_tube);
         let all = match state {
             JobState::Ready => tube.ready(),
@@ -245,9 +214,9 @@ impl Server {
             JobState::Reserved => {
                 self.ensure_memory_for_long_command()?;
                 let budget = self.bodies.budget_mut();
-                let list = self.queue.begin_list_reserved(key_of_tube, count, budget);
-                let work = LongWork::ListReserved(list.map_err(no_memory)?);
-                self.advance_long(LongCommand { by: Some(key), work }, now);
+                let list = self.queue.begin_list_reserved(key_of_tube, count, budget)?;
+                let (tube, work) = (key_of_tube, LongWork::ListReserved(list));
+                self.advance_long(LongCommand { by: Some(key), tube, work }, now);
                 return Ok(());
             }
         };
@@ -271,16 +240,16 @@ impl Server {
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
         let reserved = self.queue.reserve(client, now, self.bodies.budget_mut());
-        if let Some(job) = reserved.map_err(no_memory)? {
-            self.send_reserved(key, job);
+        if let Some(job) = reserved? {
+            self.send_job(key, job, "RESERVED");
         } else if self.queue.is_deadline_soon(client, now) {
-            self.reply(key, Reply::DeadlineSoon);
+            self.reply(key, Reply::DEADLINE_SOON);
         } else if timeout == Some(0) || self.conns[key].is_half_closed {
-            self.reply(key, Reply::TimedOut);
+            self.reply(key, Reply::TIMED_OUT);
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
             self.charge(self.queue.client(client).unqueued_watches());
-            self.queue.wait(client, until, self.bodies.budget_mut()).map_err(no_memory)?;
+            self.queue.wait(client, until, self.bodies.budget_mut())?;
             self.conns[key].wait();
         }
         Ok(())
@@ -294,66 +263,71 @@ impl Server {
     }
 
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
-        let job = self.queue.find_unreserved(id).ok_or(NOT_FOUND)?;
-        let permit = self.permit(Change::DeferrableUpdate, now).map_err(|_| INTERNAL_ERROR)?;
+        let job = self.queue.find_unreserved(id).ok_or(Reply::NOT_FOUND)?;
+        let permit =
+            self.permit(Change::DeferrableUpdate, now).map_err(|_| Reply::INTERNAL_ERROR)?;
         self.queue.mark_worker(key.paired());
         let is_ready = self.queue.job(job).record.state == State::Ready;
         let budget = self.bodies.budget_mut();
-        self.queue.reserve_job(key.paired(), job, now, budget).map_err(no_memory)?;
+        self.queue.reserve_job(key.paired(), job, now, budget)?;
         if !is_ready {
             self.record_change(permit, job, now);
             self.hold(key);
         }
-        self.send_reserved(key, job);
+        self.send_job(key, job, "RESERVED");
         Ok(())
     }
 
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
-        let job = self.queue.deletable_by(key.paired(), id).ok_or(NOT_FOUND)?;
-        let permit = self.permit(Change::Delete, now).map_err(|_| INTERNAL_ERROR)?;
+        let job = self.queue.deletable_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
+        let permit = self.permit(Change::Delete, now).map_err(|_| Reply::INTERNAL_ERROR)?;
         self.record_delete(permit, job);
         self.bodies.remove(self.queue.delete(job, now));
-        self.acknowledge(key, Reply::Deleted);
+        self.acknowledge(key, Reply::DELETED);
         Ok(())
     }
 
     /// Without a delay it succeeds even if the disk is full: a worker must be able to return a job.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
-        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
-        let permit = self.permit(change, now);
-        let permit = permit.map_err(|error| Reply::Error(binlog::error_reply(error)))?;
+        let permit = self.permit(change, now).map_err(binlog::error_reply)?;
         let budget = self.bodies.budget_mut();
-        let tube = self.queue.release(job, pri, delay, now, budget).map_err(no_memory)?;
+        let tube = self.queue.release(job, pri, delay, now, budget)?;
         self.record_change(permit, job, now);
-        self.acknowledge(key, Reply::Released);
+        self.acknowledge(key, Reply::RELEASED);
         self.hand_out(tube, now);
         Ok(())
     }
 
     fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
-        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
-        let permit = self.permit(Change::Update, now).map_err(|_| INTERNAL_ERROR)?;
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
+        let permit = self.permit(Change::Update, now).map_err(|_| Reply::INTERNAL_ERROR)?;
         self.queue.bury(job, pri, now);
         self.record_change(permit, job, now);
-        self.acknowledge(key, Reply::Buried);
+        self.acknowledge(key, Reply::BURIED);
         Ok(())
     }
 
     fn touch(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
-        let job = self.queue.reserved_by(key.paired(), id).ok_or(NOT_FOUND)?;
+        let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         self.queue.touch(job, now);
-        self.reply(key, Reply::Touched);
+        self.reply(key, Reply::TOUCHED);
         Ok(())
     }
 
     fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
-        let job = self.queue.find(id).ok_or(NOT_FOUND)?;
-        let permit = self.permit(Change::Update, now).map_err(|_| INTERNAL_ERROR)?;
-        let tube = self.queue.kick_job(job, now).ok_or(NOT_FOUND)?;
+        let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
+        let permit = self.permit(Change::Update, now).map_err(|_| Reply::INTERNAL_ERROR)?;
+        let tube = self.queue.kick_job(job, now).ok_or(Reply::NOT_FOUND)?;
         self.record_change(permit, job, now);
-        self.acknowledge(key, Reply::Kicked);
+        self.acknowledge(key, Reply::KICKED);
         self.hand_out(tube, now);
+        Ok(())
+    }
+
+    fn peek(&mut self, key: Key<Conn>, job: Option<Key<Job>>) -> Answer {
+        self.send_job(key, job.ok_or(Reply::NOT_FOUND)?, "FOUND");
         Ok(())
     }
 
@@ -361,36 +335,22 @@ impl Server {
         self.queue.client(key.paired()).using
     }
 
-    fn list_tubes(&mut self, key: Key<Conn>) -> Answer {
-        let list = List { count: self.queue.tubes(), bytes: self.queue.tube_name_bytes() };
-        self.ensure_memory_to_list(list)?;
-        let (names, budget) = (self.queue.tube_names(), self.bodies.budget_mut());
-        self.conns[key].output.write(budget, |out| list.write(out, names));
-        self.mark_dirty(key);
-        Ok(())
-    }
-
-    fn list_tubes_watched(&mut self, key: Key<Conn>) -> Answer {
-        let names = self.queue.watched_names(key.paired());
-        let list = names.fold(List::default(), List::with);
-        self.ensure_memory_to_list(list)?;
-        let (names, budget) = (self.queue.watched_names(key.paired()), self.bodies.budget_mut());
-        self.conns[key].output.write(budget, |out| list.write(out, names));
-        self.mark_dirty(key);
-        Ok(())
-    }
-
-    /// Ensures memory for a list of tubes. Fails if there is none.
-    fn ensure_memory_to_list(&mut self, list: List) -> Answer {
+    /// Lists all tubes, or those that a client watches.
+    fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
+        let list = self.queue.tube_names(of).fold(List::default(), List::with);
         self.charge(list.size() / 2);
-        self.ensure_memory_for_document(list.size())
+        self.ensure_memory_for_document(list.size())?;
+        let (names, budget) = (self.queue.tube_names(of), self.bodies.budget_mut());
+        self.conns[key].output.write(budget, |out| list.write(out, names));
+        self.mark_dirty(key);
+        Ok(())
     }
 
     /// Ensures memory for a long reply of `size` bytes. Fails if there is none.
     fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
         let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
         let has_memory = self.bodies.budget_mut().admits(need, size);
-        has_memory.then_some(()).ok_or(Reply::Error(ErrorReply::OutOfMemory))
+        has_memory.then_some(()).ok_or(Reply::OUT_OF_MEMORY)
     }
 }
 

@@ -4,7 +4,7 @@
 //! This is the only place where all parts meet. The event loop calls it in turns:
 //!
 //! - input: [`Server::open`], [`Server::feed`], [`Server::half_close`], [`Server::end_of_input`],
-//!   [`Server::close`], [`Server::drain`], [`Server::tick`];
+//!   [`Server::close`], [`Server::set_draining`], [`Server::tick`];
 //! - [`Server::commit`] writes the turn's changes to the binlog;
 //! - output: [`Server::next_dirty`] names connections with changed output or input state,
 //!   [`Server::output`] the bytes to send, [`Server::next_deadline`] the time of the next call;
@@ -46,7 +46,6 @@ use ::log::{debug, info};
 use self::{
     background::Slices,
     held::{Dirty, Held},
-    put::ArrivedBody,
     stats::Figures,
 };
 pub use self::{
@@ -58,7 +57,7 @@ use crate::{
     collections::{Arena, Key},
     conn::{Conn, SLICES, Step},
     memory::{self, Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
-    proto::{ErrorReply, Reply},
+    proto::Reply,
     queue::Queue,
     wal::{Jobs, Restored, Wal},
 };
@@ -74,9 +73,6 @@ pub const COMMANDS_PER_CONNECTION: u32 = 512;
 /// How many commands a turn executes over all connections; the share of one connection may exceed
 /// it. They take a millisecond or two, and all other clients wait for that long.
 pub const COMMANDS_PER_TURN: u32 = 1024;
-
-/// How many jobs a closed connection returns, or tubes it leaves, before the next one is processed.
-const DISCONNECT_STEPS_PER_CLIENT: u32 = 100;
 
 /// How many pieces of memory a turn releases to the system. Releasing one takes some tens of
 /// microseconds.
@@ -271,13 +267,11 @@ impl Server {
                     }
                     self.end_of_input(key);
                 }
-                Step::Body(put, body) => {
-                    self.put(key, put, ArrivedBody::Collected(body), now);
-                }
-                Step::Reject(error) => self.reply(key, Reply::Error(error)),
+                Step::Body(put, body) => self.put(key, put, body, now),
+                Step::Reject(error) => self.reply(key, error),
                 Step::Abort => {
                     self.queue.stop_waiting(key.paired());
-                    self.answer_waiting(key.paired(), Reply::Aborted);
+                    self.answer_waiting(key.paired(), Reply::ABORTED);
                 }
                 Step::More => {
                     feed_result = FeedResult::More;
@@ -312,7 +306,7 @@ impl Server {
     pub fn half_close(&mut self, key: Key<Conn>) {
         self.hang_up(key);
         if self.conns[key].has_wait_ended() {
-            self.answer_waiting(key.paired(), Reply::TimedOut);
+            self.answer_waiting(key.paired(), Reply::TIMED_OUT);
         }
     }
 
@@ -344,11 +338,11 @@ impl Server {
         self.shortage.until = None;
         self.shift_dates(JOBS_PER_SLICE, now);
         self.process_timers(now);
-        self.slices.disconnect_steps_left = JOBS_PER_SLICE;
+        self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
-        self.slices.long_steps_left = JOBS_PER_SLICE;
+        self.slices.long_steps = 0;
         // An unfinished one is appended to the queue again, so that each gets its turn.
-        while self.slices.long_steps_left > 0 {
+        while self.slices.long_steps < JOBS_PER_SLICE {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
         }
@@ -417,7 +411,8 @@ impl Server {
             return Some(Time::AT_ONCE);
         }
         let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
-        let has_work = !self.slices.is_empty();
+        let has_work =
+            !(self.slices.long_commands.is_empty() && self.slices.disconnecting.is_empty());
         let work = has_work.then(Time::default);
         let due = [self.queue.next_deadline(), work].into_iter().flatten().min();
         let due = due.map(|at| at.max(self.shortage.until.unwrap_or_default()));
@@ -432,6 +427,11 @@ impl Server {
             self.conns.remove(key);
             self.queue.forget(key.paired());
         }
+    }
+
+    /// Answers every `put` with `DRAINING` from now on, or accepts jobs again.
+    pub fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
     }
 
     /// Whether every `put` gets `DRAINING`.
@@ -484,7 +484,8 @@ impl Server {
     }
 }
 
-/// The error reply if there is no memory.
-fn out_of_memory_reply(_: OutOfMemory) -> ErrorReply {
-    ErrorReply::OutOfMemory
+impl From<OutOfMemory> for Reply<'static> {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OUT_OF_MEMORY
+    }
 }

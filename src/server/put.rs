@@ -1,35 +1,14 @@
 //! Adding a job: its header, its body, and the only decision on whether it is admitted.
 
-use super::{Server, binlog::Permit, out_of_memory_reply};
+use super::{Server, binlog::Permit};
 use crate::{
     clock::Time,
     collections::Key,
     conn::{Conn, PendingPut},
     memory::Body,
-    proto::{CRLF, ErrorReply, PutHeader, Reply},
+    proto::{CRLF, PutHeader, Reply},
     queue::Put,
 };
-
-/// A body that has arrived completely, with its CR LF.
-pub(super) enum ArrivedBody<'a> {
-    /// In one piece with its command. It is not stored yet.
-    Whole(&'a [u8]),
-    /// In several pieces, stored as they arrived.
-    Collected(Body),
-}
-
-/// Draining.
-impl Server {
-    /// Answers every `put` with `DRAINING` from now on.
-    pub fn drain(&mut self) {
-        self.is_draining = true;
-    }
-
-    /// Accepts jobs again.
-    pub fn end_drain(&mut self) {
-        self.is_draining = false;
-    }
-}
 
 impl Server {
     /// Handles the header of a `put`. `rest` holds the input after it. The id is taken here, so a
@@ -43,76 +22,55 @@ impl Server {
     ) {
         self.queue.mark_producer(key.paired());
         if !self.bodies.admits(u64::from(header.size) + CRLF.len() as u64) {
-            return self.conns[key].skip_body(header.size, ErrorReply::OutOfMemory);
+            return self.conns[key].skip_body(header.size, Reply::OUT_OF_MEMORY);
         }
         let put = PendingPut { id: self.queue.take_id(), header, received_at: now };
-        if let Some(body) = self.conns[key].expect_body(put, rest) {
-            self.put(key, put, ArrivedBody::Whole(body), now);
+        let Some(body) = self.conns[key].expect_body(put, rest) else { return };
+        match self.bodies.store(body) {
+            Ok(body) => self.put(key, put, body, now),
+            Err(error) => self.reply(key, error.into()),
         }
     }
 
-    /// Adds the job whose body has arrived, or sends the error reply.
-    pub(super) fn put(
-        &mut self,
-        key: Key<Conn>,
-        put: PendingPut,
-        arrived: ArrivedBody<'_>,
-        now: Time,
-    ) {
+    /// Adds the job whose body has arrived with its CR LF, or sends the error reply.
+    pub(super) fn put(&mut self, key: Key<Conn>, put: PendingPut, body: Body, now: Time) {
         let now = self.instant(now);
         let PendingPut { id, header: PutHeader { pri, delay, ttr, .. }, received_at } = put;
-        let bytes = match &arrived {
-            ArrivedBody::Whole(bytes) => bytes,
-            ArrivedBody::Collected(body) => self.bodies.bytes(body),
-        };
-        let (size, has_crlf) = (bytes.len(), bytes.ends_with(CRLF));
-        let admitted = match (self.admit(key, &put, size, has_crlf, now), arrived) {
-            (Ok(permit), ArrivedBody::Whole(bytes)) => {
-                self.bodies.store(bytes).map(|body| (permit, body)).map_err(out_of_memory_reply)
-            }
-            (Ok(permit), ArrivedBody::Collected(body)) => Ok((permit, body)),
-            (Err(error), ArrivedBody::Whole(_)) => Err(error),
-            (Err(error), ArrivedBody::Collected(body)) => {
+        let permit = match self.admit(key, &put, &body, now) {
+            Ok(permit) => permit,
+            Err(error) => {
                 self.bodies.remove(body);
-                Err(error)
+                return self.reply(key, error);
             }
-        };
-        let (permit, body) = match admitted {
-            Ok(admitted) => admitted,
-            Err(error) => return self.reply(key, Reply::Error(error)),
         };
         let put = Put { id, pri, delay, ttr, created_at: received_at };
         let job = self.queue.put(key.paired(), put, body, now);
         self.bodies.own(&mut self.queue, job.index());
         self.record_put(permit, job);
         let tube = self.queue.job(job).tube;
-        self.acknowledge(key, Reply::Inserted { id });
+        self.acknowledge(key, Reply::Number("INSERTED", id));
         self.hand_out(tube, now);
     }
 
-    /// Decides whether a job is admitted, with a body of `size` bytes. The body must end in CR LF,
-    /// the daemon must not be draining, and the queue must have memory and the binlog space. The
-    /// caller allocates memory for a body that is not stored yet.
+    /// Decides whether a job is admitted. The body must end in CR LF, the daemon must not be
+    /// draining, and the queue must have memory and the binlog space.
     fn admit(
         &mut self,
         key: Key<Conn>,
         put: &PendingPut,
-        size: usize,
-        has_crlf: bool,
+        body: &Body,
         now: Time,
-    ) -> Result<Permit, ErrorReply> {
-        if !has_crlf {
-            return Err(ErrorReply::ExpectedCrlf);
+    ) -> Result<Permit, Reply<'static>> {
+        if !self.bodies.bytes(body).ends_with(CRLF) {
+            return Err(Reply::EXPECTED_CRLF);
         }
         if self.is_draining {
-            return Err(ErrorReply::Draining);
+            return Err(Reply::DRAINING);
         }
         let budget = self.bodies.budget_mut();
         let (id, delay) = (put.id, put.header.delay);
-        self.queue
-            .ensure_memory_to_put(key.paired(), id, delay, budget)
-            .map_err(out_of_memory_reply)?;
-        self.permit_put(key, size, now)
+        self.queue.ensure_memory_to_put(key.paired(), id, delay, budget)?;
+        self.permit_put(key, body.len(), now)
     }
 }
 
@@ -125,12 +83,12 @@ mod tests {
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));
         let client = connect(&mut server);
-        server.drain();
+        server.set_draining(true);
         let large = format!("put 0 0 1 2000\r\n{}\r\n", "x".repeat(2000));
         assert_eq!(exchange(&mut server, client, &large), "OUT_OF_MEMORY\r\n");
         assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\nabc"), "EXPECTED_CRLF\r\n");
         assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\na\r\n"), "DRAINING\r\n");
-        server.end_drain();
+        server.set_draining(false);
         assert_eq!(exchange(&mut server, client, "put 0 0 1 1\r\na\r\n"), "INSERTED 3\r\n");
         server.check();
     }
@@ -156,7 +114,7 @@ mod tests {
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);
         let client = connect(&mut server);
-        server.drain();
+        server.set_draining(true);
         send(&mut server, client, "put 0 0 1 9\r\n1234");
         assert!(server.bodies().budget().body_bytes() > 0);
         assert_eq!(exchange(&mut server, client, "56789\r\n"), "DRAINING\r\n");

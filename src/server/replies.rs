@@ -29,27 +29,14 @@ impl Server {
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         self.conns[client.paired()].resume();
-        self.send_reserved(client.paired(), job);
+        self.send_job(client.paired(), job, "RESERVED");
     }
 
-    pub(super) fn send_reserved(&mut self, key: Key<Conn>, job: Key<Job>) {
-        self.send_job(key, job, |id, size| Reply::Reserved { id, size });
-    }
-
-    pub(super) fn send_found(&mut self, key: Key<Conn>, job: Key<Job>) {
-        self.send_job(key, job, |id, size| Reply::Found { id, size });
-    }
-
-    /// Sends a job's body after the reply that `announce` makes from its id and size.
-    fn send_job(
-        &mut self,
-        key: Key<Conn>,
-        job: Key<Job>,
-        announce: fn(u64, usize) -> Reply<'static>,
-    ) {
+    /// Sends a job's body after a line of `word`, its id and its size.
+    pub(super) fn send_job(&mut self, key: Key<Conn>, job: Key<Job>, word: &'static str) {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
-        let reply = announce(record.id, body.len() - CRLF.len());
+        let reply = Reply::Job(word, record.id, body.len() - CRLF.len());
         let shared = body.is_large().then(|| self.bodies.add_ref(body));
         let (body, budget) = self.bodies.bytes_and_budget(body);
         self.conns[key].output.reply_with(reply, body, shared, budget);

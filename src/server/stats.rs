@@ -5,7 +5,7 @@ use super::{Health, Server};
 use crate::{
     clock::Time,
     collections::{Key, ShortTimes},
-    proto::{CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds, Verb},
+    proto::{self, COMMAND_COUNT, CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds},
     queue::{Job, Tube},
     service::logging::Throttle,
 };
@@ -14,6 +14,12 @@ use crate::{
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
+/// The commands that `stats` counts, in the original's order. It does not count the others that it
+/// knows; the extensions would add keys.
+const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
+    reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
+    stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
+
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
@@ -21,8 +27,8 @@ pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 #[derive(Debug)]
 pub(super) struct Figures {
     pub(super) started_at: Time,
-    /// Executed commands, by [`Verb`].
-    pub(super) commands: [u64; Verb::COUNT],
+    /// Executed commands, by [`proto::place`].
+    pub(super) commands: [u64; COMMAND_COUNT],
     /// How long turns take.
     turns: ShortTimes,
     /// Connections closed because they sent HTTP.
@@ -33,7 +39,7 @@ impl Figures {
     pub(super) fn new(now: Time) -> Self {
         Self {
             started_at: now,
-            commands: [0; Verb::COUNT],
+            commands: [0; COMMAND_COUNT],
             turns: ShortTimes::default(),
             http_closed: Throttle::default(),
         }
@@ -63,9 +69,8 @@ impl Server {
         out.pair("current-jobs-reserved", counts.reserved);
         out.pair("current-jobs-delayed", counts.delayed);
         out.pair("current-jobs-buried", counts.buried);
-        let commands = Verb::names().into_iter().zip(self.figures.commands);
-        for (name, count) in commands.take(Verb::COUNT_IN_STATS) {
-            out.pair(format_args!("cmd-{name}"), count);
+        for name in COUNTED_COMMANDS.split_whitespace() {
+            out.pair(format_args!("cmd-{name}"), self.figures.commands[proto::place(name)]);
         }
         out.pair("job-timeouts", counts.timeouts);
         out.pair("total-jobs", counts.total_jobs);
@@ -124,7 +129,7 @@ impl Server {
         out.pair_if("job-bytes-limit", self.settings.memory_limit);
         let buried = self.queue.counts().buried_for_losses;
         out.pair_if("jobs-buried-for-losses", self.settings.bury_after.map(|_| buried));
-        let aborts = self.figures.commands[Verb::ReserveWithAbort as usize];
+        let aborts = self.figures.commands[proto::place("reserve-with-abort")];
         out.pair("cmd-reserve-with-abort", aborts);
         out.histogram("turn-seconds", &self.figures.turns);
         out.end()

@@ -250,7 +250,7 @@ impl Setting {
 fn found(queue: &Queue) -> Found {
     let record = |id| queue.find(id).map(|job| (id, &queue.job(job).record));
     Found {
-        tubes: queue.tube_names().map(Into::into).collect(),
+        tubes: queue.tube_names(None).map(Into::into).collect(),
         jobs: (1..queue.next_id())
             .filter_map(record)
             .map(|(id, record)| (id, (record.history.reserves, record.history.timeouts)))

@@ -182,11 +182,11 @@ impl World {
     }
 
     pub(crate) fn drain(&mut self) {
-        self.server.drain();
+        self.server.set_draining(true);
     }
 
     pub(crate) fn end_drain(&mut self) {
-        self.server.end_drain();
+        self.server.set_draining(false);
     }
 
     /// Lets time pass, from one deadline to the next.

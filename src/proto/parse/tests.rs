@@ -1,7 +1,7 @@
 use super::*;
 
 const LIMIT: u32 = 65_535;
-const UNKNOWN: Parsed<'_> = Err(ParseError::UnknownCommand);
+const UNKNOWN: Parsed<'_> = Err(Reply::UNKNOWN_COMMAND);
 const BAD: Parsed<'_> = Err(BAD_FORMAT);
 
 fn listed(name: &str, state: JobState, limit: u32) -> Command<'_> {
@@ -76,15 +76,11 @@ fn every_command_is_parsed() {
         ("delete-tube a", Ok(Command::DeleteTube { name: "a", state: None, last_id: u64::MAX })),
         (
             "delete-tube a buried",
-            Ok(Command::DeleteTube {
-                name: "a",
-                state: Some(IdleState::Buried),
-                last_id: u64::MAX,
-            }),
+            Ok(Command::DeleteTube { name: "a", state: Some(JobState::Buried), last_id: u64::MAX }),
         ),
         (
             "delete-tube a ready 7",
-            Ok(Command::DeleteTube { name: "a", state: Some(IdleState::Ready), last_id: 7 }),
+            Ok(Command::DeleteTube { name: "a", state: Some(JobState::Ready), last_id: 7 }),
         ),
         ("delete-tube a reserved", Err(BAD_FORMAT)),
         ("delete-tube a ", Err(BAD_FORMAT)),
@@ -92,13 +88,13 @@ fn every_command_is_parsed() {
         ("delete-tube a 7", Err(BAD_FORMAT)),
         ("delete-tube a ready 7 8", Err(BAD_FORMAT)),
         ("delete-tube", Err(BAD_FORMAT)),
-        ("drain on", Ok(Command::Drain(Drain::On))),
-        ("drain off", Ok(Command::Drain(Drain::Off))),
-        ("drain status", Ok(Command::Drain(Drain::Status))),
+        ("drain on", Ok(Command::Drain(Some(true)))),
+        ("drain off", Ok(Command::Drain(Some(false)))),
+        ("drain status", Ok(Command::Drain(None))),
         ("drain", Err(BAD_FORMAT)),
         ("drain on ", Err(BAD_FORMAT)),
         ("drain maybe", Err(BAD_FORMAT)),
-        ("capability", Err(ParseError::UnknownCommand)),
+        ("capability", Err(Reply::UNKNOWN_COMMAND)),
         ("list-tubes-watched", Ok(Command::ListTubesWatched)),
         ("pause-tube default 10", Ok(Command::PauseTube { name: "default", delay: 10 })),
         ("pause-tubedefault 1", Ok(Command::PauseTube { name: "default", delay: 1 })),
@@ -190,21 +186,18 @@ fn a_known_prefix_with_bad_arguments_is_malformed() {
         ]
         .map(|line| (line, BAD)),
     );
-    let counted = |verb| Err(ParseError::BadFormat(Some(verb)));
-    check(&[
-        ("put 1 2 3 4 ", counted(Verb::Put)),
-        ("put 1 2 3 4x", counted(Verb::Put)),
-        ("pause-tube -x 1", counted(Verb::PauseTube)),
-        (&paused, counted(Verb::PauseTube)),
-    ]);
+    check(
+        &["put 1 2 3 4 ", "put 1 2 3 4x", "pause-tube -x 1", &paused]
+            .map(|line| (line, Ok(Command::Malformed))),
+    );
 }
 
 #[test]
 fn a_job_is_too_big_before_its_line_is_malformed() {
     check(&[
-        ("put 0 0 0 65536", Err(ParseError::JobTooBig(65_536))),
-        ("put 0 0 0 65536 x", Err(ParseError::JobTooBig(65_536))),
-        ("put 0 0 0 3000000000", Err(ParseError::JobTooBig(3_000_000_000))),
+        ("put 0 0 0 65536", Ok(Command::TooBig(65_536))),
+        ("put 0 0 0 65536 x", Ok(Command::TooBig(65_536))),
+        ("put 0 0 0 3000000000", Ok(Command::TooBig(3_000_000_000))),
     ]);
 }
 

@@ -123,13 +123,13 @@ impl fmt::Display for Inspection {
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
         let mut names: Vec<&str> = Vec::new();
-        if names.try_reserve_exact(self.restored.queue.tube_names().count()).is_ok() {
-            names.extend(self.restored.queue.tube_names());
+        if names.try_reserve_exact(self.restored.queue.tube_names(None).count()).is_ok() {
+            names.extend(self.restored.queue.tube_names(None));
             names.sort_unstable();
             names.iter().try_for_each(|name| self.tube(f, name))?;
         } else {
             // There is no memory to sort the names.
-            self.restored.queue.tube_names().try_for_each(|name| self.tube(f, name))?;
+            self.restored.queue.tube_names(None).try_for_each(|name| self.tube(f, name))?;
         }
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
         writeln!(f, "\n{verdict}")

@@ -1,12 +1,14 @@
 //! A second reader of lines: no table, and every number as text. It shares only the types of
 //! commands with the daemon's parser, so that the same mistake is not made twice.
 
-use beanstalkd::proto::{Command, Drain, IdleState, JobState, ParseError, PutHeader, Verb};
+use beanstalkd::proto::{Command, JobState, PutHeader, Reply};
 
-const BAD: ParseError = ParseError::BadFormat(None);
+type Error = Reply<'static>;
+
+const BAD: Error = Reply::BAD_FORMAT;
 
 /// Reads a line, given without its CR LF.
-pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, ParseError> {
+pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Error> {
     if line.contains(&0) || line.contains(&b'\r') {
         return Err(BAD);
     }
@@ -16,10 +18,10 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
         let (ttr, rest) = number32(rest)?;
         let (size, rest) = number32(rest)?;
         if size > job_size_limit {
-            return Err(ParseError::JobTooBig(size));
+            return Ok(Command::TooBig(size));
         }
         if !rest.is_empty() {
-            return Err(ParseError::BadFormat(Some(Verb::Put)));
+            return Ok(Command::Malformed);
         }
         return Ok(Command::Put(PutHeader { pri, delay, ttr, size }));
     }
@@ -98,7 +100,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Pars
 }
 
 /// The commands that the original does not know. Spaces precede each argument.
-fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseError> {
+fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, Error> {
     let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
     if (command, text) == ("metrics", "") {
         return Ok(Command::Metrics(None));
@@ -116,9 +118,9 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
         _ => Err(BAD),
     };
     let idle = |word: &str| match word {
-        "ready" => Ok(IdleState::Ready),
-        "delayed" => Ok(IdleState::Delayed),
-        "buried" => Ok(IdleState::Buried),
+        "ready" => Ok(JobState::Ready),
+        "delayed" => Ok(JobState::Delayed),
+        "buried" => Ok(JobState::Buried),
         _ => Err(BAD),
     };
     match (command, &words[..]) {
@@ -147,9 +149,9 @@ fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, ParseErro
             Ok(Command::DeleteTube { name: tube()?, state: Some(idle(it)?), last_id })
         }
         ("metrics", [_]) => Ok(Command::Metrics(Some(tube()?))),
-        ("drain", ["on"]) => Ok(Command::Drain(Drain::On)),
-        ("drain", ["off"]) => Ok(Command::Drain(Drain::Off)),
-        ("drain", ["status"]) => Ok(Command::Drain(Drain::Status)),
+        ("drain", ["on"]) => Ok(Command::Drain(Some(true))),
+        ("drain", ["off"]) => Ok(Command::Drain(Some(false))),
+        ("drain", ["status"]) => Ok(Command::Drain(None)),
         _ => Err(BAD),
     }
 }
@@ -169,7 +171,7 @@ pub(crate) fn is_http(line: &[u8], is_whole: bool) -> bool {
 
 /// A command without arguments is recognised by its beginning, and malformed if anything follows
 /// it.
-fn unread(line: &[u8]) -> ParseError {
+fn unread(line: &[u8]) -> Error {
     let known = [
         "reserve",
         "peek-ready",
@@ -183,7 +185,7 @@ fn unread(line: &[u8]) -> ParseError {
     if known.iter().any(|known| line.starts_with(known.as_bytes())) {
         BAD
     } else {
-        ParseError::UnknownCommand
+        Reply::UNKNOWN_COMMAND
     }
 }
 
@@ -200,7 +202,7 @@ fn without_spaces(mut rest: &[u8]) -> &[u8] {
 
 /// Spaces, then digits. As text, a number is too large if it has more digits than the largest, or
 /// if it has as many and sorts after it.
-fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), ParseError> {
+fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), Error> {
     let rest = without_spaces(rest);
     let mut length = 0;
     while length < rest.len() && rest[length].is_ascii_digit() {
@@ -218,16 +220,16 @@ fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), ParseErr
     Ok((number, &rest[length..]))
 }
 
-fn number64(rest: &[u8]) -> Result<(u64, &[u8]), ParseError> {
+fn number64(rest: &[u8]) -> Result<(u64, &[u8]), Error> {
     digits(rest, "18446744073709551615")
 }
 
-fn number32(rest: &[u8]) -> Result<(u32, &[u8]), ParseError> {
+fn number32(rest: &[u8]) -> Result<(u32, &[u8]), Error> {
     let (number, rest) = digits(rest, "4294967295")?;
     Ok((number.try_into().expect("it is not too large"), rest))
 }
 
-fn only_id(rest: &[u8]) -> Result<u64, ParseError> {
+fn only_id(rest: &[u8]) -> Result<u64, Error> {
     let (id, rest) = number64(rest)?;
     if rest.is_empty() { Ok(id) } else { Err(BAD) }
 }
@@ -237,7 +239,7 @@ fn is_letter(byte: u8) -> bool {
         || matches!(byte, b'-' | b'+' | b'/' | b';' | b'.' | b'$' | b'_' | b'(' | b')')
 }
 
-fn name(rest: &[u8]) -> Result<&str, ParseError> {
+fn name(rest: &[u8]) -> Result<&str, Error> {
     if rest.is_empty() || rest.len() > 200 || rest[0] == b'-' {
         return Err(BAD);
     }
@@ -251,7 +253,7 @@ fn name(rest: &[u8]) -> Result<&str, ParseError> {
 
 /// C's `strtoul`: white space, a sign, digits, and any text after them; only the low 32 bits are
 /// used.
-fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
+fn kick(rest: &[u8]) -> Result<Command<'_>, Error> {
     let mut rest = rest;
     while !rest.is_empty() && matches!(rest[0], b' ' | 9..=13) {
         rest = &rest[1..];
@@ -269,7 +271,7 @@ fn kick(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     Ok(Command::Kick(bound))
 }
 
-fn pause(rest: &[u8]) -> Result<Command<'_>, ParseError> {
+fn pause(rest: &[u8]) -> Result<Command<'_>, Error> {
     let rest = without_spaces(rest);
     let mut length = 0;
     while length < rest.len() && is_letter(rest[length]) {
@@ -284,6 +286,6 @@ fn pause(rest: &[u8]) -> Result<Command<'_>, ParseError> {
     }
     match name(&rest[..length]) {
         Ok(name) => Ok(Command::PauseTube { name, delay }),
-        Err(_) => Err(ParseError::BadFormat(Some(Verb::PauseTube))),
+        Err(_) => Ok(Command::Malformed),
     }
 }

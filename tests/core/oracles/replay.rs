@@ -165,7 +165,7 @@ type Found = (u64, String, Vec<u8>, String);
 fn drain(restored: &mut Restored) -> Vec<Found> {
     let Restored { queue, bodies } = restored;
     let mut found = Vec::new();
-    let names: Vec<String> = queue.tube_names().map(str::to_owned).collect();
+    let names: Vec<String> = queue.tube_names(None).map(str::to_owned).collect();
     for name in names {
         while let Some(tube) = queue.find_tube(&name) {
             let Some(job) = first(queue, tube) else { break };
@@ -258,7 +258,7 @@ fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
 
 /// Deletes one job of each tube, puts one into a new tube and buries it.
 fn go_on(restored: &mut Restored, wal: &mut Wal) {
-    let names: Vec<String> = restored.queue.tube_names().map(str::to_owned).collect();
+    let names: Vec<String> = restored.queue.tube_names(None).map(str::to_owned).collect();
     for name in names {
         let Restored { queue, bodies } = restored;
         let Some(tube) = queue.find_tube(&name) else { continue };

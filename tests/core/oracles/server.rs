@@ -105,28 +105,16 @@ impl Reading {
             Ok(Read::Stats) => Command::Stats,
             Ok(Read::Capabilities) => Command::Capabilities,
             Ok(Read::ListJobs { name, state, limit }) => {
-                let state = match state {
-                    proto::JobState::Ready => "ready",
-                    proto::JobState::Delayed => "delayed",
-                    proto::JobState::Buried => "buried",
-                    proto::JobState::Reserved => "reserved",
-                };
+                let state = state_name(state);
                 Command::ListJobs { name: name.into(), state, limit: Some(limit) }
             }
             Ok(Read::DeleteTube { name, state, last_id }) => {
-                let state = state.map(|state| match state {
-                    proto::IdleState::Ready => "ready",
-                    proto::IdleState::Delayed => "delayed",
-                    proto::IdleState::Buried => "buried",
-                });
+                let state = state.map(state_name);
                 let last_id = (last_id != u64::MAX).then_some(last_id);
                 Command::DeleteTube { name: name.into(), state, last_id }
             }
-            Ok(Read::Drain(what)) => Command::Drain(match what {
-                proto::Drain::On => "on",
-                proto::Drain::Off => "off",
-                proto::Drain::Status => "status",
-            }),
+            Ok(Read::Drain(None)) => Command::Drain("status"),
+            Ok(Read::Drain(Some(drains))) => Command::Drain(if drains { "on" } else { "off" }),
             Ok(Read::Metrics(tube)) => Command::Metrics(tube.map(Into::into)),
             Ok(Read::StatsJob(id)) => Command::StatsJob(id),
             Ok(Read::StatsTube(name)) => Command::StatsTube(name.into()),
@@ -135,15 +123,26 @@ impl Reading {
             Ok(Read::ListTubesWatched) => Command::ListTubesWatched,
             Ok(Read::PauseTube { name, delay }) => Command::PauseTube { name: name.into(), delay },
             Ok(Read::Quit) => Command::Quit,
-            Err(proto::ParseError::UnknownCommand) => bad(Some("UNKNOWN_COMMAND"), None),
-            Err(proto::ParseError::BadFormat(verb)) => {
-                bad(Some("BAD_FORMAT"), verb.map(|verb| proto::Verb::names()[verb as usize]))
+            Ok(Read::Malformed) => {
+                let name = if line.starts_with(b"put ") { "put" } else { "pause-tube" };
+                bad(Some("BAD_FORMAT"), Some(name))
             }
-            Err(proto::ParseError::JobTooBig(size)) => {
+            Ok(Read::TooBig(size)) => {
                 self.body = Some((size as usize + 2, Some("JOB_TOO_BIG")));
                 bad(None, Some("put"))
             }
+            Err(proto::Reply::UNKNOWN_COMMAND) => bad(Some("UNKNOWN_COMMAND"), None),
+            Err(_) => bad(Some("BAD_FORMAT"), None),
         }
+    }
+}
+
+fn state_name(state: proto::JobState) -> &'static str {
+    match state {
+        proto::JobState::Ready => "ready",
+        proto::JobState::Delayed => "delayed",
+        proto::JobState::Buried => "buried",
+        proto::JobState::Reserved => "reserved",
     }
 }
 
