@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Whether one of its reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
-    pub(super) fn is_deadline_soon(&self, now: Time) -> bool {
+    pub fn is_deadline_soon(&self, now: Time) -> bool {
         self.deadlines.peek().is_some_and(|(due, _)| due.at - SAFETY_MARGIN <= now)
     }
 

@@ -1,6 +1,6 @@
 //! Timers that expire: delays, pauses, times to run and reserve timeouts.
 
-use super::{Client, Expired, Job, Queue, Timer, Tube, increment, timers::Due};
+use super::{Client, Expired, Job, Queue, State, Timer, Tube, increment, timers::Timers};
 use crate::{clock::Time, collections::Key};
 
 impl Queue {
@@ -20,15 +20,23 @@ impl Queue {
     /// Serves the earliest timer of kind `timer`. Returns `None` if it is not due at `now`. A tick
     /// serves the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
-        match self.timers.due(timer, now)? {
-            Due::Delay(tube) => {
+        let Timers { delays, pauses, clients } = &self.timers;
+        match timer {
+            Timer::Delays => {
+                let (due, tube) = delays.peek().filter(|(due, _)| { due.at } <= now)?;
                 let job = self.first_delayed(tube).expect("its timer implies a delayed job");
                 self.detach(job);
-                self.make_ready(job, self.jobs.arena[job].record.state_at);
+                self.place(job, State::Ready, due.at);
                 Some(Expired::Ready(tube))
             }
-            Due::Pause(tube) => Some(Expired::PauseOver(tube)),
-            Due::Client(client) => Some(self.expire_client(client, now)),
+            Timer::Pauses => {
+                let (_, tube) = pauses.peek().filter(|((at, _), _)| *at <= now)?;
+                Some(Expired::PauseOver(tube))
+            }
+            Timer::Clients => {
+                let (_, client) = clients.peek().filter(|((at, _), _)| *at <= now)?;
+                Some(self.expire_client(client, now))
+            }
         }
     }
 
@@ -40,7 +48,7 @@ impl Queue {
     fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
         if self.clients[client].is_waiting() {
             self.stop_waiting(client);
-            if self.is_deadline_soon(client, now) {
+            if self.clients[client].is_deadline_soon(now) {
                 return Expired::DeadlineSoon(client);
             }
             return Expired::TimedOut(client);

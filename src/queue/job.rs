@@ -88,6 +88,20 @@ pub struct Record {
 }
 
 impl Record {
+    /// The fields of a new job, whose header was read at `created_at`. A `ttr` of 0 becomes 1.
+    pub fn new(id: u64, pri: u32, delay: u32, ttr: u32, created_at: Time) -> Self {
+        Self {
+            id,
+            pri,
+            delay,
+            ttr: ttr.max(1),
+            created_at,
+            state_at: created_at,
+            history: History::default(),
+            state: State::Ready,
+        }
+    }
+
     /// Whether a reserved job, if it is lost now, has been lost too often: `max` times, its time to
     /// run or its connection has ended.
     ///
@@ -258,17 +272,7 @@ mod tests {
     #[test]
     fn a_kick_gives_new_tries() {
         for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {
-            let zero = Time::default();
-            let mut job = Record {
-                id: 1,
-                pri: 0,
-                delay: 0,
-                ttr: 1,
-                created_at: zero,
-                state_at: zero,
-                history: History::default(),
-                state: State::Ready,
-            };
+            let mut job = Record::new(1, 0, 0, 1, Time::default());
             let (mut losses, mut wanted) = (0, max.get());
             for step in 0..1000_u32 {
                 job.history.reserves += 1;

@@ -48,21 +48,6 @@ pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 /// Bytes that the first lists of a client take, with the overhead of the allocator.
 const CLIENT_LISTS_BYTES: usize = 256;
 
-/// The parameters of a `put`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Put {
-    /// From [`Queue::take_id`].
-    pub id: u64,
-    /// Smaller is more urgent.
-    pub pri: u32,
-    /// Seconds until it becomes ready.
-    pub delay: u32,
-    /// Seconds that a worker may hold it; 0 becomes 1.
-    pub ttr: u32,
-    /// When the command line was read.
-    pub created_at: Time,
-}
-
 /// A `kick` in progress. Its number of jobs is fixed at the start; they move one at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Kick {
@@ -141,14 +126,14 @@ impl Queue {
         let Self { clients, watches, timers, .. } = self;
         clients.ensure_memory(need, budget)?;
         watches.ensure_memory(need, budget)?;
-        timers.ensure_memory_for_client(need, budget)?;
+        timers.clients.ensure_memory(need, budget)?;
         budget.take(need, CLIENT_LISTS_BYTES)
     }
 
     /// Adds a client that uses and watches `default`.
     pub fn join(&mut self) -> Key<Client> {
         let client = self.clients.insert(Client::new(self.default));
-        self.timers.set_client_capacity(self.clients.len());
+        self.timers.clients.set_min_capacity(self.clients.len());
         self.tubes.arena[self.default].users += 1;
         self.add_watch(client, self.default);
         self.counts.connections += 1;
@@ -184,7 +169,7 @@ impl Queue {
     /// [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
-        self.make_ready(job, since);
+        self.place(job, State::Ready, since);
         tube
     }
 
@@ -202,7 +187,7 @@ impl Queue {
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
-        self.timers.set_client_capacity(self.clients.len());
+        self.timers.clients.set_min_capacity(self.clients.len());
     }
 
     /// Counts the client as a producer; a repeated call changes nothing.
@@ -225,11 +210,6 @@ impl Queue {
     /// How many tubes [`Queue::reserve`] would scan: 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
-    }
-
-    /// Whether one of the client's reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
-    pub fn is_deadline_soon(&self, client: Key<Client>, now: Time) -> bool {
-        self.clients[client].is_deadline_soon(now)
     }
 
     /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if

@@ -1,9 +1,9 @@
 //! Jobs restored from the binlog, and their dates.
 
-use super::{Dated, Job, Pause, Queue, Record, State, times::Times};
+use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
     clock::Time,
-    collections::{Key, Links},
+    collections::Key,
     memory::{self, Body, MemoryBudget, Need},
 };
 
@@ -19,43 +19,35 @@ impl Queue {
         self.tubes.arena[self.default].forget_unused_times();
     }
 
-    /// Ensures memory for [`Queue::restore`], except for the body.
+    /// Ensures memory for [`Queue::restore`], except for the body, and makes the tube.
     pub fn ensure_memory_to_restore(
         &mut self,
         id: u64,
         tube: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        self.jobs.ensure_memory(id, budget)?;
-        if let Some(tube) = self.tubes.find(tube) {
-            let tube = &mut self.tubes.arena[tube];
-            tube.ensure_memory_for_times(budget)?;
-            tube.ready.ensure_memory(Need::Storage, budget)?;
-            return tube.delayed.ensure_memory(Need::Storage, budget);
-        }
-        self.tubes.ensure_memory(tube, budget)?;
-        budget.take(Need::Storage, Times::BYTES)?;
-        self.timers.ensure_memory_for_tube(budget)
+        let tube = self.find_or_make_tube(tube, budget)?;
+        self.ensure_memory_to_put(tube, id, 1, budget)
     }
 
     /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.
     /// Hands nothing out.
     pub fn restore(&mut self, record: Record, dated: Dated, tube: &str, body: Body) -> Key<Job> {
-        let tube = self.tubes.find(tube).unwrap_or_else(|| self.make_tube(tube));
+        let tube = self.tubes.find(tube).expect("it was made with the memory");
         self.raise_id(record.id.saturating_add(1));
-        let links = Links::default();
-        let job = self.jobs.insert(Job { record, body, tube, dated, position: 0, links });
-        self.tubes.arena[tube].add_job();
-        self.insert_by_state(job);
+        let (state, at) = (record.state, record.state_at);
+        let job = self.add(record, dated, tube, body);
+        self.place(job, state, at);
         job
     }
 
     /// Replaces the fields of a restored job and moves it to the place of its new state.
     pub fn replace_record(&mut self, job: Key<Job>, record: Record, dated: Dated) {
         self.detach(job);
+        let (state, at) = (record.state, record.state_at);
         self.jobs.arena[job].record = record;
         self.jobs.arena[job].dated = dated;
-        self.insert_by_state(job);
+        self.place(job, state, at);
     }
 
     /// Removes a restored job without counting a deletion: it was deleted before this process
@@ -78,14 +70,22 @@ impl Queue {
         self.next_id
     }
 
-    /// Sorts the buried jobs of every tube by the time of the bury. It allocates nothing. O(jobs),
-    /// if they are mostly in that order.
-    pub fn sort_buried(&mut self) {
-        for index in 0..self.tubes.order.len() {
-            let tube = self.tubes.order[index];
+    /// Sorts the buried jobs of every tube by the time of the bury. Fails if there is no memory to
+    /// sort those of one tube.
+    pub fn sort_buried(&mut self, budget: &mut MemoryBudget) -> memory::Result {
+        let jobs = &mut self.jobs.arena;
+        let mut keys = Vec::new();
+        for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
-            buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
+            budget.grow_vec(Need::Storage, &mut keys, buried.len())?;
+            keys.extend(buried.iter(jobs));
+            keys.sort_unstable_by_key(|&key| jobs[key].due_key(jobs[key].record.state_at));
+            for key in keys.drain(..) {
+                buried.unlink(jobs, key);
+                buried.push_back(jobs, key);
+            }
         }
+        Ok(())
     }
 
     /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete one meanwhile.
@@ -144,17 +144,13 @@ impl Queue {
             } else if job.record.delay > 0 || state == State::Buried {
                 to_log.push(key);
             }
-            let moves = dated.is_state_at && matches!(state, State::Ready | State::Delayed);
-            if moves {
+            if dated.is_state_at && matches!(state, State::Ready | State::Delayed) {
+                let is_over = state == State::Ready && state_at <= now;
                 self.detach(key);
+                self.place(key, if is_over { State::Ready } else { State::Delayed }, state_at);
             }
             let record = &mut self.jobs.arena[key].record;
             (record.created_at, record.state_at) = (created_at, state_at);
-            if moves {
-                let is_over = state == State::Ready && state_at <= now;
-                record.state = if is_over { State::Ready } else { State::Delayed };
-                self.insert_by_state(key);
-            }
         }
         (end < slots).then_some(end)
     }

@@ -28,23 +28,12 @@ impl Timer {
     pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
 }
 
-/// A timer that is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
-    /// The tube's earliest delayed job is due.
-    Delay(Key<Tube>),
-    /// The tube's pause ends.
-    Pause(Key<Tube>),
-    /// The client's [`Client::due_at`] has come.
-    Client(Key<Client>),
-}
-
 /// The three heaps.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    delays: Heap<DueKey, Tube>,
-    pauses: Heap<(Time, Key<Tube>), Tube>,
-    clients: Heap<(Time, Key<Client>), Client>,
+    pub(super) delays: Heap<DueKey, Tube>,
+    pub(super) pauses: Heap<(Time, Key<Tube>), Tube>,
+    pub(super) clients: Heap<(Time, Key<Client>), Client>,
 }
 
 impl Timers {
@@ -58,32 +47,6 @@ impl Timers {
     pub(super) fn set_tube_capacity(&mut self, count: usize) {
         self.delays.set_min_capacity(count);
         self.pauses.set_min_capacity(count);
-    }
-
-    /// Ensures memory for the timer of one more client.
-    pub(super) fn ensure_memory_for_client(
-        &mut self,
-        need: Need,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        self.clients.ensure_memory(need, budget)
-    }
-
-    /// Keeps memory for the timers of `count` clients from now on.
-    pub(super) fn set_client_capacity(&mut self, count: usize) {
-        self.clients.set_min_capacity(count);
-    }
-
-    /// The earliest timer of this kind, if it is due at `now`.
-    pub(super) fn due(&self, timer: Timer, now: Time) -> Option<Due> {
-        let (at, due) = match timer {
-            Timer::Delays => self.delays.peek().map(|(due, tube)| (due.at, Due::Delay(tube)))?,
-            Timer::Pauses => self.pauses.peek().map(|((at, _), tube)| (at, Due::Pause(tube)))?,
-            Timer::Clients => {
-                self.clients.peek().map(|((at, _), client)| (at, Due::Client(client)))?
-            }
-        };
-        (at <= now).then_some(due)
     }
 
     /// The earliest instant of the three heaps.

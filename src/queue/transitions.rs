@@ -77,57 +77,44 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Adds a detached job to the place that its state names. A reserved job becomes ready.
-    pub(super) fn insert_by_state(&mut self, key: Key<Job>) {
-        let Job { record, tube, .. } = &self.jobs.arena[key];
-        let (tube, since) = (*tube, record.state_at);
-        match record.state {
-            State::Ready | State::Reserved(_) => self.make_ready(key, since),
-            State::Delayed => self.make_delayed(key),
+    /// Adds a detached job to the place of jobs in this state, which is not reserved. `at` is the
+    /// time since which it is in this state, or until which it is delayed. If it is ready, the
+    /// caller must then call [`Queue::hand_out`] for its tube.
+    pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
+        let Self { jobs, tubes, timers, counts, .. } = self;
+        let jobs = &mut jobs.arena;
+        let job = &mut jobs[key];
+        (job.record.state, job.record.state_at) = (state, at);
+        let tube = job.tube;
+        let of_tube = &mut tubes.arena[tube];
+        match state {
+            State::Delayed => {
+                let due = job.due_key(at);
+                of_tube.delayed.push(due, key, |job, at| jobs[job].position = at);
+                timers.update_delay(&mut tubes.arena, tube);
+                counts.delayed += 1;
+            }
             State::Buried => {
-                self.tubes.arena[tube].buried.push_back(&mut self.jobs.arena, key);
-                self.counts.buried += 1;
+                of_tube.buried.push_back(jobs, key);
+                counts.buried += 1;
+            }
+            State::Ready | State::Reserved(_) => {
+                let (order, urgent) = (job.ready_key(), u64::from(job.is_urgent()));
+                of_tube.ready.push(order, key, |job, at| jobs[job].position = at);
+                of_tube.urgent += urgent;
+                tubes.update_best_ready(tube);
+                counts.urgent += urgent;
+                counts.ready += 1;
             }
         }
     }
 
     /// Makes a detached job delayed, or ready if `delay` is 0.
     pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
-        if delay == 0 {
-            return self.make_ready(key, now);
+        match delay {
+            0 => self.place(key, State::Ready, now),
+            _ => self.place(key, State::Delayed, now + seconds(delay)),
         }
-        let record = &mut self.jobs.arena[key].record;
-        record.state = State::Delayed;
-        record.state_at = now + seconds(delay);
-        self.make_delayed(key);
-    }
-
-    /// Adds a detached job to its tube's `delayed` heap, until its `state_at`.
-    fn make_delayed(&mut self, key: Key<Job>) {
-        let jobs = &mut self.jobs.arena;
-        let job = &jobs[key];
-        let (tube, due) = (job.tube, job.due_key(job.record.state_at));
-        let delayed = &mut self.tubes.arena[tube].delayed;
-        delayed.push(due, key, |job, at| jobs[job].position = at);
-        self.timers.update_delay(&mut self.tubes.arena, tube);
-        self.counts.delayed += 1;
-    }
-
-    /// Makes a detached job ready, as if it had waited since `since`. The caller must then call
-    /// [`Queue::hand_out`] for its tube.
-    pub(super) fn make_ready(&mut self, key: Key<Job>, since: Time) {
-        let jobs = &mut self.jobs.arena;
-        jobs[key].record.state = State::Ready;
-        jobs[key].record.state_at = since;
-        let urgent = u64::from(jobs[key].is_urgent());
-        let order = jobs[key].ready_key();
-        let tube = jobs[key].tube;
-        let Tube { ready, urgent: of_tube, .. } = &mut self.tubes.arena[tube];
-        ready.push(order, key, |job, at| jobs[job].position = at);
-        *of_tube += urgent;
-        self.tubes.update_best_ready(tube);
-        self.counts.urgent += urgent;
-        self.counts.ready += 1;
     }
 
     /// Removes one pin from a tube.

@@ -1,8 +1,8 @@
 //! The commands of clients: one method for each verb of the protocol.
 
 use super::{
-    Client, Dated, History, Job, Kick, Pause, Put, Queue, Record, State, Tube, client::Watch,
-    increment, job::ReadyKey, seconds,
+    Client, Dated, Job, Kick, Pause, Queue, Record, State, Tube, client::Watch, increment,
+    job::ReadyKey, seconds,
 };
 use crate::{
     clock::Time,
@@ -26,10 +26,7 @@ impl Queue {
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        let tube = match self.tubes.find(name) {
-            Some(tube) => tube,
-            None => self.try_make_tube(name, budget)?,
-        };
+        let tube = self.find_or_make_tube(name, budget)?;
         self.tubes.arena[tube].users += 1;
         let before = std::mem::replace(&mut self.clients[client].using, tube);
         self.tubes.arena[before].users -= 1;
@@ -37,33 +34,30 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a tube. No other tube may have its name. Fails if there is no memory.
-    fn try_make_tube(
+    /// The tube of this name, which is created if it does not exist. Fails if there is no memory.
+    pub(super) fn find_or_make_tube(
         &mut self,
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result<Key<Tube>> {
+        if let Some(tube) = self.tubes.find(name) {
+            return Ok(tube);
+        }
         self.tubes.ensure_memory(name, budget)?;
         self.timers.ensure_memory_for_tube(budget)?;
-        Ok(self.make_tube(name))
-    }
-
-    pub(super) fn make_tube(&mut self, name: &str) -> Key<Tube> {
         let tube = self.tubes.make(name);
         self.timers.set_tube_capacity(self.tubes.order.len());
-        tube
+        Ok(tube)
     }
 
-    /// Ensures memory for the client's next [`Queue::put`], without the body. O(1), unless a list
-    /// is reallocated.
+    /// Ensures memory for a job of this tube, without the body. O(1), unless a list is reallocated.
     pub fn ensure_memory_to_put(
         &mut self,
-        client: Key<Client>,
+        tube: Key<Tube>,
         id: u64,
         delay: u32,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        let tube = self.clients[client].using;
         self.jobs.ensure_memory(id, budget)?;
         self.tubes.arena[tube].ensure_memory_for_times(budget)?;
         self.tubes.arena[tube].ready.ensure_memory(Need::Storage, budget)?;
@@ -85,30 +79,26 @@ impl Queue {
 
     /// Adds a job to the tube that the client uses. Without a delay, the caller must then call
     /// [`Queue::hand_out`] for that tube.
-    pub fn put(&mut self, client: Key<Client>, put: Put, body: Body, now: Time) -> Key<Job> {
-        let tube = self.clients[client].using;
-        let job = self.jobs.insert(Job {
-            record: Record {
-                id: put.id,
-                pri: put.pri,
-                delay: put.delay,
-                ttr: put.ttr.max(1),
-                created_at: put.created_at,
-                state_at: put.created_at,
-                history: History::default(),
-                state: State::Ready,
-            },
-            body,
-            tube,
-            dated: Dated::default(),
-            position: 0,
-            links: Links::default(),
-        });
-        self.tubes.arena[tube].add_job();
+    pub fn put(&mut self, client: Key<Client>, record: Record, body: Body, now: Time) -> Key<Job> {
+        let (tube, delay) = (self.clients[client].using, record.delay);
+        let job = self.add(record, Dated::default(), tube, body);
         self.tubes.arena[tube].total_jobs += 1;
         self.counts.total_jobs += 1;
-        self.enqueue(job, put.delay, now);
+        self.enqueue(job, delay, now);
         job
+    }
+
+    /// Adds a detached job.
+    pub(super) fn add(
+        &mut self,
+        record: Record,
+        dated: Dated,
+        tube: Key<Tube>,
+        body: Body,
+    ) -> Key<Job> {
+        self.tubes.arena[tube].add_job();
+        let links = Links::default();
+        self.jobs.insert(Job { record, body, tube, dated, position: 0, links })
     }
 }
 
@@ -218,10 +208,8 @@ impl Queue {
         self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
-        record.state = State::Buried;
-        record.state_at = now;
         increment(&mut record.history.buries);
-        self.insert_by_state(job);
+        self.place(job, State::Buried, now);
     }
 
     /// Restarts the time to run of a reserved job.
@@ -247,29 +235,18 @@ impl Queue {
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result<usize> {
+        let of_client = &mut self.clients[client];
         let found = self.tubes.find(name);
-        if found.is_none_or(|tube| self.clients[client].watch_of(tube).is_none()) {
-            self.ensure_memory_to_watch(client, budget)?;
-            let tube = match found {
-                Some(tube) => tube,
-                None => self.try_make_tube(name, budget)?,
-            };
+        if found.is_none_or(|tube| of_client.watch_of(tube).is_none()) {
+            self.watches.ensure_memory(Need::Storage, budget)?;
+            let count = of_client.watching.len() + 1;
+            budget.grow_vec(Need::Storage, &mut of_client.watching, count)?;
+            // Each watch may lose its `waiters` entry later, when no memory can be refused.
+            budget.grow_vec(Need::Storage, &mut of_client.unqueued, count)?;
+            let tube = self.find_or_make_tube(name, budget)?;
             self.add_watch(client, tube);
         }
         Ok(self.clients[client].watching())
-    }
-
-    fn ensure_memory_to_watch(
-        &mut self,
-        client: Key<Client>,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        self.watches.ensure_memory(Need::Storage, budget)?;
-        let Client { watching, unqueued, .. } = &mut self.clients[client];
-        let count = watching.len() + 1;
-        budget.grow_vec(Need::Storage, watching, count)?;
-        // Each watch may lose its `waiters` entry later, when no memory can be refused.
-        budget.grow_vec(Need::Storage, unqueued, count)
     }
 
     /// Removes a tube from the client's watched tubes and returns the number left. Returns `None`,
@@ -320,7 +297,7 @@ impl Queue {
         let Job { record, dated, .. } = &mut self.jobs.arena[job];
         dated.is_state_at = false;
         increment(&mut record.history.kicks);
-        self.make_ready(job, now);
+        self.place(job, State::Ready, now);
         Some(tube)
     }
 

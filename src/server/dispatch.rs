@@ -242,7 +242,7 @@ impl Server {
         let reserved = self.queue.reserve(client, now, self.bodies.budget_mut());
         if let Some(job) = reserved? {
             self.send_job(key, job, "RESERVED");
-        } else if self.queue.is_deadline_soon(client, now) {
+        } else if self.queue.client(client).is_deadline_soon(now) {
             self.reply(key, Reply::DEADLINE_SOON);
         } else if timeout == Some(0) || self.conns[key].is_half_closed {
             self.reply(key, Reply::TIMED_OUT);

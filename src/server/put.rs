@@ -7,7 +7,7 @@ use crate::{
     conn::{Conn, PendingPut},
     memory::Body,
     proto::{CRLF, PutHeader, Reply},
-    queue::Put,
+    queue::Record,
 };
 
 impl Server {
@@ -43,8 +43,8 @@ impl Server {
                 return self.reply(key, error);
             }
         };
-        let put = Put { id, pri, delay, ttr, created_at: received_at };
-        let job = self.queue.put(key.paired(), put, body, now);
+        let record = Record::new(id, pri, delay, ttr, received_at);
+        let job = self.queue.put(key.paired(), record, body, now);
         self.bodies.own(&mut self.queue, job.index());
         self.record_put(permit, job);
         let tube = self.queue.job(job).tube;
@@ -69,7 +69,8 @@ impl Server {
         }
         let budget = self.bodies.budget_mut();
         let (id, delay) = (put.id, put.header.delay);
-        self.queue.ensure_memory_to_put(key.paired(), id, delay, budget)?;
+        let tube = self.queue.client(key.paired()).using;
+        self.queue.ensure_memory_to_put(tube, id, delay, budget)?;
         self.permit_put(key, body.len(), now)
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    queue::{Client, Job, Put},
+    queue::{Client, Job, Record},
 };
 
 /// When the tests begin.
@@ -224,7 +224,7 @@ impl Fixture {
         let mut body = vec![b'x'; size];
         body.extend_from_slice(b"\r\n");
         let body = bodies.store(&body).expect("there is memory");
-        let put = Put { id: queue.take_id(), pri: 0, delay: 0, ttr: 1, created_at: self.now };
+        let put = Record::new(queue.take_id(), 0, 0, 1, self.now);
         let job = queue.put(self.client, put, body, self.now);
         bodies.own(queue, job.index());
         self.wal.put(permit, self.restored.jobs(), job);

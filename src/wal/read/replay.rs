@@ -17,7 +17,7 @@ use std::{fmt, ops::ControlFlow};
 
 use super::{
     reader::Reader,
-    sink::{Sink, free_memory_in_replay},
+    sink::{Sink, free_memory_in_replay, no_memory_to_replay},
     window::Window,
 };
 use crate::{
@@ -212,7 +212,7 @@ pub(in crate::wal) fn replay(
         }
     }
     queue.raise_id(seen_below);
-    queue.sort_buried();
+    queue.sort_buried(bodies.budget_mut()).map_err(no_memory_to_replay)?;
     bodies.set_populate(None);
     bodies.budget_mut().limit_headroom(usize::MAX);
     Ok(report)

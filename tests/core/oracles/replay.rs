@@ -18,7 +18,7 @@ use beanstalkd::{
     clock::{Calendar, Time},
     collections::Key,
     memory,
-    queue::{Client, Job, Put, Queue, Record, State, Tube},
+    queue::{Client, Job, Queue, Record, State, Tube},
     wal::{
         self, Change, CommitOutcome, Disk, Name, Options, Report, Restored, SyncPolicy, Wal,
         full_length,
@@ -268,7 +268,7 @@ fn go_on(restored: &mut Restored, wal: &mut Wal) {
         bodies.remove(queue.delete(job, START));
     }
     let client = restored.queue.join();
-    let put = Put { id: restored.queue.take_id(), pri: 1, delay: 2, ttr: 3, created_at: START };
+    let put = Record::new(restored.queue.take_id(), 1, 2, 3, START);
     let job = put_into(restored, wal, client, "new", put, b"body\r\n");
     bury(restored, wal, client, job);
     assert_eq!(wal.commit(restored.jobs(), None, START), CommitOutcome::Done);
@@ -280,7 +280,7 @@ fn put_into(
     wal: &mut Wal,
     client: Key<Client>,
     tube: &str,
-    put: Put,
+    put: Record,
     body: &[u8],
 ) -> Key<Job> {
     let Restored { queue, bodies } = restored;
@@ -321,7 +321,7 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
     for number in 0..40u32 {
         let name = ["a", "default", "long-tube-name"][number as usize % 3];
         let (id, created_at) = (restored.queue.take_id(), START);
-        let put = Put { id, pri: number, delay: number % 4, ttr: 9, created_at };
+        let put = Record::new(id, number, number % 4, 9, created_at);
         let body = format!("{number}").repeat(number as usize * length) + "\r\n";
         let job = put_into(&mut restored, &mut wal, client, name, put, body.as_bytes());
         if number % 5 == 0 {
