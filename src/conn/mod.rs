@@ -434,14 +434,14 @@ mod tests {
     #[test]
     fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
         let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
-        bodies.budget_mut().set_source(Box::new(Little), 0);
+        bodies.budget.set_source(Box::new(Little), 0);
         let mut rest: &[u8] = b"abc";
         assert!(conn.expect_body(put(1 << 30), &mut rest).is_none());
         assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);
         let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
         assert_eq!(body.got.as_ref().map(Body::len), Some(3), "there is memory for these");
         conn.close(bodies);
-        let left = bodies.budget().body_bytes();
+        let left = bodies.budget.body_bytes;
         assert_eq!(left, 0, "an unfinished body is freed with its connection");
     }
 
@@ -484,7 +484,7 @@ mod tests {
     fn input_pauses_while_too_much_output_is_unsent() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
-        conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], bodies.budget_mut());
+        conn.output.copy(&vec![0; OUTPUT_MAX_BYTES], &mut bodies.budget);
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
         conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);

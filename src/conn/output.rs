@@ -50,8 +50,8 @@ impl Piece {
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(bytes, of_bodies) => {
-                bodies.budget_mut().credit(bytes.capacity());
-                bodies.budget_mut().remove_body_bytes(of_bodies);
+                bodies.budget.credit(bytes.capacity());
+                bodies.budget.body_bytes -= of_bodies;
             }
             Self::Shared(body) => bodies.remove(body),
         }
@@ -179,7 +179,7 @@ impl Output {
         });
         if let Piece::Copied(_, of_bodies) = self.rest.back_mut().unwrap_or(&mut self.first) {
             *of_bodies += bytes.len() as u64;
-            budget.add_body_bytes(bytes.len() as u64);
+            budget.body_bytes += bytes.len() as u64;
         }
     }
 
@@ -256,7 +256,7 @@ impl Output {
     /// Removes everything, because it will not be sent.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
-        bodies.budget_mut().credit(rest.capacity() * size_of::<Piece>());
+        bodies.budget.credit(rest.capacity() * size_of::<Piece>());
         for piece in iter::once(first).chain(rest) {
             piece.free(bodies);
         }
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
-        output.copy(&[0; 1000], bodies.budget_mut());
+        output.copy(&[0; 1000], &mut bodies.budget);
         for _ in 0..10_000 {
-            output.copy(&[0; 1000], bodies.budget_mut());
+            output.copy(&[0; 1000], &mut bodies.budget);
             output.sent(1000, &mut bodies);
             let pieces = iter::once(&output.first).chain(&output.rest);
             let held: usize = pieces.map(Piece::len).sum();
@@ -318,7 +318,7 @@ mod tests {
                 reply.write(&mut wanted);
                 wanted.extend(&body);
                 let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));
-                output.reply_with(reply, &body, shared, bodies.budget_mut());
+                output.reply_with(reply, &body, shared, &mut bodies.budget);
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {
@@ -335,7 +335,7 @@ mod tests {
             }
             prop_assert_eq!(got, wanted);
             prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0);
-            prop_assert_eq!(bodies.budget().body_bytes(), 0);
+            prop_assert_eq!(bodies.budget.body_bytes, 0);
         }
     }
 }

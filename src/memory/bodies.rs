@@ -110,7 +110,8 @@ enum Storage {
 /// Owns all bodies, and the budget of all memory.
 #[derive(Debug, Default)]
 pub struct Bodies {
-    budget: MemoryBudget,
+    /// The budget of the memory for bodies and everything else.
+    pub budget: MemoryBudget,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
     /// Free slots to fill, the smallest first. The block of the last one is filled next.
@@ -130,16 +131,6 @@ impl Bodies {
     /// Whether the limit permits another body of `bytes` bytes.
     pub fn admits(&self, bytes: u64) -> bool {
         self.budget.admits_body_bytes(bytes.saturating_add(BODY_OVERHEAD_BYTES))
-    }
-
-    /// The budget of the memory for bodies and everything else.
-    pub fn budget(&self) -> &MemoryBudget {
-        &self.budget
-    }
-
-    /// The budget, to take memory from.
-    pub fn budget_mut(&mut self) -> &mut MemoryBudget {
-        &mut self.budget
     }
 
     /// Populates the memory of bodies in advance from now on, or no longer if `None`. If many
@@ -164,7 +155,7 @@ impl Bodies {
         }
         let place = self.take_slot(slot_bytes(bytes.len()), Need::Storage)?;
         self.blocks[place.block].write(place.start, 0, bytes);
-        self.budget.add_body_bytes(BODY_OVERHEAD_BYTES + bytes.len() as u64);
+        self.budget.body_bytes += BODY_OVERHEAD_BYTES + bytes.len() as u64;
         Ok(place.body(bytes.len()))
     }
 
@@ -184,7 +175,7 @@ impl Bodies {
         if let Storage::Slot(place) = self.referenced[key].storage {
             self.blocks[place.block].set_mark(place.start, Mark::Referenced(key.index()));
         }
-        self.budget.add_body_bytes(BODY_OVERHEAD_BYTES);
+        self.budget.body_bytes += BODY_OVERHEAD_BYTES;
         let at = u32::try_from(key.index()).expect("a key has 32 bits");
         Ok(Body { at, len: 0, unit: REFERENCED })
     }
@@ -215,7 +206,7 @@ impl Bodies {
             }
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
-        self.budget.add_body_bytes(bytes.len() as u64);
+        self.budget.body_bytes += bytes.len() as u64;
         Ok(())
     }
 
@@ -280,7 +271,7 @@ impl Bodies {
         } else {
             self.free(Place::of(&body), slot_bytes(body.len()));
         }
-        self.budget.remove_body_bytes(BODY_OVERHEAD_BYTES + body.len() as u64);
+        self.budget.body_bytes -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }
 }
 

@@ -156,9 +156,10 @@ pub struct MemoryBudget {
     /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
     /// each turn begins without memory from earlier probes.
     limits_resident: bool,
-    /// What all bodies count towards the limit, in bytes; and the limit.
-    body_bytes: u64,
-    body_limit: u64,
+    /// What all bodies count towards the limit, in bytes.
+    pub body_bytes: u64,
+    /// The limit on that. Bodies that exceed it stay.
+    pub body_limit: u64,
 }
 
 /// The value of `refused_from` if no probe has failed.
@@ -208,29 +209,9 @@ impl MemoryBudget {
         self.granted_from = HEADROOM_BYTES.len();
     }
 
-    /// Limits what all bodies count in total, in bytes. Existing bodies stay.
-    pub fn set_body_limit(&mut self, bytes: u64) {
-        self.body_limit = bytes;
-    }
-
-    /// What all bodies count towards the limit, in bytes.
-    pub fn body_bytes(&self) -> u64 {
-        self.body_bytes
-    }
-
     /// Whether the limit permits bodies of `bytes` more bytes.
     pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
         self.body_bytes.saturating_add(bytes) <= self.body_limit
-    }
-
-    /// Adds `bytes` to the total size of bodies.
-    pub fn add_body_bytes(&mut self, bytes: u64) {
-        self.body_bytes += bytes;
-    }
-
-    /// Subtracts `bytes` from the total size of bodies.
-    pub fn remove_body_bytes(&mut self, bytes: u64) {
-        self.body_bytes -= bytes;
     }
 
     /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.

@@ -239,7 +239,7 @@ impl Server {
         let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
         let tube = self.queue.client(key.paired()).using;
         let length = wal::full_length(self.queue.tube(tube).name(), size);
-        wal.ensure_memory_to_put(self.bodies.budget_mut())?;
+        wal.ensure_memory_to_put(&mut self.bodies.budget)?;
         permit(wal.permit(Change::Put(length), now)).map_err(error_reply)
     }
 

@@ -62,7 +62,7 @@ impl Server {
             Command::TooBig(size) => self.conns[key].skip_body(size, Reply::JOB_TOO_BIG),
             Command::Malformed => return Err(Reply::BAD_FORMAT),
             Command::Use(name) => {
-                self.queue.use_tube(client, name, self.bodies.budget_mut())?;
+                self.queue.use_tube(client, name, &mut self.bodies.budget)?;
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve(timeout) => return self.reserve(key, timeout, now),
@@ -73,7 +73,7 @@ impl Server {
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
             Command::Touch(id) => return self.touch(key, id, now),
             Command::Watch(name) => {
-                let count = self.queue.watch(client, name, self.bodies.budget_mut())?;
+                let count = self.queue.watch(client, name, &mut self.bodies.budget)?;
                 self.charge(count);
                 self.reply(key, Reply::Number("WATCHING", count as u64));
             }
@@ -114,7 +114,7 @@ impl Server {
             Command::ListTubes => return self.list_tubes(key, None),
             Command::ListTubeUsed => {
                 let reply = Reply::Using(self.queue.used_name(client));
-                self.conns[key].output.reply(reply, self.bodies.budget_mut());
+                self.conns[key].output.reply(reply, &mut self.bodies.budget);
                 self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes(key, Some(client)),
@@ -184,7 +184,7 @@ impl Server {
     fn ensure_memory_for_long_command(&mut self) -> Answer {
         let count = self.slices.long_commands.len() + 1;
         let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
-        Ok(self.bodies.budget_mut().grow_deque(need, &mut self.slices.long_commands, count)?)
+        Ok(self.bodies.budget.grow_deque(need, &mut self.slices.long_commands, count)?)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.
@@ -213,7 +213,7 @@ impl Server {
             JobState::Buried => self.queue.list_buried(key_of_tube, count),
             JobState::Reserved => {
                 self.ensure_memory_for_long_command()?;
-                let budget = self.bodies.budget_mut();
+                let budget = &mut self.bodies.budget;
                 let list = self.queue.begin_list_reserved(key_of_tube, count, budget)?;
                 let (tube, work) = (key_of_tube, LongWork::ListReserved(list));
                 self.advance_long(LongCommand { by: Some(key), tube, work }, now);
@@ -239,7 +239,7 @@ impl Server {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
-        let reserved = self.queue.reserve(client, now, self.bodies.budget_mut());
+        let reserved = self.queue.reserve(client, now, &mut self.bodies.budget);
         if let Some(job) = reserved? {
             self.send_job(key, job, "RESERVED");
         } else if self.queue.client(client).is_deadline_soon(now) {
@@ -249,7 +249,7 @@ impl Server {
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
             self.charge(self.queue.client(client).unqueued_watches());
-            self.queue.wait(client, until, self.bodies.budget_mut())?;
+            self.queue.wait(client, until, &mut self.bodies.budget)?;
             self.conns[key].wait();
         }
         Ok(())
@@ -268,7 +268,7 @@ impl Server {
             self.permit(Change::DeferrableUpdate, now).map_err(|_| Reply::INTERNAL_ERROR)?;
         self.queue.mark_worker(key.paired());
         let is_ready = self.queue.job(job).record.state == State::Ready;
-        let budget = self.bodies.budget_mut();
+        let budget = &mut self.bodies.budget;
         self.queue.reserve_job(key.paired(), job, now, budget)?;
         if !is_ready {
             self.record_change(permit, job, now);
@@ -292,7 +292,7 @@ impl Server {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
         let permit = self.permit(change, now).map_err(binlog::error_reply)?;
-        let budget = self.bodies.budget_mut();
+        let budget = &mut self.bodies.budget;
         let tube = self.queue.release(job, pri, delay, now, budget)?;
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::RELEASED);
@@ -340,7 +340,7 @@ impl Server {
         let list = self.queue.tube_names(of).fold(List::default(), List::with);
         self.charge(list.size() / 2);
         self.ensure_memory_for_document(list.size())?;
-        let (names, budget) = (self.queue.tube_names(of), self.bodies.budget_mut());
+        let (names, budget) = (self.queue.tube_names(of), &mut self.bodies.budget);
         self.conns[key].output.write(budget, |out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
@@ -349,7 +349,7 @@ impl Server {
     /// Ensures memory for a long reply of `size` bytes. Fails if there is none.
     fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
         let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
-        let has_memory = self.bodies.budget_mut().admits(need, size);
+        let has_memory = self.bodies.budget.admits(need, size);
         has_memory.then_some(()).ok_or(Reply::OUT_OF_MEMORY)
     }
 }

@@ -154,7 +154,7 @@ impl Server {
     ) -> Self {
         let Restored { mut queue, mut bodies } = restored;
         queue.start(now);
-        bodies.budget_mut().set_body_limit(settings.memory_limit.unwrap_or(u64::MAX));
+        bodies.budget.body_limit = settings.memory_limit.unwrap_or(u64::MAX);
         Self {
             queue,
             bodies,
@@ -182,14 +182,14 @@ impl Server {
         step: usize,
         shortage_retry_delay: Duration,
     ) {
-        self.bodies.budget_mut().set_source(memory, step);
+        self.bodies.budget.set_source(memory, step);
         self.shortage.retry_delay = shortage_retry_delay;
     }
 
     /// Ensures memory for [`Server::open`]. Fails if there is none. O(1), unless a list is
     /// reallocated.
     pub fn ensure_memory_to_open(&mut self, need: Need) -> memory::Result {
-        let budget = self.bodies.budget_mut();
+        let budget = &mut self.bodies.budget;
         self.queue.ensure_memory_to_join(need, budget)?;
         self.conns.ensure_memory(need, budget)?;
         let count = self.conns.len() + 1;
@@ -207,7 +207,7 @@ impl Server {
 
     /// The memory budget of the server and the event loop.
     pub fn budget_mut(&mut self) -> &mut MemoryBudget {
-        self.bodies.budget_mut()
+        &mut self.bodies.budget
     }
 
     /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator,
@@ -218,12 +218,12 @@ impl Server {
 
     /// Whether there is memory for a small step that cannot be avoided.
     pub fn has_memory_for_step(&mut self) -> bool {
-        self.bodies.budget_mut().admits(Need::Essential, STEP_BYTES_MAX)
+        self.bodies.budget.admits(Need::Essential, STEP_BYTES_MAX)
     }
 
     /// Whether memory for a small step has been refused since the last tick. Does not probe.
     pub fn lacks_memory(&self) -> bool {
-        self.bodies.budget().was_refused(Need::Essential)
+        self.bodies.budget.was_refused(Need::Essential)
     }
 
     /// Adds a connection.
@@ -251,7 +251,7 @@ impl Server {
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Essential };
         while self.commands_this_turn < end {
-            if !self.bodies.budget_mut().admits(need, STEP_BYTES_MAX) {
+            if !self.bodies.budget.admits(need, STEP_BYTES_MAX) {
                 feed_result = FeedResult::Short;
                 break;
             }
@@ -460,7 +460,7 @@ impl Server {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
         let jobs = self.queue.jobs();
-        let (all, of_jobs) = (self.bodies.budget().body_bytes(), self.queue.job_bytes());
+        let (all, of_jobs) = (self.bodies.budget.body_bytes, self.queue.job_bytes());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
         let bodies = self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);

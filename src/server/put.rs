@@ -67,7 +67,7 @@ impl Server {
         if self.is_draining {
             return Err(Reply::DRAINING);
         }
-        let budget = self.bodies.budget_mut();
+        let budget = &mut self.bodies.budget;
         let (id, delay) = (put.id, put.header.delay);
         let tube = self.queue.client(key.paired()).using;
         self.queue.ensure_memory_to_put(tube, id, delay, budget)?;
@@ -117,9 +117,9 @@ mod tests {
         let client = connect(&mut server);
         server.set_draining(true);
         send(&mut server, client, "put 0 0 1 9\r\n1234");
-        assert!(server.bodies().budget().body_bytes() > 0);
+        assert!(server.bodies().budget.body_bytes > 0);
         assert_eq!(exchange(&mut server, client, "56789\r\n"), "DRAINING\r\n");
-        assert_eq!(server.bodies().budget().body_bytes(), 0);
+        assert_eq!(server.bodies().budget.body_bytes, 0);
         server.check();
     }
 

@@ -238,7 +238,7 @@ impl Fixture {
     pub(crate) fn bury(&mut self, job: Key<Job>) {
         let permit = self.wal.permit(Change::Update, self.now).expect("it is permitted");
         let Restored { queue, bodies } = &mut self.restored;
-        let reserved = queue.reserve_job(self.client, job, self.now, bodies.budget_mut());
+        let reserved = queue.reserve_job(self.client, job, self.now, &mut bodies.budget);
         reserved.expect("there is memory");
         queue.bury(job, 7, self.now);
         self.wal.update(permit, &self.restored.queue, job, self.now);

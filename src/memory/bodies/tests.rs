@@ -94,7 +94,7 @@ fn small_and_large_bodies_read_the_same() {
         bodies.remove(whole);
         assert_eq!(bodies.bytes(&grown), wanted);
         bodies.remove(grown);
-        assert_eq!(bodies.budget().body_bytes(), 0);
+        assert_eq!(bodies.budget.body_bytes, 0);
     }
 }
 
@@ -114,7 +114,7 @@ fn a_shared_body_stays_until_its_last_handle_is_removed() {
         assert_eq!(bodies.bytes(&other), filled(len, 2));
         bodies.remove(other);
         bodies.remove(next);
-        assert_eq!((bodies.budget().body_bytes(), bodies.referenced.len()), (0, 0));
+        assert_eq!((bodies.budget.body_bytes, bodies.referenced.len()), (0, 0));
     }
 }
 
@@ -189,7 +189,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     for _ in 0..64 {
         all.put(&filled(60_000, 1)).expect("there is memory");
     }
-    all.bodies.budget_mut().set_source(Box::new(Nothing), 0);
+    all.bodies.budget.set_source(Box::new(Nothing), 0);
     for round in 0..20 {
         let index = *all.owned.keys().nth(round * 3 % all.owned.len()).expect("there are some");
         all.delete(index);
@@ -217,8 +217,8 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     }
     while all.bodies.release_one() {}
     assert_eq!(all.held(), (1 + KEPT_BLOCKS_MAX) * BLOCK_BYTES);
-    all.bodies.budget_mut().set_source(Box::new(Nothing), 1000);
-    assert!(!all.bodies.budget_mut().admits(Need::Connection, 1));
+    all.bodies.budget.set_source(Box::new(Nothing), 1000);
+    assert!(!all.bodies.budget.admits(Need::Connection, 1));
     all.bodies.begin_turn();
     while all.bodies.release_one() {}
     assert_eq!(all.held(), BLOCK_BYTES);
@@ -234,7 +234,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
         all.delete(*index);
     }
     assert!(all.bodies.should_move());
-    all.bodies.budget_mut().set_source(Box::new(Nothing), 0);
+    all.bodies.budget.set_source(Box::new(Nothing), 0);
     all.bodies.release_all();
     while let Ok(index) = all.put(&filled(4000, 2)) {
         assert!(index < 10_000);
@@ -311,7 +311,7 @@ fn moves_leave_the_headroom_of_connections() {
     const BYTES: usize = 20_000_000;
     let (mut all, held) = (Jobs::default(), Arc::new(AtomicUsize::new(0)));
     let source = Limited { bytes: BYTES, held: held.clone() };
-    all.bodies.budget_mut().set_source(Box::new(source), 0);
+    all.bodies.budget.set_source(Box::new(source), 0);
     let mut most = 0;
     for round in 0..8 {
         while all.put(&filled(5000, 1)).is_ok() {
@@ -325,7 +325,7 @@ fn moves_leave_the_headroom_of_connections() {
         for index in put.iter().filter(|index| **index % 3 == round % 3) {
             all.delete(*index);
         }
-        all.bodies.budget_mut().forget_refusals();
+        all.bodies.budget.forget_refusals();
         all.bodies.expect_shortage();
         while all.bodies.should_move() {
             all.bodies.move_some(&mut all.owned, 100, usize::MAX);
@@ -393,7 +393,7 @@ proptest! {
                 .collect();
             let lens = all.owned.values().map(Body::len).chain(orphans.into_values());
             let counted: u64 = lens.map(|len| len as u64 + BODY_OVERHEAD_BYTES).sum();
-            prop_assert_eq!(all.bodies.budget().body_bytes(), counted);
+            prop_assert_eq!(all.bodies.budget.body_bytes, counted);
         }
         for (index, body) in &all.owned {
             prop_assert_eq!(all.bodies.bytes(body), &wanted[index][..]);
@@ -412,7 +412,7 @@ fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let reading = resident.clone();
     let read = move || Ok(reading.load(Relaxed) as u64);
     let mut bodies = Bodies::default();
-    bodies.budget_mut().limit_resident(ResidentLimit::beside(40_000_000, read, || ()));
+    bodies.budget.limit_resident(ResidentLimit::beside(40_000_000, read, || ()));
     let mut body = bodies.begin(60_000).expect("there is memory");
     assert_eq!(bodies.append(&mut body, &[0; 100]), Ok(()));
     resident.store(55_000_000, Relaxed);

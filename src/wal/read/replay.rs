@@ -175,11 +175,11 @@ pub(in crate::wal) fn replay(
 ) -> Result<Report, Error> {
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.budget_mut().limit_headroom(HEADROOM_BYTES);
+    bodies.budget.limit_headroom(HEADROOM_BYTES);
     bodies.set_populate(Some(sys::populate));
     let mut report = Report::default();
     let mut segments: Vec<(u32, u64)> = Vec::new();
-    let budget = bodies.budget_mut();
+    let budget = &mut bodies.budget;
     let made = budget
         .grow_vec(Need::Storage, &mut segments, files.len())
         .and_then(|()| budget.grow_vec(Need::Storage, &mut report.segments, files.len()))
@@ -212,20 +212,20 @@ pub(in crate::wal) fn replay(
         }
     }
     queue.raise_id(seen_below);
-    queue.sort_buried(bodies.budget_mut()).map_err(no_memory_to_replay)?;
+    queue.sort_buried(&mut bodies.budget).map_err(no_memory_to_replay)?;
     bodies.set_populate(None);
-    bodies.budget_mut().limit_headroom(usize::MAX);
+    bodies.budget.limit_headroom(usize::MAX);
     Ok(report)
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
 pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
-    if !bodies.budget_mut().admits(Need::Storage, UNTIL_SERVING_BYTES) {
+    if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory_in_replay(queue, bodies);
-        bodies.budget_mut().limit_headroom(usize::MAX);
+        bodies.budget.limit_headroom(usize::MAX);
     }
-    if bodies.budget_mut().admits(Need::Connection, UNTIL_SERVING_BYTES) {
+    if bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());
     }
     let jobs = queue.jobs();

@@ -71,23 +71,23 @@ pub(super) fn ensure_memory(
         queue.ensure_memory_to_restore(id, tube, budget)?;
         segment_index.ensure_memory(budget)
     };
-    let made = ensure_memory(queue, bodies.budget_mut());
+    let made = ensure_memory(queue, &mut bodies.budget);
     if made.is_ok() || !free_memory_in_replay(queue, bodies) {
         return made;
     }
-    ensure_memory(queue, bodies.budget_mut())
+    ensure_memory(queue, &mut bodies.budget)
 }
 
 /// Frees the memory of bodies whose jobs were deleted by later records. Returns whether there was
 /// any. O(all).
 pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     // Moving bodies needs a block for a while.
-    bodies.budget_mut().limit_headroom(0);
+    bodies.budget.limit_headroom(0);
     bodies.expect_shortage();
     bodies.move_some(queue, u32::MAX, usize::MAX);
     let is_freed = bodies.release_all();
-    bodies.budget_mut().limit_headroom(HEADROOM_BYTES);
-    bodies.budget_mut().forget_refusals();
+    bodies.budget.limit_headroom(HEADROOM_BYTES);
+    bodies.budget.forget_refusals();
     is_freed
 }
 

@@ -194,7 +194,7 @@ fn refuse(files: &Files, granted: u32) {
         let disk = Memory { files, unreadable: None, refusal };
         let mut restored = Restored::default();
         if let Some(memory) = memory {
-            restored.bodies.budget_mut().set_source(Box::new(memory), 0);
+            restored.bodies.budget.set_source(Box::new(memory), 0);
         }
         let options =
             Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
@@ -284,7 +284,7 @@ fn put_into(
     body: &[u8],
 ) -> Key<Job> {
     let Restored { queue, bodies } = restored;
-    queue.use_tube(client, tube, bodies.budget_mut()).expect("there is memory");
+    queue.use_tube(client, tube, &mut bodies.budget).expect("there is memory");
     let length = full_length(tube, body.len());
     let body = bodies.store(body).expect("there is memory");
     let permit = wal.permit(Change::Put(length), START).expect("there is room");
@@ -296,7 +296,7 @@ fn put_into(
 
 fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
     let permit = wal.permit(Change::Update, START).expect("there is room");
-    let reserved = restored.queue.reserve_job(client, job, START, restored.bodies.budget_mut());
+    let reserved = restored.queue.reserve_job(client, job, START, &mut restored.bodies.budget);
     reserved.expect("there is memory");
     restored.queue.bury(job, 7, START);
     wal.update(permit, &restored.queue, job, START);
