@@ -2,8 +2,7 @@
 //! with their jobs, and all of it is passed to one `writev`.
 //!
 //! Invariant: `len` is the number of unsent bytes, and only bytes of the first piece have been
-//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`], and
-//! credited there.
+//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`].
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
@@ -49,10 +48,7 @@ impl Piece {
 
     fn free(self, bodies: &mut Bodies) {
         match self {
-            Self::Copied(bytes, of_bodies) => {
-                bodies.budget.credit(bytes.capacity());
-                bodies.budget.body_bytes -= of_bodies;
-            }
+            Self::Copied(_, of_bodies) => bodies.budget.body_bytes -= of_bodies,
             Self::Shared(body) => bodies.remove(body),
         }
     }
@@ -186,7 +182,7 @@ impl Output {
     fn push(&mut self, piece: Piece, budget: &mut MemoryBudget) {
         let before = self.rest.capacity();
         self.rest.push_back(piece);
-        budget.on_resize(before * size_of::<Piece>(), self.rest.capacity() * size_of::<Piece>());
+        budget.deduct((self.rest.capacity() - before) * size_of::<Piece>());
     }
 
     /// Appends the bytes that `write` appends to a buffer.
@@ -208,7 +204,7 @@ impl Output {
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
-        budget.on_resize(capacity, buffer.capacity());
+        budget.deduct(buffer.capacity() - capacity);
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
@@ -256,7 +252,6 @@ impl Output {
     /// Removes everything, because it will not be sent.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
-        bodies.budget.credit(rest.capacity() * size_of::<Piece>());
         for piece in iter::once(first).chain(rest) {
             piece.free(bodies);
         }

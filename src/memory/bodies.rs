@@ -264,9 +264,8 @@ impl Bodies {
                 return;
             }
             let Referenced { storage, size, .. } = self.referenced.remove(key);
-            match storage {
-                Storage::Slot(place) => self.free(place, slot_bytes(size)),
-                Storage::Own(own) => self.budget.credit(own.capacity()),
+            if let Storage::Slot(place) = storage {
+                self.free(place, slot_bytes(size));
             }
         } else {
             self.free(Place::of(&body), slot_bytes(body.len()));

@@ -146,8 +146,9 @@ pub struct MemoryBudget {
     step: usize,
     /// The most headroom of any need, in bytes.
     headroom_limit: usize,
-    /// Bytes left from the latest probe. If this is below zero, the next call must probe again.
-    left: isize,
+    /// Bytes left from the latest probe. Memory that is freed is not added, so the next probe may
+    /// come sooner than it must.
+    left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
     /// By need: probes of at least this many bytes would fail, because one of that size has failed
@@ -231,7 +232,7 @@ impl MemoryBudget {
     /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
     #[inline]
     pub fn admits(&mut self, need: Need, count: usize) -> bool {
-        (self.left >= bytes(count) && need as usize >= self.granted_from) || self.probe(need, count)
+        (self.left >= count && need as usize >= self.granted_from) || self.probe(need, count)
     }
 
     #[cold]
@@ -249,7 +250,7 @@ impl MemoryBudget {
         // A large piece leaves nothing over: the next request may be as large.
         let ahead = count.max(self.step);
         if self.source.can_allocate(ahead, HEADROOM_BYTES[at].min(self.headroom_limit)) {
-            self.left = if self.step == 0 { 0 } else { bytes(ahead) };
+            self.left = if self.step == 0 { 0 } else { ahead };
             self.granted_from = at;
             return true;
         }
@@ -278,20 +279,7 @@ impl MemoryBudget {
     /// Takes `count` bytes without a check, because [`MemoryBudget::admits`] has granted them.
     #[inline]
     pub fn deduct(&mut self, count: usize) {
-        self.left = self.left.saturating_sub(bytes(count));
-    }
-
-    /// Returns `count` bytes that were taken.
-    #[inline]
-    pub fn credit(&mut self, count: usize) {
-        self.left = self.left.saturating_add(bytes(count)).min(bytes(self.step));
-    }
-
-    /// Deducts the growth of a buffer, or credits its shrinkage, in bytes.
-    #[inline]
-    pub fn on_resize(&mut self, before: usize, after: usize) {
-        self.deduct(after);
-        self.credit(before);
+        self.left = self.left.saturating_sub(count);
     }
 
     /// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
@@ -327,12 +315,6 @@ impl MemoryBudget {
         let need = if is_small { need } else { need.min(Need::Connection) };
         self.take(need, (capacity - before).saturating_mul(size_of::<T>())).map(|()| capacity)
     }
-}
-
-/// A count of bytes as a signed number, saturating.
-#[inline]
-fn bytes(count: usize) -> isize {
-    isize::try_from(count).unwrap_or(isize::MAX)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl EventLoop {
         let has_more = feed_result != FeedResult::More && taken < end;
         let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
         socket.keep_unconsumed(&bytes[consumed..taken]);
-        self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
+        self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
         if !may_store {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                 return self.fail(key, &error);
@@ -57,9 +57,7 @@ impl EventLoop {
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
-        let before = socket.unconsumed.capacity();
         socket.drop_consumed(consumed);
-        self.server.budget_mut().on_resize(before, socket.unconsumed.capacity());
         self.reschedule(key, feed_result, now);
     }
 }
