@@ -187,7 +187,7 @@ impl Bodies {
             return Err(OutOfMemory);
         }
         let key = body.entry().expect("it is not finished");
-        if self.budget.limits_resident() && bytes.len() < self.referenced[key].size {
+        if self.budget.limits_resident && bytes.len() < self.referenced[key].size {
             // It is a piece. Memory that was taken for it earlier becomes resident only now.
             self.take(bytes.len(), Need::Storage)?;
         }

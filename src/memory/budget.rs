@@ -11,7 +11,7 @@
 //! Not everything can be refused: a job whose time to run is over must return to its tube. The
 //! memory of such steps is taken in advance, or it is little and comes out of the headroom.
 
-use std::{collections::VecDeque, fmt, hint::black_box, io};
+use std::{collections::VecDeque, fmt, hint::black_box};
 
 use super::{OutOfMemory, Result};
 
@@ -53,61 +53,7 @@ pub trait MemorySource: fmt::Debug {
 /// The system's memory. A probe makes two system calls, which take some microseconds. If one piece
 /// is too large, smaller freed pieces are counted, in some ten microseconds.
 #[derive(Debug)]
-struct SystemMemory;
-
-/// Grants the system's memory only while resident memory is below a limit. The limit on bodies
-/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
-pub struct ResidentLimit {
-    /// How many bytes may be resident, the headroom of all needs included.
-    limit: u64,
-    /// Reads how many bytes are resident.
-    resident: Box<dyn Fn() -> io::Result<u64>>,
-    /// Releases memory to the system that is free and resident all the same.
-    release: Box<dyn FnMut()>,
-}
-
-/// Bytes of resident memory that the limit permits in addition to five quarters of the limit on
-/// bodies: for the headroom, the program, and changes between two probes.
-const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
-
-impl ResidentLimit {
-    /// Makes the limit that belongs to a limit of `bytes` on bodies: five quarters of it, plus at
-    /// most 10 MB. `resident` reads how many bytes are resident. If they are too many, `release` is
-    /// called, which may release free memory to the system.
-    pub fn beside(
-        bytes: u64,
-        resident: impl Fn() -> io::Result<u64> + 'static,
-        release: impl FnMut() + 'static,
-    ) -> Self {
-        let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
-        Self { limit, resident: Box::new(resident), release: Box::new(release) }
-    }
-
-    /// Whether `more` resident bytes would exceed the limit. If they cannot be read, only the
-    /// system's memory is the limit.
-    fn is_exceeded_by(&self, more: u64) -> bool {
-        (self.resident)().is_ok_and(|now| now.saturating_add(more) > self.limit)
-    }
-}
-
-impl fmt::Debug for ResidentLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {} bytes resident", self.limit)
-    }
-}
-
-impl MemorySource for ResidentLimit {
-    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        let more = bytes.saturating_add(headroom) as u64;
-        if self.is_exceeded_by(more) {
-            (self.release)();
-            if self.is_exceeded_by(more) {
-                return false;
-            }
-        }
-        SystemMemory.can_allocate(bytes, headroom)
-    }
-}
+pub struct SystemMemory;
 
 /// The size of a smaller piece in bytes, enough for any small allocation.
 const PIECE_BYTES: usize = 64 << 10;
@@ -156,7 +102,7 @@ pub struct MemoryBudget {
     refused_from: [usize; HEADROOM_BYTES.len()],
     /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
     /// each turn begins without memory from earlier probes.
-    limits_resident: bool,
+    pub(super) limits_resident: bool,
     /// What all bodies count towards the limit, in bytes.
     pub body_bytes: u64,
     /// The limit on that. Bodies that exceed it stay.
@@ -183,16 +129,11 @@ impl Default for MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Keeps resident memory below `limit` from now on.
-    pub fn limit_resident(&mut self, limit: ResidentLimit) {
-        self.set_source(Box::new(limit), PROBE_STEP_BYTES);
+    /// Takes memory from `source` from now on, which limits resident memory.
+    pub fn limit_resident(&mut self, source: Box<dyn MemorySource>) {
+        self.set_source(source, PROBE_STEP_BYTES);
         // Memory that was granted becomes resident when it is first written to.
         self.limits_resident = true;
-    }
-
-    /// Whether resident memory is limited.
-    pub(super) fn limits_resident(&self) -> bool {
-        self.limits_resident
     }
 
     /// Takes memory from `source` from now on, probing `step` bytes ahead; with 0, probes at each

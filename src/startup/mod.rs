@@ -19,7 +19,7 @@ use self::lock::Holder;
 use crate::{
     cli::Config,
     clock::{Clock, Time},
-    memory::ResidentLimit,
+    memory::{MemorySource, SystemMemory},
     net::{EventLoop, Limits, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
     service::{logging::counted, notify::Notifier},
@@ -36,6 +36,10 @@ const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 /// Bytes of memory that jobs must leave free if there is no binlog. This is less than with one,
 /// because the same jobs need not fit again after a restart.
 const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
+
+/// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
+/// on bodies: for the headroom, the program, and changes between two probes.
+const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 /// How often free memory may be released: each time takes some milliseconds for 100 MB.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
@@ -290,18 +294,48 @@ fn limit_resident_memory(server: &mut Server, config: &Config) {
     let Some(bytes) = config.memory_limit else { return };
     match sys::ResidentMemory::open() {
         Ok(resident) => {
-            let mut released_at = Time::default();
-            let release = move || {
-                let now = Clock.now();
-                if released_at + RELEASE_INTERVAL <= now {
-                    released_at = now;
-                    sys::release_free_memory();
-                }
-            };
-            let limit = ResidentLimit::beside(bytes, move || resident.bytes(), release);
-            server.budget_mut().limit_resident(limit);
+            let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
+            let limit = ResidentLimit { limit, resident, released_at: Time::default() };
+            server.budget_mut().limit_resident(Box::new(limit));
         }
         Err(error) => warn!("--max-memory limits only bodies: reading resident memory: {error}"),
+    }
+}
+
+/// Grants the system's memory only while resident memory is below a limit. The limit on bodies
+/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
+#[derive(Debug)]
+struct ResidentLimit {
+    /// How many bytes may be resident, the headroom of all needs included.
+    limit: u64,
+    resident: sys::ResidentMemory,
+    /// When memory was last released that was free and resident all the same.
+    released_at: Time,
+}
+
+impl ResidentLimit {
+    /// Whether `more` resident bytes would exceed the limit. If they cannot be read, only the
+    /// system's memory is the limit.
+    fn is_exceeded_by(&self, more: u64) -> bool {
+        self.resident.bytes().is_ok_and(|now| now.saturating_add(more) > self.limit)
+    }
+}
+
+impl MemorySource for ResidentLimit {
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
+        let more = bytes.saturating_add(headroom) as u64;
+        if self.is_exceeded_by(more) {
+            let now = Clock.now();
+            if now < self.released_at + RELEASE_INTERVAL {
+                return false;
+            }
+            self.released_at = now;
+            sys::release_free_memory();
+            if self.is_exceeded_by(more) {
+                return false;
+            }
+        }
+        SystemMemory.can_allocate(bytes, headroom)
     }
 }
 
@@ -359,4 +393,34 @@ pub fn identify() -> io::Result<Identity> {
             Rusage { user, system }
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![cfg(target_os = "linux")]
+
+    use super::*;
+
+    fn limited(limit: impl Fn(u64) -> u64) -> ResidentLimit {
+        let resident = sys::ResidentMemory::open().expect("Linux reports it");
+        let limit = limit(resident.bytes().expect("Linux reports it"));
+        ResidentLimit { limit, resident, released_at: Time::default() }
+    }
+
+    #[test]
+    fn resident_memory_counts_and_what_is_wanted_too() {
+        assert!(limited(|resident| resident << 10).can_allocate(1 << 20, 7 << 20));
+        assert!(!limited(|resident| resident / 8).can_allocate(1 << 20, 7 << 20));
+        assert!(!limited(|resident| resident << 10).can_allocate(usize::MAX, 7 << 20));
+    }
+
+    /// Memory that the C library keeps would lock all clients out of an empty daemon.
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn free_memory_is_released_before_a_need_is_refused() {
+        let mut pieces: Vec<_> = (0..200_000).map(|_| vec![1u8; 1000]).collect();
+        let mut limited = limited(|resident| resident);
+        pieces.drain(..pieces.len() - 1);
+        assert!(limited.can_allocate(1 << 20, 7 << 20), "beside {} piece", pieces.len());
+    }
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::slots::{FREED_MIN_BYTES, FREED_PART, KEPT_BLOCKS_MAX};
 use super::*;
-use crate::memory::{MemorySource, ResidentLimit, block::BLOCK_BYTES};
+use crate::memory::{MemorySource, block::BLOCK_BYTES};
 
 fn filled(len: usize, byte: u8) -> Vec<u8> {
     vec![byte; len]
@@ -408,18 +408,16 @@ proptest! {
 /// would exceed the limit.
 #[test]
 fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
-    let resident = Arc::new(AtomicUsize::new(0));
-    let reading = resident.clone();
-    let read = move || Ok(reading.load(Relaxed) as u64);
+    let held = Arc::new(AtomicUsize::new(0));
     let mut bodies = Bodies::default();
-    bodies.budget.limit_resident(ResidentLimit::beside(40_000_000, read, || ()));
+    bodies.budget.limit_resident(Box::new(Limited { bytes: 60_000_000, held: held.clone() }));
     let mut body = bodies.begin(60_000).expect("there is memory");
     assert_eq!(bodies.append(&mut body, &[0; 100]), Ok(()));
-    resident.store(55_000_000, Relaxed);
+    held.store(55_000_000, Relaxed);
     bodies.begin_turn();
     assert_eq!(bodies.append(&mut body, &[0; 100]), Err(OutOfMemory));
     assert_eq!(body.len(), 100);
-    resident.store(0, Relaxed);
+    held.store(0, Relaxed);
     bodies.begin_turn();
     assert_eq!(bodies.append(&mut body, &filled(59_900, 0)), Ok(()));
     bodies.remove(body);

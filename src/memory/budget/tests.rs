@@ -26,62 +26,32 @@ fn limited(memory: &Limited) -> MemoryBudget {
 }
 
 /// With just enough memory for one need, the needs after it are granted, too.
-fn check_needs(mut with: impl FnMut(usize) -> MemoryBudget) {
+#[test]
+fn later_needs_may_use_more_of_the_headroom() {
     let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
     for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
         for missing in [0, 1] {
-            let mut budget = with(headroom + PROBE_STEP_BYTES - missing);
+            let memory = Limited::default();
+            memory.bytes.store(headroom + PROBE_STEP_BYTES - missing, Relaxed);
+            let mut budget = limited(&memory);
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
         }
     }
 }
 
-#[test]
-fn later_needs_may_use_more_of_the_headroom() {
-    check_needs(|bytes| {
-        let memory = Limited::default();
-        memory.bytes.store(bytes, Relaxed);
-        limited(&memory)
-    });
-}
-
-#[test]
-fn memory_that_is_resident_counts_whoever_has_it() {
-    let limit = 50_000_000 + RESIDENT_EXTRA_BYTES;
-    check_needs(|bytes| {
-        let mut budget = MemoryBudget::default();
-        let resident = limit - bytes as u64;
-        budget.limit_resident(ResidentLimit::beside(40_000_000, move || Ok(resident), || ()));
-        budget
-    });
-}
-
 /// Granted memory becomes resident only when it is first written to, so resident memory would
 /// grow further.
 #[test]
 fn resident_memory_is_read_in_each_turn() {
-    let resident = Arc::new(AtomicUsize::new(0));
-    let reading = resident.clone();
+    let memory = Limited::default();
+    memory.bytes.store(usize::MAX, Relaxed);
     let mut budget = MemoryBudget::default();
-    let read = move || Ok(reading.load(Relaxed) as u64);
-    budget.limit_resident(ResidentLimit::beside(40_000_000, read, || ()));
+    budget.limit_resident(Box::new(memory.clone()));
     assert!(budget.admits(Need::Storage, 1000));
-    resident.store(59_000_000, Relaxed);
+    memory.bytes.store(0, Relaxed);
     budget.forget_refusals();
     assert!(!budget.admits(Need::Essential, 1000));
-}
-
-/// Memory that the C library keeps would lock all clients out of an empty daemon.
-#[test]
-fn free_memory_is_released_before_a_need_is_refused() {
-    let resident = Arc::new(AtomicUsize::new(59_000_000));
-    let (reading, released) = (resident.clone(), resident);
-    let read = move || Ok(reading.load(Relaxed) as u64);
-    let release = move || released.store(1_000_000, Relaxed);
-    let mut budget = MemoryBudget::default();
-    budget.limit_resident(ResidentLimit::beside(40_000_000, read, release));
-    assert!(budget.admits(Need::Storage, 1000));
 }
 
 #[test]
