@@ -89,7 +89,3 @@ impl Block {
         self.bytes[start..start + MARK_BYTES].copy_from_slice(&mark.encode());
     }
 }
-
-/// Makes the kernel populate memory in one call. Returns false if it cannot; then it populates each
-/// page at its first use.
-pub(super) type Populate = fn(&mut [u8]) -> bool;

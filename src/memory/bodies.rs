@@ -27,7 +27,7 @@ pub use slots::BodyOwners;
 use std::{collections::VecDeque, fmt, mem};
 
 use self::slots::{Hole, Pace, Place};
-use super::block::{Block, Mark, Populate, slot_bytes};
+use super::block::{Block, Mark, slot_bytes};
 use super::{
     OutOfMemory, Result,
     budget::{MemoryBudget, Need},
@@ -123,7 +123,6 @@ pub struct Bodies {
     /// The slot that moves next, in the block being emptied.
     moving: Option<Place>,
     pace: Pace,
-    populate: Option<Populate>,
 }
 
 /// Bodies as a whole.
@@ -131,12 +130,6 @@ impl Bodies {
     /// Whether the limit permits another body of `bytes` bytes.
     pub fn admits(&self, bytes: u64) -> bool {
         self.budget.admits_body_bytes(bytes.saturating_add(BODY_OVERHEAD_BYTES))
-    }
-
-    /// Populates the memory of bodies in advance from now on, or no longer if `None`. If many
-    /// bodies are stored, as at startup, that costs less than doing so page by page.
-    pub fn set_populate(&mut self, populate: Option<Populate>) {
-        self.populate = populate;
     }
 
     /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).

@@ -3,9 +3,6 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-#[cfg(target_os = "linux")]
-use super::check;
-
 /// The resident memory of this process. It is read from a file of `/proc` that stays open, because
 /// there may be no descriptor when it matters.
 #[derive(Debug)]
@@ -17,7 +14,10 @@ pub struct ResidentMemory {
 impl ResidentMemory {
     /// Opens the file. Fails if the system has no such file.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes: page_bytes() as u64 })
+        // SAFETY: takes no pointers.
+        let page_bytes =
+            u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes })
     }
 
     /// How many bytes are resident now. Takes about a microsecond.
@@ -28,31 +28,6 @@ impl ResidentMemory {
         let pages = second.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
         Ok(pages.ok_or(io::ErrorKind::InvalidData)? * self.page_bytes)
     }
-}
-
-fn page_bytes() -> usize {
-    // SAFETY: takes no pointers.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Populates the pages of `bytes` in one system call, except for a last page that extends beyond
-/// them. Returns false if the kernel cannot do that; then each page is populated at its first
-/// access.
-#[cfg(target_os = "linux")]
-pub fn populate(bytes: &mut [u8]) -> bool {
-    let page = page_bytes();
-    let before = bytes.as_ptr().addr() % page;
-    let start = bytes.as_mut_ptr().wrapping_sub(before);
-    let length = (before + bytes.len()) / page * page;
-    // SAFETY: no byte of any page changes, and unmapped pages make the call fail.
-    let result = unsafe { libc::madvise(start.cast(), length, libc::MADV_POPULATE_WRITE) };
-    check(result).is_ok()
-}
-
-/// Returns false, because no system call does this.
-#[cfg(not(target_os = "linux"))]
-pub fn populate(_: &mut [u8]) -> bool {
-    false
 }
 
 /// Makes the C library map each large block separately, so that freeing one releases its memory to

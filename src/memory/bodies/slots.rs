@@ -161,12 +161,7 @@ impl Bodies {
             kept
         } else {
             self.take(BLOCK_BYTES, need)?;
-            let mut bytes = vec![0; BLOCK_BYTES];
-            if let Some(populate) = self.populate {
-                // If it fails, the kernel populates each page when it is first used.
-                let _ = populate(&mut bytes);
-            }
-            bytes
+            vec![0; BLOCK_BYTES]
         };
         let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
         self.add_hole(Place { block, start: 0 }, BLOCK_BYTES);

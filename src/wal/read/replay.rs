@@ -24,7 +24,6 @@ use crate::{
     clock::{Calendar, Time},
     memory::{Bodies, Need},
     queue::Queue,
-    sys,
     wal::{
         Error, Jobs,
         disk::{Disk, Name},
@@ -176,7 +175,6 @@ pub(in crate::wal) fn replay(
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
     bodies.budget.limit_headroom(HEADROOM_BYTES);
-    bodies.set_populate(Some(sys::populate));
     let mut report = Report::default();
     let mut segments: Vec<(u32, u64)> = Vec::new();
     let budget = &mut bodies.budget;
@@ -213,7 +211,6 @@ pub(in crate::wal) fn replay(
     }
     queue.raise_id(seen_below);
     queue.sort_buried(&mut bodies.budget).map_err(no_memory_to_replay)?;
-    bodies.set_populate(None);
     bodies.budget.limit_headroom(usize::MAX);
     Ok(report)
 }
