@@ -24,7 +24,7 @@ mod slots;
 
 pub use slots::BodyOwners;
 
-use std::{collections::VecDeque, fmt, mem};
+use std::{collections::VecDeque, fmt};
 
 use self::slots::{Hole, Pace, Place};
 use super::block::{Block, Mark, slot_bytes};
@@ -180,38 +180,29 @@ impl Bodies {
             return Err(OutOfMemory);
         }
         let key = body.entry().expect("it is not finished");
-        if self.budget.limits_resident && bytes.len() < self.referenced[key].size {
-            // It is a piece. Memory that was taken for it earlier becomes resident only now.
-            self.take(bytes.len(), Need::Storage)?;
+        let entry = &self.referenced[key];
+        let (len, size) = (body.len() + bytes.len(), entry.size);
+        let before = if let Storage::Own(own) = &entry.storage { own.capacity() } else { size };
+        let is_full = len > before;
+        let capacity =
+            if is_full { len.max(2 * before).max(OWN_MIN_BYTES).min(size) } else { before };
+        let is_piece = bytes.len() < size;
+        // Memory that was taken for a piece earlier becomes resident only now.
+        let resident = if self.budget.limits_resident && is_piece { bytes.len() } else { 0 };
+        let taken = resident.max(capacity - before);
+        if taken > 0 {
+            self.take(taken, Need::Storage)?;
         }
-        let len = body.len() + bytes.len();
-        let entry = &mut self.referenced[key];
-        match &mut entry.storage {
+        match &mut self.referenced[key].storage {
             Storage::Slot(place) => self.blocks[place.block].write(place.start, body.len(), bytes),
             Storage::Own(own) => {
-                let (size, mut own) = (entry.size, mem::take(own));
-                let grown = self.grow(&mut own, len, size);
-                if grown.is_ok() {
-                    own.extend_from_slice(bytes);
-                }
-                self.referenced[key].storage = Storage::Own(own);
-                grown?;
+                own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
+                own.extend_from_slice(bytes);
             }
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
         self.budget.body_bytes += bytes.len() as u64;
         Ok(())
-    }
-
-    /// Grows a body's own memory to at least `len` bytes, and at most `size`.
-    fn grow(&mut self, own: &mut Vec<u8>, len: usize, size: usize) -> Result {
-        let before = own.capacity();
-        if len <= before {
-            return Ok(());
-        }
-        let capacity = len.max(2 * before).max(OWN_MIN_BYTES).min(size);
-        self.take(capacity - before, Need::Storage)?;
-        own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)
     }
 
     /// Notes that the finished body belongs to the job with this index. Its bytes may move from now
