@@ -144,25 +144,23 @@ impl Output {
         self.write(budget, |buffer| reply.write(buffer));
     }
 
-    /// Appends a reply that announces a body, and the body, which ends in its own CR LF. If
-    /// `shared` is given, as for large bodies, the body is shared; otherwise `bytes` are copied.
-    pub fn reply_with(
-        &mut self,
-        reply: Reply<'_>,
-        bytes: &[u8],
-        shared: Option<Body>,
-        budget: &mut MemoryBudget,
-    ) {
-        debug_assert!(bytes.ends_with(CRLF));
-        self.reply(reply, budget);
-        let Some(shared) = shared else { return self.copy(bytes, budget) };
-        self.len += shared.len();
-        self.push(Piece::Shared(shared), budget);
+    /// Appends a reply that announces a body, and the body, which ends in its own CR LF.
+    pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body, bodies: &mut Bodies) {
+        debug_assert!(bodies.bytes(body).ends_with(CRLF));
+        self.reply(reply, &mut bodies.budget);
+        if body.is_large() {
+            self.len += body.len();
+            let grown = self.push(Piece::Shared(bodies.add_ref(body)));
+            bodies.budget.deduct(grown);
+        } else {
+            self.copy(body, bodies);
+        }
     }
 
-    /// Appends a copy of the bytes of a body.
-    pub fn copy(&mut self, bytes: &[u8], budget: &mut MemoryBudget) {
-        self.write(budget, |buffer| {
+    /// Appends a copy of a body.
+    fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
+        let bytes = bodies.bytes(body);
+        let grown = self.append(|buffer| {
             // If one body follows another, more are likely to follow, and each reallocation would
             // copy them all.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
@@ -174,25 +172,33 @@ impl Output {
             buffer.extend_from_slice(bytes);
         });
         if let Piece::Copied(_, of_bodies) = self.rest.back_mut().unwrap_or(&mut self.first) {
-            *of_bodies += bytes.len() as u64;
-            budget.body_bytes += bytes.len() as u64;
+            *of_bodies += body.len() as u64;
+            bodies.budget.body_bytes += body.len() as u64;
         }
+        bodies.budget.deduct(grown);
     }
 
-    fn push(&mut self, piece: Piece, budget: &mut MemoryBudget) {
+    /// Appends a piece. Returns how much memory it took, in bytes.
+    fn push(&mut self, piece: Piece) -> usize {
         let before = self.rest.capacity();
         self.rest.push_back(piece);
-        budget.deduct((self.rest.capacity() - before) * size_of::<Piece>());
+        (self.rest.capacity() - before) * size_of::<Piece>()
     }
 
     /// Appends the bytes that `write` appends to a buffer.
     pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
+        budget.deduct(self.append(write));
+    }
+
+    /// Appends the bytes that `write` appends to a buffer. Returns how much memory they took.
+    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
+        let mut grown = 0;
         // A piece is freed when all of it has been sent, so it must not keep growing for a slow
         // client.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
-            self.push(Piece::default(), budget);
+            grown = self.push(Piece::default());
         }
         let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
             unreachable!("the last piece takes copies");
@@ -204,7 +210,7 @@ impl Output {
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
-        budget.deduct(buffer.capacity() - capacity);
+        grown + buffer.capacity() - capacity
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
@@ -284,14 +290,16 @@ mod tests {
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
-        output.copy(&[0; 1000], &mut bodies.budget);
+        let body = bodies.store(&[0; 1000]).expect("there is memory");
+        output.copy(&body, &mut bodies);
         for _ in 0..10_000 {
-            output.copy(&[0; 1000], &mut bodies.budget);
+            output.copy(&body, &mut bodies);
             output.sent(1000, &mut bodies);
             let pieces = iter::once(&output.first).chain(&output.rest);
             let held: usize = pieces.map(Piece::len).sum();
             assert!(held <= 2 * BUFFER_FULL_BYTES, "{held} bytes held for {} unsent", output.len());
         }
+        bodies.remove(body);
     }
 
     proptest! {
@@ -312,8 +320,9 @@ mod tests {
                 let reply = Reply::Job("RESERVED", number as u64, size);
                 reply.write(&mut wanted);
                 wanted.extend(&body);
-                let shared = (size >= 4000).then(|| bodies.store(&body).expect("there is memory"));
-                output.reply_with(reply, &body, shared, &mut bodies.budget);
+                let body = bodies.store(&body).expect("there is memory");
+                output.reply_with(reply, &body, &mut bodies);
+                bodies.remove(body);
             }
             let (mut got, mut portions) = (Vec::new(), portions.into_iter().cycle());
             while !output.is_empty() {

@@ -224,12 +224,12 @@ impl Bodies {
 
     /// The bytes of a body.
     pub fn bytes(&self, body: &Body) -> &[u8] {
-        bytes(&self.blocks, &self.referenced, body)
-    }
-
-    /// The bytes of a body, and the budget for a copy of them.
-    pub fn bytes_and_budget(&mut self, body: &Body) -> (&[u8], &mut MemoryBudget) {
-        (bytes(&self.blocks, &self.referenced, body), &mut self.budget)
+        let place = match body.entry().map(|key| &self.referenced[key].storage) {
+            Some(Storage::Own(own)) => return own,
+            Some(Storage::Slot(place)) => *place,
+            None => Place::of(body),
+        };
+        self.blocks[place.block].body(place.start, body.len())
     }
 
     /// Returns another handle to a large body.
@@ -256,19 +256,6 @@ impl Bodies {
         }
         self.budget.body_bytes -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }
-}
-
-fn bytes<'a>(
-    blocks: &'a Arena<Block, 256>,
-    referenced: &'a Arena<Referenced, 256>,
-    body: &Body,
-) -> &'a [u8] {
-    let place = match body.entry().map(|key| &referenced[key].storage) {
-        Some(Storage::Own(own)) => return own,
-        Some(Storage::Slot(place)) => *place,
-        None => Place::of(body),
-    };
-    blocks[place.block].body(place.start, body.len())
 }
 
 #[cfg(test)]

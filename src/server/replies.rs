@@ -37,9 +37,7 @@ impl Server {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
         let reply = Reply::Job(word, record.id, body.len() - CRLF.len());
-        let shared = body.is_large().then(|| self.bodies.add_ref(body));
-        let (body, budget) = self.bodies.bytes_and_budget(body);
-        self.conns[key].output.reply_with(reply, body, shared, budget);
+        self.conns[key].output.reply_with(reply, body, &mut self.bodies);
         trace!("{key:?} < {reply:?}");
         self.mark_dirty(key);
     }
