@@ -27,28 +27,6 @@ pub(super) enum Mark {
 /// The index of a job with a body is below this.
 pub const INDEX_LIMIT: usize = 1 << 30;
 
-impl Mark {
-    fn encode(self) -> [u8; MARK_BYTES] {
-        let (kind, number) = match self {
-            Self::Free(size) => (0, size / UNIT_BYTES),
-            Self::Job(index) => (1, index),
-            Self::Referenced(index) => (2, index),
-        };
-        debug_assert!(number < INDEX_LIMIT);
-        let word = u32::try_from(kind * INDEX_LIMIT + number).expect("two bits for the kind");
-        word.to_le_bytes()
-    }
-
-    fn decode(bytes: [u8; MARK_BYTES]) -> Self {
-        let word = u32::from_le_bytes(bytes) as usize;
-        match (word / INDEX_LIMIT, word % INDEX_LIMIT) {
-            (0, units) => Self::Free(units * UNIT_BYTES),
-            (1, index) => Self::Job(index),
-            (_, index) => Self::Referenced(index),
-        }
-    }
-}
-
 /// The size in bytes of a slot for a body of `len` bytes.
 pub(super) fn slot_bytes(len: usize) -> usize {
     (len + MARK_BYTES).next_multiple_of(UNIT_BYTES)
@@ -82,10 +60,22 @@ impl Block {
 
     pub(super) fn mark(&self, start: usize) -> Mark {
         let bytes = self.bytes[start..start + MARK_BYTES].try_into();
-        Mark::decode(bytes.expect("a mark has four bytes"))
+        let word = u32::from_le_bytes(bytes.expect("a mark has four bytes")) as usize;
+        match (word / INDEX_LIMIT, word % INDEX_LIMIT) {
+            (0, units) => Mark::Free(units * UNIT_BYTES),
+            (1, index) => Mark::Job(index),
+            (_, index) => Mark::Referenced(index),
+        }
     }
 
     pub(super) fn set_mark(&mut self, start: usize, mark: Mark) {
-        self.bytes[start..start + MARK_BYTES].copy_from_slice(&mark.encode());
+        let (kind, number) = match mark {
+            Mark::Free(size) => (0, size / UNIT_BYTES),
+            Mark::Job(index) => (1, index),
+            Mark::Referenced(index) => (2, index),
+        };
+        debug_assert!(number < INDEX_LIMIT);
+        let word = u32::try_from(kind * INDEX_LIMIT + number).expect("two bits for the kind");
+        self.bytes[start..start + MARK_BYTES].copy_from_slice(&word.to_le_bytes());
     }
 }

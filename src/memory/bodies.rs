@@ -24,7 +24,7 @@ mod slots;
 
 pub use slots::BodyOwners;
 
-use std::{collections::VecDeque, fmt};
+use std::collections::VecDeque;
 
 use self::slots::{Hole, Pace, Place};
 use super::block::{Block, Mark, slot_bytes};
@@ -49,6 +49,7 @@ pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
 #[must_use = "its bytes are kept until it is removed"]
+#[derive(Debug)]
 pub struct Body {
     /// The index of its block, or of its entry in the table of referenced bodies.
     at: u32,
@@ -81,12 +82,6 @@ impl Body {
     /// The key of its entry in the table, if it has one.
     fn entry(&self) -> Option<Key<Referenced>> {
         (self.unit == REFERENCED).then(|| Key::from_index(self.at as usize))
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.len)
     }
 }
 

@@ -58,9 +58,6 @@ pub struct SystemMemory;
 /// The size of a smaller piece in bytes, enough for any small allocation.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The most pieces that one probe counts: enough for the largest headroom.
-const PIECES_MAX: usize = HEADROOM_BYTES[0] / PIECE_BYTES;
-
 /// Allocates `bytes` in one piece, if they are available.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
     let mut piece: Vec<u8> = Vec::new();
@@ -70,18 +67,16 @@ fn try_piece(bytes: usize) -> Option<Vec<u8>> {
     is_granted.then_some(piece)
 }
 
+/// Whether `count` pieces are available beside each other.
+fn can_allocate_pieces(count: usize) -> bool {
+    count == 0 || try_piece(PIECE_BYTES).is_some_and(|_piece| can_allocate_pieces(count - 1))
+}
+
 impl MemorySource for SystemMemory {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        if try_piece(bytes.saturating_add(headroom)).is_some() {
-            return true;
-        }
-        let first = try_piece(bytes);
-        let mut pieces = [const { None }; PIECES_MAX];
-        first.is_some()
-            && pieces[..headroom.div_ceil(PIECE_BYTES)].iter_mut().all(|piece| {
-                *piece = try_piece(PIECE_BYTES);
-                piece.is_some()
-            })
+        try_piece(bytes.saturating_add(headroom)).is_some()
+            || try_piece(bytes)
+                .is_some_and(|_piece| can_allocate_pieces(headroom.div_ceil(PIECE_BYTES)))
     }
 }
 

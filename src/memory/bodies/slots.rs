@@ -309,22 +309,25 @@ impl Bodies {
         for (key, block) in self.blocks.iter() {
             let (mut place, mut live) = (Place { block: key, start: 0 }, 0);
             while place.start < BLOCK_BYTES {
-                let (size, is_used) = match block.mark(place.start) {
-                    Mark::Free(size) => (size, false),
+                let size = match block.mark(place.start) {
+                    Mark::Free(size) => {
+                        place = place.after(size);
+                        continue;
+                    }
                     Mark::Job(index) => {
                         let body = job_body(index);
                         assert_eq!((body.entry(), Place::of(body)), (None, place), "its owner's");
                         handles += 1;
-                        (slot_bytes(body.len()), true)
+                        slot_bytes(body.len())
                     }
                     Mark::Referenced(index) => {
                         let entry = &self.referenced[Key::<Referenced>::from_index(index)];
                         let Storage::Slot(known) = entry.storage else { panic!("it has no slot") };
                         assert_eq!(known, place, "its entry knows it");
-                        (slot_bytes(entry.size), true)
+                        slot_bytes(entry.size)
                     }
                 };
-                live += if is_used { size } else { 0 };
+                live += size;
                 place = place.after(size);
             }
             assert_eq!((place.start, live), (BLOCK_BYTES, block.live));
