@@ -75,8 +75,8 @@ pub use self::{
     error::Error,
     interface::{BinlogCounts, CommitOutcome, Jobs, Options, SyncPolicy},
     permit::{Change, Permit, Unavailable},
-    read::{Fault, Inspection, Problem, Progress, Report, Restored, SegmentReport, go_on, inspect},
-    record::{Damage, Format, full_length},
+    read::{Inspection, Progress, Report, Restored, SegmentReport, go_on, inspect},
+    record::{Format, full_length},
     syncs::GatheringTime,
 };
 use crate::{

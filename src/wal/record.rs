@@ -106,7 +106,7 @@ pub(super) struct JobFields {
 
 /// Why there is no sound record at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Damage {
+pub(super) enum Damage {
     /// The segment ends within the record.
     Torn,
     /// The length of the name is illegal: this number.

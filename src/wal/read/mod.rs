@@ -16,5 +16,5 @@ mod window;
 pub(super) use self::replay::{ensure_memory_to_serve, replay};
 pub use self::{
     inspect::{Inspection, inspect},
-    replay::{Fault, Problem, Progress, Report, Restored, SegmentReport, go_on},
+    replay::{Progress, Report, Restored, SegmentReport, go_on},
 };

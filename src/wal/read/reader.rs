@@ -2,7 +2,7 @@
 
 use super::{
     formats,
-    replay::{Fault, Problem, SegmentReport},
+    replay::SegmentReport,
     search::{FirstBytes, PrefixSums, find_salt},
     sink::{Sink, dated, ensure_memory, free_memory_in_replay, no_memory_to_replay, store_body},
     window::Window,
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn finish(mut self) -> SegmentReport {
         if let Some((offset, lost, error)) = self.window.unreadable() {
-            self.report_problem(offset, Fault::Unreadable(error), lost);
+            self.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
         }
         self.sink.segment_index.grow(self.report.used);
         if self.report.is_damaged() {
@@ -87,11 +87,20 @@ impl<'a> Reader<'a> {
         self.report
     }
 
-    fn report_problem(&mut self, offset: u64, what: Fault, lost: u64) {
+    fn report_problem(&mut self, text: String) {
         self.report.problem_count += 1;
         if self.report.problems.len() < PROBLEMS_MAX {
-            self.report.problems.push(Problem { offset, what, lost });
+            self.report.problems.push(text);
         }
+    }
+
+    /// Reports that `lost` bytes at `at` were skipped: a damaged record, or else bytes after the
+    /// end of the records.
+    fn report_lost(&mut self, at: u64, damage: Option<Damage>, lost: u64) {
+        self.report_problem(match damage {
+            Some(damage) => format!("at {at}: {damage}; {lost} bytes skipped"),
+            None => format!("at {at}: {lost} bytes after the end"),
+        });
     }
 
     pub(super) fn read(&mut self, is_newest: bool) -> Result<(), Error> {
@@ -99,20 +108,20 @@ impl<'a> Reader<'a> {
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
             // The file had been created, but not yet written, when the power failed.
             if size > 0 {
-                self.report_problem(0, Fault::NoVersion, size);
+                self.report_problem("no version".into());
             }
             return Ok(());
         };
         let version = u32::from_le_bytes(version);
         let format = match format(&mut self.window, version)? {
             Ok(format) => format,
-            Err(wrong) => {
-                self.report_problem(0, wrong, size);
+            Err(problem) => {
+                self.report_problem(problem);
                 return Ok(());
             }
         };
         if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-            self.report_problem(0, Fault::Version(version), VERSION_BYTES as u64);
+            self.report_problem(unknown_version(version));
         }
         self.report.format = Some(format);
         self.report.used = VERSION_BYTES as u64;
@@ -167,7 +176,7 @@ impl<'a> Reader<'a> {
                 self.report.torn = Some(at);
                 return Ok(());
             }
-            self.report_problem(at, damage.map_or(Fault::BehindTheEnd, Fault::Record), end - at);
+            self.report_lost(at, damage, end - at);
             match next {
                 Some(next) => at = next,
                 None => return Ok(()),
@@ -182,7 +191,7 @@ impl<'a> Reader<'a> {
             let damage = self.read_sound(&mut at, format)?;
             if let (Some(damage), Some(next)) = (damage, self.after_flaw(at, format)?) {
                 self.raise_id_past_torn(at, next, format)?;
-                self.report_problem(at, Fault::Record(damage), next - at);
+                self.report_lost(at, Some(damage), next - at);
                 at = next;
                 continue;
             }
@@ -190,9 +199,9 @@ impl<'a> Reader<'a> {
             if let Some(damage) = damage {
                 let end = last.map_or(self.window.size(), |last| last + 1);
                 self.raise_id_past_torn(at, end, format)?;
-                self.report_problem(at, Fault::Record(damage), end - at);
+                self.report_lost(at, Some(damage), end - at);
             } else if let Some(last) = last {
-                self.report_problem(at, Fault::BehindTheEnd, last + 1 - at);
+                self.report_lost(at, None, last + 1 - at);
             }
             return Ok(());
         }
@@ -404,11 +413,12 @@ pub(super) fn checked_end(
     Ok(is_right.then_some(end))
 }
 
+fn unknown_version(version: u32) -> String {
+    format!("version {version}, which is not known")
+}
+
 /// Finds out how to read a segment, or why it cannot be read.
-pub(super) fn format(
-    window: &mut Window<'_>,
-    version: u32,
-) -> Result<Result<Format, Fault>, Error> {
+fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String>, Error> {
     let start = VERSION_BYTES as u64;
     if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
         return Ok(Ok(Format::Salted(header.salt)));
@@ -443,8 +453,10 @@ pub(super) fn format(
         formats::refuse(window, version, start)?;
     }
     Ok(match theirs {
-        _ if likely.is_some() => Err(Fault::NoSegmentHeader),
+        _ if likely.is_some() => {
+            Err("its segment header is damaged, so no record in it can be checked".into())
+        }
         Some(format) => Ok(format),
-        None => Err(Fault::Version(version)),
+        None => Err(unknown_version(version)),
     })
 }

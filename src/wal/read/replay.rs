@@ -13,7 +13,7 @@
 //! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
 //! there is none, the replay fails: a shortage is never mistaken for damage.
 
-use std::{fmt, ops::ControlFlow};
+use std::ops::ControlFlow;
 
 use super::{
     reader::Reader,
@@ -28,7 +28,7 @@ use crate::{
         Error, Jobs,
         disk::{Disk, Name},
         index::SegmentIndex,
-        record::{Damage, Format},
+        record::Format,
         space::HEADER_BYTES,
     },
 };
@@ -39,52 +39,6 @@ pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
 /// the headroom that a connection must leave free. With less, it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
-
-/// Damage at one offset of a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The offset in bytes.
-    pub offset: u64,
-    /// The fault there.
-    pub what: Fault,
-    /// How many bytes could not be read.
-    pub lost: u64,
-}
-
-/// A fault of a part of a segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// A record is damaged.
-    Record(Damage),
-    /// The version is unknown: this number.
-    Version(u32),
-    /// The file ends within the version.
-    NoVersion,
-    /// This daemon wrote the segment, but its salt cannot be found.
-    NoSegmentHeader,
-    /// Bytes that are not zero follow the end of the records.
-    BehindTheEnd,
-    /// The disk could not read a part of it: this error.
-    Unreadable(String),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { offset, what, lost } = self;
-        match what {
-            Fault::Record(damage) => write!(f, "at {offset}: {damage}; {lost} bytes skipped"),
-            Fault::Version(number) => write!(f, "version {number}, which is not known"),
-            Fault::NoVersion => f.write_str("no version"),
-            Fault::NoSegmentHeader => {
-                f.write_str("its segment header is damaged, so no record in it can be checked")
-            }
-            Fault::BehindTheEnd => write!(f, "at {offset}: {lost} bytes after the end"),
-            Fault::Unreadable(error) => {
-                write!(f, "at {offset}: {lost} bytes cannot be read: {error}")
-            }
-        }
-    }
-}
 
 /// The findings in one segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +55,8 @@ pub struct SegmentReport {
     pub kept: u64,
     /// How many records had no effect, because their job was unknown.
     pub skipped: u64,
-    /// The first few problems.
-    pub problems: Vec<Problem>,
+    /// The first few problems: what could not be read, where, and how many bytes.
+    pub problems: Vec<String>,
     /// The number of all problems.
     pub problem_count: u64,
     /// The offset of an unfinished last record, which is normal after a kill or a power cut.

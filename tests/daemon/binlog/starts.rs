@@ -79,7 +79,7 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
         let disk = on_disk(files);
         let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
         assert!(report.segments[0].is_damaged(), "{report:?}");
-        assert!(format!("{:?}", report.segments[0].problems).contains("BehindTheEnd"));
+        assert!(report.segments[0].problems[0].contains("bytes after the end"));
         assert_eq!(ids(&restored.queue)[..49], (1..50).collect::<Vec<_>>());
         assert_eq!(disk.files()[&Name::Segment(3)], holed, "it is as it was");
         settle(&mut serve(restored, wal));
