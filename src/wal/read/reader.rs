@@ -254,10 +254,9 @@ impl<'a> Reader<'a> {
                 return Ok(false);
             }
         }
-        match Frame::decode(self.window.at(next, HEAD_MAX_BYTES)?, format) {
+        match sound_record(&mut self.window, next, format)? {
             Ok(None) => Ok(self.window.last_data(next)?.is_none()),
-            Ok(Some(frame)) => Ok(verify(&mut self.window, next, &frame, format)?.is_ok()),
-            Err(_) => Ok(false),
+            record => Ok(record.is_ok()),
         }
     }
 
@@ -266,8 +265,8 @@ impl<'a> Reader<'a> {
     fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> Result<bool, Error> {
         let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
         let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
-        let is_whole = frame.length() <= self.window.size().saturating_sub(at)
-            && checked_end(&mut self.window, at, &frame, salt)?.is_some();
+        let verdict = verify(&mut self.window, at, &frame, Format::Salted(salt))?;
+        let is_whole = !matches!(verdict, Err(Damage::Torn | Damage::Checksum));
         Ok(!is_whole && length <= frame.length())
     }
 
@@ -367,50 +366,38 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Returns the frame of the record at `at`, which is sound; `None` at the end of the records.
+pub(super) fn sound_record(
+    window: &mut Window<'_>,
+    at: u64,
+    format: Format,
+) -> Verdict<Option<Frame>> {
+    match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, format) {
+        Ok(Some(frame)) => Ok(verify(window, at, &frame, format)?.map(|()| Some(frame))),
+        end_or_damage => Ok(end_or_damage),
+    }
+}
+
 /// Checks that a record is complete and unchanged since it was written.
 fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
     if frame.length() > window.size().saturating_sub(at) {
         return Ok(Err(Damage::Torn));
     }
-    let end = if let Format::Salted(salt) = format {
-        match checked_end(window, at, frame, salt)? {
-            Some(end) => end,
-            None => return Ok(Err(Damage::Checksum)),
-        }
-    } else {
-        let mut end = [0; CRLF.len()];
-        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
-        end
-    };
-    Ok(frame.judge(&end))
-}
-
-/// Returns the last two bytes of the record at `at`, if its checksum fits.
-pub(super) fn checked_end(
-    window: &mut Window<'_>,
-    at: u64,
-    frame: &Frame,
-    salt: u64,
-) -> Result<Option<[u8; CRLF.len()]>, Error> {
-    let mut end = [0; CRLF.len()];
-    let length = frame.head_length + frame.body_length;
-    let is_right = if length <= Window::BYTES {
-        let Some(bytes) = window.at(at, length)?.get(..length) else { return Ok(None) };
-        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, at);
-        hasher.update(&bytes[frame.head_length..]);
-        end.copy_from_slice(&bytes[length - CRLF.len()..]);
-        hasher.finalize() == wanted
-    } else {
-        let (mut hasher, wanted) =
-            frame.begin_checksum(window.at(at, frame.head_length)?, salt, at);
+    if let Format::Salted(salt) = format {
+        // All of the record, if it fits, so that it is read only once.
+        let length = (frame.head_length + frame.body_length).min(Window::BYTES);
+        let (mut hasher, wanted) = frame.begin_checksum(window.at(at, length)?, salt, at);
         window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
             hasher.update(part);
             Ok(())
         })?;
-        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
-        hasher.finalize() == wanted
-    };
-    Ok(is_right.then_some(end))
+        if hasher.finalize() != wanted {
+            return Ok(Err(Damage::Checksum));
+        }
+    }
+    let mut end = [0; CRLF.len()];
+    window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
+    Ok(frame.judge(&end))
 }
 
 fn unknown_version(version: u32) -> String {
@@ -430,14 +417,11 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String
         _ => None,
     };
     if let (None, Some(format)) = (likely, theirs) {
-        let frame = Frame::decode(window.at(start, HEAD_MAX_BYTES)?, format);
-        if let Ok(Some(frame)) = frame {
-            // Two short records of 32-bit x86 may pass for one of the usual layout.
-            if verify(window, start, &frame, format)?.is_ok()
-                && (version != VERSION || !formats::begins_as_x86(window, start)?)
-            {
-                return Ok(Ok(format));
-            }
+        // Two short records of 32-bit x86 may pass for one of the usual layout.
+        if matches!(sound_record(window, start, format)?, Ok(Some(_)))
+            && (version != VERSION || !formats::begins_as_x86(window, start)?)
+        {
+            return Ok(Ok(format));
         }
     }
     // The beginning is damaged or was never written, but segment headers are repeated.

@@ -10,7 +10,7 @@
 
 use crc32fast::Hasher;
 
-use super::{reader::checked_end, window::Window};
+use super::{reader::sound_record, window::Window};
 use crate::{
     proto::CRLF,
     wal::{
@@ -251,16 +251,8 @@ fn is_boundary(window: &mut Window<'_>, offset: u64) -> Result<bool, Error> {
 /// Returns the end of the run of sound records with this salt that begins at `from`.
 fn sound_run_end(window: &mut Window<'_>, from: u64, salt: u64) -> Result<u64, Error> {
     let mut at = from;
-    loop {
-        let bytes = window.at(at, HEAD_MAX_BYTES)?;
-        let Ok(Some(frame)) = Frame::decode(bytes, Format::Salted(salt)) else { return Ok(at) };
-        if frame.length() > window.size().saturating_sub(at) {
-            return Ok(at);
-        }
-        let end = checked_end(window, at, &frame, salt)?;
-        if end.is_none_or(|end| frame.judge(&end).is_err()) {
-            return Ok(at);
-        }
+    while let Ok(Some(frame)) = sound_record(window, at, Format::Salted(salt))? {
         at += frame.length();
     }
+    Ok(at)
 }
