@@ -44,14 +44,6 @@ pub(super) struct Reader<'a> {
     sink: Sink<'a>,
 }
 
-/// The result of reading at an offset.
-enum Step {
-    /// A record of this length in bytes, which has been applied.
-    Record(u64),
-    /// No more records: zeros, or the end of the file.
-    End,
-}
-
 /// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
 type Verdict<T> = Result<Result<T, Damage>, Error>;
 
@@ -135,14 +127,15 @@ impl<'a> Reader<'a> {
     /// there, or `None` if it looks like the end of the records.
     fn read_sound(&mut self, at: &mut u64, format: Format) -> Result<Option<Damage>, Error> {
         loop {
-            match self.step(*at, format)? {
-                Ok(Step::Record(length)) => {
-                    *at += length;
-                    self.report.used = *at;
-                }
-                Ok(Step::End) => return Ok(None),
-                Err(damage) => return Ok(Some(damage)),
+            let frame = match sound_record(&mut self.window, *at, format)? {
+                Ok(Some(frame)) => frame,
+                end_or_damage => return Ok(end_or_damage.err()),
+            };
+            if let Err(damage) = self.apply(*at, &frame, format)? {
+                return Ok(Some(damage));
             }
+            *at += frame.length();
+            self.report.used = *at;
         }
     }
 
@@ -290,30 +283,15 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Applies the record at `at`, if there is one.
-    fn step(&mut self, at: u64, format: Format) -> Verdict<Step> {
-        let frame = match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(Ok(Step::End)),
-            Err(damage) => return Ok(Err(damage)),
-        };
-        if let Err(damage) = verify(&mut self.window, at, &frame, format)? {
-            return Ok(Err(damage));
-        }
-        let is_checked = matches!(format, Format::Salted(_));
-        let applied = self.apply(at, &frame, is_checked)?;
-        Ok(applied.map(|()| Step::Record(frame.length())))
-    }
-
     /// Applies a verified record to the queue. If the body size of a short record differs from the
     /// job's, it is damage: with it, the original would read past the body.
-    fn apply(&mut self, at: u64, frame: &Frame, is_checked: bool) -> Verdict<()> {
+    fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
         let fields = &frame.fields;
         let header = SegmentHeader::of(fields);
         let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
-        let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
-        if id > limit {
+        let is_checked = matches!(format, Format::Salted(_));
+        if id > if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT } {
             return Ok(Err(Damage::Id(id)));
         }
         if let Some(header) = header {
