@@ -69,7 +69,7 @@ impl Inspection {
     }
 
     fn segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Result {
-        let SegmentReport { number, size, used, format, kept, skipped, torn, .. } = segment;
+        let SegmentReport { number, size, used, format, records, torn, .. } = segment;
         let format = match format {
             Some(Format::Salted(_)) => "checked",
             Some(Format::Plain) => "the original's",
@@ -77,7 +77,7 @@ impl Inspection {
             None => "not readable",
         };
         let name = Name::Segment(*number).to_string();
-        writeln!(f, "{name:<16} {used:>12} {size:>12} {:>10}  {format}", kept + skipped)?;
+        writeln!(f, "{name:<16} {used:>12} {size:>12} {records:>10}  {format}")?;
         for problem in &segment.problems {
             writeln!(f, "  damaged: {problem}")?;
         }

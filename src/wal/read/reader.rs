@@ -4,7 +4,7 @@ use super::{
     formats,
     replay::SegmentReport,
     search::{FirstBytes, PrefixSums, find_salt},
-    sink::{Sink, dated, ensure_memory, free_memory_in_replay, no_memory_to_replay, store_body},
+    sink::{Sink, dated, free_memory_in_replay},
     window::Window,
 };
 use crate::{
@@ -49,17 +49,7 @@ type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
-        let report = SegmentReport {
-            number,
-            size,
-            used: 0,
-            format: None,
-            kept: 0,
-            skipped: 0,
-            problems: Vec::new(),
-            problem_count: 0,
-            torn: None,
-        };
+        let report = SegmentReport { number, size, ..SegmentReport::default() };
         Self { report, window, sink }
     }
 
@@ -286,60 +276,56 @@ impl<'a> Reader<'a> {
     /// Applies a verified record to the queue. If the body size of a short record differs from the
     /// job's, it is damage: with it, the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
-        let Self { window, sink: Sink { queue, bodies, segment_index, .. }, report, .. } = self;
+        let Self { window, sink, report } = self;
         let fields = &frame.fields;
         let header = SegmentHeader::of(fields);
         let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
         let is_checked = matches!(format, Format::Salted(_));
-        if id > if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT } {
+        let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
+        if id > limit {
             return Ok(Err(Damage::Id(id)));
         }
         if let Some(header) = header {
-            queue.raise_id(header.next_id);
-            *self.sink.seen_below = header.seen_below;
+            sink.queue.raise_id(header.next_id);
+            *sink.seen_below = header.seen_below;
             return Ok(Ok(()));
         }
-        let known = queue.find(fields.id);
-        if known.is_none() && (!frame.is_full() || fields.kind == Kind::Deleted) {
-            report.skipped += 1;
-            queue.raise_id(fields.id.saturating_add(1));
-            return Ok(Ok(()));
-        }
-        let size = known.map(|job| queue.job(job).body.len());
-        if !frame.is_full() && size != usize::try_from(fields.body_size).ok() {
+        let known = sink.queue.find(fields.id);
+        let size = known.map(|job| sink.queue.job(job).body.len());
+        if !frame.is_full()
+            && size.is_some_and(|size| usize::try_from(fields.body_size) != Ok(size))
+        {
             return Ok(Err(Damage::BodySize(fields.body_size)));
         }
-        report.kept += 1;
-        if let (Some(job), false, true) = (known, frame.is_full(), fields.kind != Kind::Deleted) {
-            let record = self.sink.known(fields);
-            self.sink.queue.replace_record(job, record, dated(fields));
-            self.sink.segment_index.update(job);
-            return Ok(Ok(()));
-        }
-        if let Some(job) = known {
-            bodies.remove(queue.discard(job));
-            segment_index.remove(job);
+        report.records += 1;
+        sink.queue.raise_id(fields.id.saturating_add(1));
+        match known {
+            Some(job) if !frame.is_full() && fields.kind != Kind::Deleted => {
+                sink.queue.replace_record(job, sink.known(fields), dated(fields));
+                sink.segment_index.update(job);
+                return Ok(Ok(()));
+            }
+            Some(job) => {
+                sink.bodies.remove(sink.queue.discard(job));
+                sink.segment_index.remove(job);
+            }
+            None => {}
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
             return Ok(Ok(()));
         }
-        let head = window.at(at, frame.head_length)?;
-        let tube = frame.name(head).expect("it has been verified");
-        ensure_memory(queue, segment_index, bodies, fields.id, tube)
-            .map_err(no_memory_to_replay)?;
-        let body = match store_body(window, bodies, at, frame) {
-            Err(Error::OutOfMemory(_)) if free_memory_in_replay(queue, bodies) => {
-                store_body(window, bodies, at, frame)?
+        let body = match sink.store_body(window, at, frame) {
+            Err(Error::OutOfMemory(_)) if free_memory_in_replay(sink.queue, sink.bodies) => {
+                sink.store_body(window, at, frame)?
             }
             result => result?,
         };
-        let record = self.sink.known(fields);
-        let head = self.window.at(at, frame.head_length)?;
+        let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        let job = self.sink.queue.restore(record, dated(fields), tube, body);
-        self.sink.bodies.own(self.sink.queue, job.index());
+        let job = sink.queue.restore(sink.known(fields), dated(fields), tube, body);
+        sink.bodies.own(sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
-        self.sink.segment_index.insert(job, length);
+        sink.segment_index.insert(job, length);
         Ok(Ok(()))
     }
 }

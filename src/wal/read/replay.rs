@@ -41,7 +41,7 @@ pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// The findings in one segment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SegmentReport {
     /// The `N` of its name.
     pub number: u32,
@@ -51,10 +51,8 @@ pub struct SegmentReport {
     pub used: u64,
     /// How its records were read; `None` if they were not.
     pub format: Option<Format>,
-    /// How many records added, changed or deleted a job.
-    pub kept: u64,
-    /// How many records had no effect, because their job was unknown.
-    pub skipped: u64,
+    /// How many records of jobs were read.
+    pub records: u64,
     /// The first few problems: what could not be read, where, and how many bytes.
     pub problems: Vec<String>,
     /// The number of all problems.
@@ -81,11 +79,6 @@ impl Report {
     /// Whether something could not be read.
     pub fn is_damaged(&self) -> bool {
         self.segments.iter().any(SegmentReport::is_damaged)
-    }
-
-    /// Returns the number of records read in all segments.
-    pub fn records(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.kept + segment.skipped).sum()
     }
 }
 

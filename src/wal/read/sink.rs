@@ -3,7 +3,7 @@
 use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
-    memory::{self, Bodies, Body, MemoryBudget, OutOfMemory},
+    memory::{Bodies, Body, OutOfMemory},
     queue::{Dated, Queue, Record, State},
     wal::{
         Error,
@@ -45,6 +45,40 @@ impl Sink<'_> {
             state,
         }
     }
+
+    /// Ensures the memory for the job of the full record at `at`, and stores its body: from the
+    /// window if it fits there, or else piece by piece. Fails if there is no memory for it.
+    pub(super) fn store_body(
+        &mut self,
+        window: &mut Window<'_>,
+        at: u64,
+        frame: &Frame,
+    ) -> Result<Body, Error> {
+        let Self { queue, bodies, segment_index, .. } = self;
+        let length = frame.head_length + frame.body_length;
+        let bytes = window.at(at, length.min(Window::BYTES))?;
+        let tube = frame.name(bytes).expect("it has been verified");
+        let budget = &mut bodies.budget;
+        queue
+            .ensure_memory_to_restore(frame.fields.id, tube, budget)
+            .and_then(|()| segment_index.ensure_memory(budget))
+            .map_err(no_memory_to_replay)?;
+        if length <= Window::BYTES {
+            return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory_to_replay);
+        }
+        let mut body = bodies.begin(frame.body_length).map_err(no_memory_to_replay)?;
+        let body_at = at + frame.head_length as u64;
+        let result = window.for_each_part(body_at, frame.body_length, |part| {
+            bodies.append(&mut body, part).map_err(no_memory_to_replay)
+        });
+        match result {
+            Ok(()) => Ok(body),
+            Err(error) => {
+                bodies.remove(body);
+                Err(error)
+            }
+        }
+    }
 }
 
 /// Returns which instants of the job are stored as dates in its binlog.
@@ -57,25 +91,6 @@ pub(super) fn dated(fields: &JobFields) -> Dated {
 pub(super) fn seconds(nanoseconds: i64) -> u32 {
     let seconds = nanoseconds.max(0) / 1_000_000_000;
     u32::try_from(seconds).unwrap_or(u32::MAX)
-}
-
-/// Ensures the memory for one more job in this tube, but not for its body.
-pub(super) fn ensure_memory(
-    queue: &mut Queue,
-    segment_index: &mut SegmentIndex,
-    bodies: &mut Bodies,
-    id: u64,
-    tube: &str,
-) -> memory::Result {
-    let mut ensure_memory = |queue: &mut Queue, budget: &mut MemoryBudget| {
-        queue.ensure_memory_to_restore(id, tube, budget)?;
-        segment_index.ensure_memory(budget)
-    };
-    let made = ensure_memory(queue, &mut bodies.budget);
-    if made.is_ok() || !free_memory_in_replay(queue, bodies) {
-        return made;
-    }
-    ensure_memory(queue, &mut bodies.budget)
 }
 
 /// Frees the memory of bodies whose jobs were deleted by later records. Returns whether there was
@@ -91,32 +106,6 @@ pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> b
     is_freed
 }
 
-pub(super) fn no_memory_to_replay(_: OutOfMemory) -> Error {
+fn no_memory_to_replay(_: OutOfMemory) -> Error {
     Error::OutOfMemory(String::new())
-}
-
-/// Stores the body of the record at `at`: from the window if it fits there, or else piece by piece.
-/// Fails if there is no memory for it.
-pub(super) fn store_body(
-    window: &mut Window<'_>,
-    bodies: &mut Bodies,
-    at: u64,
-    frame: &Frame,
-) -> Result<Body, Error> {
-    let length = frame.head_length + frame.body_length;
-    if length <= Window::BYTES {
-        let bytes = window.at(at, length)?;
-        return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory_to_replay);
-    }
-    let mut body = bodies.begin(frame.body_length).map_err(no_memory_to_replay)?;
-    let result = window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
-        bodies.append(&mut body, part).map_err(no_memory_to_replay)
-    });
-    match result {
-        Ok(()) => Ok(body),
-        Err(error) => {
-            bodies.remove(body);
-            Err(error)
-        }
-    }
 }

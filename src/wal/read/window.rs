@@ -172,7 +172,7 @@ impl<'a> Window<'a> {
     ) -> Result<(), Error> {
         let (mut at, mut left) = (offset, length);
         while left > 0 {
-            let bytes = self.at(at, left.min(Self::BYTES))?;
+            let bytes = self.at(at, 1)?;
             let count = bytes.len().min(left);
             if count == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
