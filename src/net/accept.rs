@@ -3,12 +3,12 @@
 use std::{io, time::Duration};
 
 use log::{debug, info, warn};
-use mio::{Registry, Token};
+use mio::{Token, net::TcpStream};
 
 use super::{
     EventLoop, Listener,
     run_queue::Queues,
-    socket::{Socket, Stream, interests},
+    socket::{INTERESTS, Socket},
 };
 use crate::{
     clock::Time,
@@ -162,9 +162,10 @@ impl EventLoop {
         Ok(())
     }
 
-    fn add_connection(&mut self, mut stream: Stream, now: Time) -> io::Result<()> {
+    fn add_connection(&mut self, mut stream: TcpStream, now: Time) -> io::Result<()> {
         let key = self.server.open();
-        let registered = register(self.poll.registry(), &mut stream, Token(key.index()));
+        let registry = self.poll.registry();
+        let registered = registry.register(&mut stream, Token(key.index()), INTERESTS);
         if let Err(error) = registered {
             self.server.close(key, now);
             return Err(error);
@@ -176,10 +177,6 @@ impl EventLoop {
         self.sockets[key.index()] = Some(Socket::new(stream));
         Ok(())
     }
-}
-
-pub(super) fn register(registry: &Registry, stream: &mut Stream, token: Token) -> io::Result<()> {
-    registry.register(stream.source(), token, interests())
 }
 
 /// Whether the system has no descriptor or no memory for another connection.

@@ -21,10 +21,9 @@ use std::{
 use log::warn;
 use mio::{
     event::Source,
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
-use super::socket::Stream;
 use crate::{cli::Address, sys};
 
 /// Why the daemon cannot listen.
@@ -154,10 +153,12 @@ impl Listener {
     }
 
     /// Accepts the next connection. It does not block, and it inherits the listener's options.
-    pub(super) fn accept(&self) -> io::Result<Stream> {
+    pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
-            Kind::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Kind::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
+            Kind::Unix(listener, _) => {
+                listener.accept().map(|(stream, _)| OwnedFd::from(stream).into())
+            }
         }
     }
 

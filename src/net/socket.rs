@@ -2,13 +2,9 @@
 
 use std::io::{self, IoSlice, Read, Write};
 
-use mio::{
-    Interest,
-    event::{Event, Source},
-    net::{TcpStream, UnixStream},
-};
+use mio::{Interest, event::Event, net::TcpStream};
 
-use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
+use crate::{proto::LINE_LIMIT, server::FeedResult};
 
 /// Whether another event follows a short read or write as soon as more can be done. Epoll sends
 /// one, and reports the urgent byte at which a read stops. With any other poller, each call may
@@ -16,41 +12,23 @@ use crate::{proto::LINE_LIMIT, server::FeedResult, sys};
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
-/// The events that a connection is registered for.
+/// The events that a connection is registered for. A read stops at an urgent byte, and no other
+/// event reports the bytes after it.
 #[cfg(target_os = "linux")]
-pub(super) fn interests() -> Interest {
-    // A read stops at an urgent byte, and no other event reports the bytes after it.
-    Interest::READABLE | Interest::WRITABLE | Interest::PRIORITY
-}
+pub(super) const INTERESTS: Interest =
+    Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
 /// The events that a connection is registered for. This system has no event for urgent data.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn interests() -> Interest {
-    Interest::READABLE | Interest::WRITABLE
-}
-
-/// A TCP or UNIX stream.
-#[derive(Debug)]
-pub(super) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// The source to register with the poll.
-    pub(super) fn source(&mut self) -> &mut dyn Source {
-        match self {
-            Self::Tcp(stream) => stream,
-            Self::Unix(stream) => stream,
-        }
-    }
-}
+pub(super) const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
 /// One connection as the event loop sees it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "seven independent facts, not one state")]
 pub(super) struct Socket {
-    stream: Stream,
+    /// A TCP or UNIX stream. The type makes no difference, because only `read`, `write` and `peek`
+    /// are called.
+    stream: TcpStream,
     /// A read may return bytes.
     pub(super) is_readable: bool,
     /// The kernel may accept a write.
@@ -73,7 +51,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
             is_readable: false,
@@ -100,10 +78,7 @@ impl Socket {
 
     /// Reads once.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let result = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-        };
+        let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
         // The next turn could find this out as well, but the connection would be queued as busy
         // until then.
@@ -115,10 +90,7 @@ impl Socket {
 
     /// Copies the bytes that a read would return, and leaves them in the kernel.
     pub(super) fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let result = match &self.stream {
-            Stream::Tcp(stream) => stream.try_io(|| sys::peek(stream, buffer)),
-            Stream::Unix(stream) => stream.try_io(|| sys::peek(stream, buffer)),
-        };
+        let result = self.stream.peek(buffer);
         self.on_read(&result, buffer.len());
         result
     }
@@ -155,10 +127,9 @@ impl Socket {
     /// Writes once, and returns how many bytes the kernel accepted.
     pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-        let result = match (&mut self.stream, slices) {
-            (Stream::Tcp(stream), [only]) => stream.write(only),
-            (Stream::Tcp(stream), slices) => stream.write_vectored(slices),
-            (Stream::Unix(stream), slices) => stream.write_vectored(slices),
+        let result = match slices {
+            [only] => self.stream.write(only),
+            slices => self.stream.write_vectored(slices),
         };
         match &result {
             Ok(sent) => self.is_writable = *sent == offered || !CUT_SHORT_MEANS_EVENT,
@@ -192,14 +163,17 @@ impl Socket {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::{
+        io::Write as _,
+        os::{fd::OwnedFd, unix::net::UnixStream},
+    };
 
     use super::*;
 
-    fn pair() -> (Socket, std::os::unix::net::UnixStream) {
+    fn pair() -> (Socket, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let theirs = std::os::fd::OwnedFd::from(theirs).into();
-        (Socket::new(Stream::Unix(ours)), theirs)
+        ours.set_nonblocking(true).expect("a socket");
+        (Socket::new(OwnedFd::from(ours).into()), theirs)
     }
 
     /// The latch saves a system call per command, but a wrong one would make a client wait for

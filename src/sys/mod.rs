@@ -23,7 +23,7 @@ pub use self::{
     },
     signal::Signals,
     socket::{
-        connect_tcp, device_and_inode, inherit, is_listening_stream, is_writable, listen_tcp, peek,
+        connect_tcp, device_and_inode, inherit, is_listening_stream, is_writable, listen_tcp,
         set_tcp_options,
     },
 };

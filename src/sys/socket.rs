@@ -237,12 +237,3 @@ fn resolver_message(code: c_int) -> String {
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }
-
-/// Copies the bytes that have arrived at a socket, up to the length of the buffer, and leaves them
-/// there.
-pub fn peek(socket: &impl AsRawFd, buffer: &mut [u8]) -> io::Result<usize> {
-    let (start, length) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: the pointer is valid for the length given.
-    let count = unsafe { libc::recv(socket.as_raw_fd(), start.cast(), length, libc::MSG_PEEK) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
