@@ -18,16 +18,12 @@ use crate::{
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener pauses after a lack of descriptors or memory, or after many failures in a
-/// row. A connection that closes earlier ends the pause.
+/// How long a listener pauses after a failure, mostly a lack of descriptors or memory. A connection
+/// that closes earlier ends the pause.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// The number of times in a row that a listener may fail to accept. An error caused by a client
-/// ends with that client, so a listener that fails more often has a problem of its own.
-const ACCEPT_FAILURES_MAX: u32 = 16;
 
 /// While there are fewer connections than this, a new one may use nearly the last of the memory.
 /// Otherwise a worker could not connect to delete the jobs that take all other memory.
@@ -43,8 +39,6 @@ const ONE_OF_FEW_BYTES: usize = 768 * 1024;
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
     pub(super) is_ready: bool,
-    /// The number of failures to accept in a row.
-    failures: u32,
     /// It is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
     /// Whether a warning about it was logged, and its end was not.
@@ -58,7 +52,6 @@ impl ListenerSlot {
         Self {
             listener,
             is_ready: true,
-            failures: 0,
             backs_off_until: None,
             is_reported: false,
             reports_from: Time::default(),
@@ -70,26 +63,19 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    /// Pauses it. The log line contains `limit`, a phrase for when it may accept again.
-    fn back_off(&mut self, limit: &str, error: &io::Error, now: Time) {
+    /// Pauses it after a failure to accept.
+    fn back_off(&mut self, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if !self.is_reported && self.reports_from <= now {
             (self.is_reported, self.reports_from) = (true, now + REPORT_INTERVAL);
-            warn!("{} cannot accept connections{limit}: {error}", self.listener.address());
-        }
-    }
-
-    fn on_failure(&mut self, error: &io::Error, now: Time) {
-        self.failures = self.failures.saturating_add(1);
-        if self.failures >= ACCEPT_FAILURES_MAX {
-            self.back_off("", error, now);
+            let address = self.listener.address();
+            warn!("{address} cannot accept connections until others close: {error}");
         }
     }
 
     /// Notes that it has no client to accept.
     fn on_empty(&mut self) {
         self.is_ready = false;
-        self.failures = 0;
         if std::mem::take(&mut self.is_reported) {
             info!("{} accepts connections again", self.listener.address());
         }
@@ -108,7 +94,7 @@ impl EventLoop {
                     break;
                 }
                 if let Err(error) = self.accept_one(index, now) {
-                    self.listeners[index].back_off(" until others close", &error, now);
+                    self.listeners[index].back_off(&error, now);
                 }
             }
         }
@@ -116,23 +102,16 @@ impl EventLoop {
 
     /// Accepts a connection at a listener. Fails if there are no descriptors or no memory for it.
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
+        use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
         // This is the last point at which a lack of memory can be handled.
         self.ensure_memory_to_accept().map_err(|OutOfMemory| io::ErrorKind::OutOfMemory)?;
         let slot = &mut self.listeners[index];
         match slot.listener.accept() {
-            Ok(stream) => {
-                slot.failures = 0;
-                return self.add_connection(stream, now);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => slot.on_empty(),
-            Err(error) if is_shortage(&error) => return Err(error),
-            Err(error) => {
-                debug!("accept: {error}");
-                // The client disconnected before it was accepted; another may be waiting.
-                if error.kind() != io::ErrorKind::ConnectionAborted {
-                    slot.on_failure(&error, now);
-                }
-            }
+            Ok(stream) => return self.add_connection(stream, now),
+            Err(error) if error.kind() == WouldBlock => slot.on_empty(),
+            // The client disconnected before it was accepted; another may be waiting.
+            Err(error) if matches!(error.kind(), ConnectionAborted | Interrupted) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -179,11 +158,6 @@ impl EventLoop {
     }
 }
 
-/// Whether the system has no descriptor or no memory for another connection.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,32 +174,23 @@ mod tests {
         let mut slot = slot(&folder);
         let start = Time::from_nanoseconds(1);
         let error = io::Error::from_raw_os_error(libc::EMFILE);
-        slot.back_off("", &error, start);
+        slot.back_off(&error, start);
         assert!(slot.is_reported);
         slot.on_empty();
         assert!(!slot.is_reported);
-        slot.back_off("", &error, start + REPORT_INTERVAL / 2);
+        slot.back_off(&error, start + REPORT_INTERVAL / 2);
         assert!(!slot.is_reported, "too soon after the last");
-        slot.back_off("", &error, start + REPORT_INTERVAL);
+        slot.back_off(&error, start + REPORT_INTERVAL);
         assert!(slot.is_reported);
     }
 
     #[test]
-    fn a_listener_backs_off_after_many_failures_in_a_row() {
+    fn a_listener_rests_after_a_failure() {
         let folder = tempfile::tempdir().expect("a directory");
         let mut slot = slot(&folder);
         let now = Time::from_nanoseconds(1);
-        let error = io::Error::from_raw_os_error(libc::EPERM);
-        for _ in 1..ACCEPT_FAILURES_MAX {
-            slot.on_failure(&error, now);
-            assert!(slot.is_open(now));
-        }
-        slot.on_failure(&error, now);
+        slot.back_off(&io::Error::from_raw_os_error(libc::EPERM), now);
         assert!(!slot.is_open(now));
         assert!(slot.is_open(now + BACK_OFF_TIME));
-        slot.on_empty();
-        slot.is_ready = true;
-        slot.on_failure(&error, now + BACK_OFF_TIME);
-        assert!(slot.is_open(now + BACK_OFF_TIME), "it counts from the start again");
     }
 }
