@@ -65,34 +65,26 @@ pub(super) struct BusyPoll {
 enum Phase {
     /// Sleeps for this many more short waits.
     Rest { left: u32 },
-    /// The first half of a trial.
-    TrySleeping(Trial),
-    /// The second half. In the first half, with sleeping, an event took `with_sleep` of CPU time.
-    TryPolling { trial: Trial, with_sleep: Duration },
+    /// Compares sleeping and polling.
+    Try(HalfTrial),
     /// Polling pays off.
     Polling { left: u32, misses: u32 },
 }
 
-/// Half a trial.
 #[derive(Debug)]
-struct Trial {
+struct HalfTrial {
     left: u32,
     events: u32,
     /// The thread's CPU time at its beginning.
     cpu_before: Duration,
+    /// `None` in the first half, which sleeps. In the second half, which polls, the CPU time that
+    /// an event took in the first.
+    with_sleep: Option<Duration>,
 }
 
-impl Trial {
-    fn new(cpu_now: Duration) -> Self {
-        Self { left: WAITS_PER_TRIAL, events: 0, cpu_before: cpu_now }
-    }
-
-    /// Notes a wait. After the last one, returns the CPU time that an event took.
-    fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) -> Option<Duration> {
-        self.left -= 1;
-        self.events += u32::try_from(wait.events).unwrap_or(u32::MAX);
-        let is_last = self.left == 0;
-        is_last.then(|| cpu_now().saturating_sub(self.cpu_before) / self.events.max(1))
+impl HalfTrial {
+    fn new(cpu_before: Duration, with_sleep: Option<Duration>) -> Self {
+        Self { left: WAITS_PER_TRIAL, events: 0, cpu_before, with_sleep }
     }
 }
 
@@ -106,8 +98,8 @@ impl BusyPoll {
     /// Returns how long to poll before the next sleep.
     pub(super) fn time_before_sleep(&self) -> Duration {
         match self.phase {
-            Phase::Rest { .. } | Phase::TrySleeping(_) => Duration::ZERO,
-            Phase::TryPolling { .. } | Phase::Polling { .. } => self.limit,
+            Phase::Rest { .. } | Phase::Try(HalfTrial { with_sleep: None, .. }) => Duration::ZERO,
+            Phase::Try(_) | Phase::Polling { .. } => self.limit,
         }
     }
 
@@ -119,24 +111,20 @@ impl BusyPoll {
                 let is_short = self.average_wait < self.limit * SHORT_WAIT_FACTOR;
                 *left -= u32::from(is_short);
                 if *left == 0 {
-                    self.phase = Phase::TrySleeping(Trial::new(cpu_now()));
+                    self.phase = Phase::Try(HalfTrial::new(cpu_now(), None));
                 }
             }
-            Phase::TrySleeping(trial) => {
-                let mut cpu = Duration::ZERO;
-                let cpu_now = || {
-                    cpu = cpu_now();
-                    cpu
-                };
-                if let Some(with_sleep) = trial.add(wait, cpu_now) {
-                    self.phase = Phase::TryPolling { trial: Trial::new(cpu), with_sleep };
+            Phase::Try(half) => {
+                half.left -= 1;
+                half.events += u32::try_from(wait.events).unwrap_or(u32::MAX);
+                if half.left > 0 {
+                    return;
                 }
-            }
-            Phase::TryPolling { trial, with_sleep } => {
-                let with_sleep = *with_sleep;
-                match trial.add(wait, cpu_now) {
-                    None => {}
-                    Some(with_polling) if with_polling <= with_sleep => {
+                let cpu = cpu_now();
+                let per_event = cpu.saturating_sub(half.cpu_before) / half.events.max(1);
+                match half.with_sleep {
+                    None => self.phase = Phase::Try(HalfTrial::new(cpu, Some(per_event))),
+                    Some(with_sleep) if per_event <= with_sleep => {
                         self.phase = Phase::Polling { left: WAITS_BETWEEN_TRIALS, misses: 0 };
                         self.rest = REST_MIN_WAITS;
                     }
