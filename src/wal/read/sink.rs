@@ -106,6 +106,6 @@ pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> b
     is_freed
 }
 
-fn no_memory_to_replay(_: OutOfMemory) -> Error {
+pub(super) fn no_memory_to_replay(_: OutOfMemory) -> Error {
     Error::OutOfMemory(String::new())
 }
