@@ -209,11 +209,6 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.releasable.pop().is_some()
     }
 
-    /// Whether [`Arena::release_one`] has memory to release.
-    pub fn has_releasable(&self) -> bool {
-        !self.releasable.is_empty()
-    }
-
     /// The item, or `None` if it has been removed.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
@@ -306,7 +301,7 @@ mod tests {
         for oldest_first in [true, false] {
             let mut arena: Arena<_> = Arena::default();
             let mut keys: Vec<_> = (0..5 * CHUNK_LENGTH_DEFAULT).map(|n| arena.insert(n)).collect();
-            assert!(!arena.has_releasable());
+            assert!(!arena.release_one());
             if oldest_first {
                 keys.reverse();
             }
@@ -319,7 +314,7 @@ mod tests {
             let key = arena.insert(7);
             assert_eq!(arena[key], 7);
             arena.remove(key);
-            assert!(!arena.has_releasable(), "the last one stays");
+            assert!(!arena.release_one(), "the last one stays");
         }
     }
 

@@ -160,11 +160,6 @@ impl<T> IdMap<T> {
         self.pages.release_one()
     }
 
-    /// See [`Arena::has_releasable`].
-    pub fn has_releasable(&self) -> bool {
-        self.pages.has_releasable()
-    }
-
     /// The number of pages.
     pub fn pages(&self) -> usize {
         self.pages.len()

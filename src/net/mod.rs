@@ -148,7 +148,7 @@ impl EventLoop {
             poll.registry().register(listener.source(), token, Interest::READABLE)?;
             slots.push(ListenerSlot::new(listener));
         }
-        if server.has_wal() {
+        if server.wal().is_some() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
             // If it fails, the result is found a little later, by polling.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
@@ -186,7 +186,7 @@ impl EventLoop {
             self.wait(&mut events, ended_at)?;
             self.ensure_lock()?;
             let now = self.clock.now();
-            if self.server.has_wal() {
+            if self.server.wal().is_some() {
                 self.server.set_calendar(self.clock.calendar(now), now);
             }
             self.server.tick(now);
@@ -224,7 +224,7 @@ impl EventLoop {
     /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
     /// second. Fails if it has not, or if that cannot be known.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
-        if !self.server.has_wal() {
+        if self.server.wal().is_none() {
             return Ok(());
         }
         for _ in 0..LOCK_ATTEMPTS_MAX {
@@ -298,7 +298,7 @@ impl EventLoop {
         let due = [server, notifier, accept, work, retry, close, drain, self.binlog_exit_at()];
         let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         // The binlog stores delays as dates, and no event reports that the wall clock was set.
-        let is_dated = self.server.has_wal() && self.server.queue().counts().delayed > 0;
+        let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar_check = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
         let timeout = [timeout, calendar_check].into_iter().flatten().min();
         if timeout == Some(Duration::ZERO) {

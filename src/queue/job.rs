@@ -251,10 +251,6 @@ impl Jobs {
     pub(super) fn release_one(&mut self) -> bool {
         self.arena.release_one() || self.ids.release_one()
     }
-
-    pub(super) fn has_releasable(&self) -> bool {
-        self.arena.has_releasable() || self.ids.has_releasable()
-    }
 }
 
 #[cfg(test)]

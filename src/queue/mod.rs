@@ -264,14 +264,6 @@ impl Queue {
             || self.watches.release_one()
             || self.clients.release_one()
     }
-
-    /// Whether [`Queue::release_one`] has memory to release.
-    pub fn has_releasable(&self) -> bool {
-        self.jobs.has_releasable()
-            || self.tubes.arena.has_releasable()
-            || self.watches.has_releasable()
-            || self.clients.has_releasable()
-    }
 }
 
 /// Read access.

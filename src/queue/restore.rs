@@ -50,7 +50,7 @@ impl Queue {
         self.place(job, state, at);
     }
 
-    /// Removes a restored job without counting a deletion: it was deleted before this process
+    /// Removes a job without counting a deletion, as one that was deleted before this process
     /// began. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);

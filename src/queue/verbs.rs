@@ -169,17 +169,13 @@ impl Queue {
 
     /// Deletes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn delete(&mut self, job: Key<Job>, now: Time) -> Body {
-        let Record { state, state_at, .. } = self.jobs.arena[job].record;
-        let key = self.detach(job);
-        let body = self.jobs.remove(job);
-        let tube = &mut self.tubes.arena[key];
-        if let State::Reserved(_) = state {
-            tube.times_mut().run.add(state_at.nanoseconds_until(now));
+        let &Job { ref record, tube, .. } = &self.jobs.arena[job];
+        let tube = &mut self.tubes.arena[tube];
+        if let State::Reserved(_) = record.state {
+            tube.times_mut().run.add(record.state_at.nanoseconds_until(now));
         }
         tube.deletes += 1;
-        tube.remove_job();
-        self.drop_if_idle(key);
-        body
+        self.discard(job)
     }
 
     /// Releases a reserved job with a new priority. Without a delay, the caller must then call

@@ -10,8 +10,7 @@ use crate::{
     conn::Conn,
     proto::Reply,
     queue::Job,
-    server::{Identity, Settings},
-    wal::{self, Change, CommitOutcome, Jobs, Restored, Unavailable, Wal},
+    wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
 /// How far the daemon can serve its clients. If several apply, the first one listed is reported.
@@ -41,32 +40,10 @@ impl Health {
     }
 }
 
-/// Permission to change a job, consumed by recording the change. Always granted without a binlog.
-#[must_use = "a change without a record in the binlog does not outlast a restart"]
-#[derive(Debug)]
-pub(super) struct Permit(Option<wal::Permit>);
-
-fn permit(result: Result<wal::Permit, Unavailable>) -> Result<Permit, Unavailable> {
-    result.map(|permit| Permit(Some(permit)))
-}
+/// Permission to change a job, consumed by recording the change; `None` without a binlog.
+pub(super) type Permit = Option<wal::Permit>;
 
 impl Server {
-    /// Makes a server with the jobs of a binlog. It hands out no jobs while the binlog is not
-    /// sound.
-    pub fn with_wal(
-        identity: Identity,
-        settings: Settings,
-        mut restored: Restored,
-        wal: Wal,
-        now: Time,
-    ) -> Self {
-        if !wal.is_sound() {
-            restored.queue.freeze();
-        }
-        // Restored jobs stay, even if they exceed the memory limit.
-        Self::with(identity, settings, restored, Some(wal), now)
-    }
-
     /// Writes the turn's records, and syncs them if the flags require it. Replies that confirm
     /// changes are held until their records are as safe as the flags promise. Call it before
     /// replies are sent, but see [`Server::write_changes`]. If it fails, each connection with held
@@ -188,22 +165,10 @@ impl Server {
         }
     }
 
-    /// Whether [`Server::commit`] does anything.
-    pub fn has_wal(&self) -> bool {
-        self.wal.is_some()
-    }
-
     /// Sets the binlog's calendar, by the wall clock.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);
-        }
-    }
-
-    /// Adjusts up to `jobs` restored jobs if the wall clock has been set: see [`Wal::shift_dates`].
-    pub(super) fn shift_dates(&mut self, jobs: u32, now: Time) {
-        if let Some(wal) = &mut self.wal {
-            wal.shift_dates(&mut self.queue, jobs as usize, now);
         }
     }
 
@@ -236,35 +201,35 @@ impl Server {
         size: usize,
         now: Time,
     ) -> Result<Permit, Reply<'static>> {
-        let Some(wal) = &mut self.wal else { return Ok(Permit(None)) };
+        let Some(wal) = &mut self.wal else { return Ok(None) };
         let tube = self.queue.client(key.paired()).using;
         let length = wal::full_length(self.queue.tube(tube).name(), size);
         wal.ensure_memory_to_put(&mut self.bodies.budget)?;
-        permit(wal.permit(Change::Put(length), now)).map_err(error_reply)
+        wal.permit(Change::Put(length), now).map(Some).map_err(error_reply)
     }
 
     /// Permits a change of a job that exists.
     pub(super) fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
-        self.wal.as_mut().map_or(Ok(Permit(None)), |wal| permit(wal.permit(change, now)))
+        self.wal.as_mut().map(|wal| wal.permit(change, now)).transpose()
     }
 
     /// Records a `put`.
     pub(super) fn record_put(&mut self, permit: Permit, job: Key<Job>) {
-        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.put(permit, Jobs { queue: &self.queue, bodies: &self.bodies }, job);
         }
     }
 
     /// Records a change that a restart must preserve.
     pub(super) fn record_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
-        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.update(permit, &self.queue, job, now);
         }
     }
 
     /// Records a delete. Call it before the job is removed.
     pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
-        if let (Some(wal), Some(permit)) = (&mut self.wal, permit.0) {
+        if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.delete(permit, &self.queue, job);
         }
     }
@@ -290,11 +255,6 @@ impl Server {
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
             self.hold(key);
         }
-    }
-
-    /// The binlog's figures for `stats`.
-    pub(super) fn binlog_counts(&self) -> wal::BinlogCounts {
-        self.wal.as_ref().map(Wal::counts).unwrap_or_default()
     }
 
     /// Closes a connection without sending its replies, because it is unknown whether its changes

@@ -128,6 +128,8 @@ pub struct Server {
     shortage: Shortage,
     slices: Slices,
     dirty: Dirty,
+    /// Whether the last turn has left unused memory to release.
+    has_releasable: bool,
 }
 
 /// When to retry due work for which there was no memory.
@@ -142,10 +144,12 @@ struct Shortage {
 impl Server {
     /// Makes a server without connections, jobs or binlog.
     pub fn new(identity: Identity, settings: Settings, now: Time) -> Self {
-        Self::with(identity, settings, Restored::default(), None, now)
+        Self::with_wal(identity, settings, Restored::default(), None, now)
     }
 
-    fn with(
+    /// Makes a server with the jobs of a binlog. It hands out no jobs while the binlog is not
+    /// sound. Restored jobs stay, even if they exceed the memory limit.
+    pub fn with_wal(
         identity: Identity,
         settings: Settings,
         restored: Restored,
@@ -153,6 +157,9 @@ impl Server {
         now: Time,
     ) -> Self {
         let Restored { mut queue, mut bodies } = restored;
+        if wal.as_ref().is_some_and(|wal| !wal.is_sound()) {
+            queue.freeze();
+        }
         queue.start(now);
         bodies.budget.body_limit = settings.memory_limit.unwrap_or(u64::MAX);
         Self {
@@ -163,7 +170,7 @@ impl Server {
             conns: Arena::default(),
             identity,
             settings,
-            figures: Figures::new(now),
+            figures: Figures { started_at: now, ..Figures::default() },
             is_draining: false,
             trouble: None,
             latest: now,
@@ -171,6 +178,7 @@ impl Server {
             shortage: Shortage { until: None, retry_delay: SHORTAGE_RETRY_DELAY },
             slices: Slices::default(),
             dirty: Dirty::default(),
+            has_releasable: false,
         }
     }
 
@@ -336,7 +344,9 @@ impl Server {
         let now = self.instant(now);
         self.bodies.begin_turn();
         self.shortage.until = None;
-        self.shift_dates(JOBS_PER_SLICE, now);
+        if let Some(wal) = &mut self.wal {
+            wal.shift_dates(&mut self.queue, JOBS_PER_SLICE as usize, now);
+        }
         self.process_timers(now);
         self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
@@ -347,11 +357,6 @@ impl Server {
             self.advance_long(long, now);
         }
         self.move_bodies();
-        for _ in 0..RELEASES_PER_TURN {
-            if !self.release_one() {
-                break;
-            }
-        }
     }
 }
 
@@ -402,12 +407,7 @@ impl Server {
     /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if it has
     /// some now.
     pub fn next_deadline(&self) -> Option<Time> {
-        let has_releasable = self.queue.has_releasable()
-            || self.bodies.has_releasable()
-            || self.bodies.should_move()
-            || self.conns.has_releasable()
-            || self.wal.as_ref().is_some_and(Wal::has_releasable);
-        if has_releasable {
+        if self.has_releasable || self.bodies.should_move() {
             return Some(Time::AT_ONCE);
         }
         let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
@@ -419,7 +419,8 @@ impl Server {
         [due, binlog].into_iter().flatten().min()
     }
 
-    /// Ends a turn: keys of closed connections may be reused. Before this, the event loop must
+    /// Ends a turn: keys of closed connections may be reused, and some unused memory is released.
+    /// Before this, the event loop must
     /// empty [`Server::next_dirty`] and drop all copies of those keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.0.is_empty(), "a note may refer to a connection that is gone");
@@ -427,6 +428,7 @@ impl Server {
             self.conns.remove(key);
             self.queue.forget(key.paired());
         }
+        self.has_releasable = (0..RELEASES_PER_TURN).all(|_| self.release_one());
     }
 
     /// Answers every `put` with `DRAINING` from now on, or accepts jobs again.

@@ -8,6 +8,7 @@ use crate::{
     proto::{self, COMMAND_COUNT, CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds},
     queue::{Job, Tube},
     service::logging::Throttle,
+    wal::Wal,
 };
 
 /// The commands that the original does not know.
@@ -24,26 +25,15 @@ const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried res
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
 /// Counts and measurements since the start of the daemon.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) started_at: Time,
     /// Executed commands, by [`proto::place`].
     pub(super) commands: [u64; COMMAND_COUNT],
     /// How long turns take.
-    turns: ShortTimes,
+    pub(super) turns: ShortTimes,
     /// Connections closed because they sent HTTP.
     pub(super) http_closed: Throttle,
-}
-
-impl Figures {
-    pub(super) fn new(now: Time) -> Self {
-        Self {
-            started_at: now,
-            commands: [0; COMMAND_COUNT],
-            turns: ShortTimes::default(),
-            http_closed: Throttle::default(),
-        }
-    }
 }
 
 impl Server {
@@ -62,7 +52,7 @@ impl Server {
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let rusage = (self.identity.rusage)();
-        let binlog = self.binlog_counts();
+        let binlog = self.wal().map(Wal::counts).unwrap_or_default();
         let mut out = Document::default();
         out.pair("current-jobs-urgent", counts.urgent);
         out.pair("current-jobs-ready", counts.ready);

@@ -34,7 +34,7 @@ pub(super) fn server(memory_limit: Option<u64>) -> Server {
 }
 
 pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
-    Server::with_wal(identity(), settings(None), restored, wal, START)
+    Server::with_wal(identity(), settings(None), restored, Some(wal), START)
 }
 
 /// Opens a connection.

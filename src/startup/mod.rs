@@ -233,7 +233,7 @@ impl Start<'_> {
                 .map_err(|error| StartError::Binlog(path.into(), error))?,
         };
         let wal = self.open_binlog(path, directory, began, &mut restored)?;
-        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, wal, clock.now())))
+        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, Some(wal), clock.now())))
     }
 
     /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a

@@ -324,10 +324,6 @@ impl SegmentIndex {
         self.locations.release_one()
     }
 
-    pub(super) fn has_releasable(&self) -> bool {
-        self.locations.has_releasable()
-    }
-
     /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub(super) fn check(&self) {
         let mut live = 0;

@@ -238,11 +238,6 @@ impl Wal {
         self.index.release_one()
     }
 
-    /// Whether [`Wal::release_one`] has something to release.
-    pub fn has_releasable(&self) -> bool {
-        self.index.has_releasable()
-    }
-
     /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub fn check(&self) {
         self.log.check();

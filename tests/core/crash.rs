@@ -241,7 +241,7 @@ impl Run {
         }
         let bury_after = NonZeroU32::new(u32::from(prng.chance(1, 3)));
         let settings = Settings { binlog_size: segment_size, bury_after, ..Settings::default() };
-        let mut server = Server::with_wal(world::identity(), settings, restored, wal, now);
+        let mut server = Server::with_wal(world::identity(), settings, restored, Some(wal), now);
         let conns = std::array::from_fn(|_| server.open());
         let mut run = Self {
             prng,

@@ -242,7 +242,7 @@ impl Setting {
             memory_limit: self.memory_limit,
             bury_after: self.bury_after,
         };
-        Server::with_wal(world::identity(), settings, restored, wal, now)
+        Server::with_wal(world::identity(), settings, restored, Some(wal), now)
     }
 }
 

@@ -509,7 +509,8 @@ impl History {
             return Err(format!("a start finds damage: {report:?}"));
         }
         let settings = Settings { binlog_size: SEGMENT_BYTES, ..Settings::default() };
-        let mut server = Server::with_wal(world::identity(), settings, restored, wal, self.now);
+        let mut server =
+            Server::with_wal(world::identity(), settings, restored, Some(wal), self.now);
         let conn = server.open();
         let server = Box::new(server);
         self.processes[side] = Process::Serves { mount, server, conn, asked: Vec::new() };

@@ -192,17 +192,12 @@ impl Bodies {
         has_releasable
     }
 
-    /// Releases the memory of one empty block to the system. Returns whether there was one. Each
-    /// call is a slow system call, so do not repeat it many times in a row.
+    /// Releases the memory of the block that became empty first to the system, beyond the blocks
+    /// that are kept: none if memory is short. Returns whether there was one. Each call is a slow
+    /// system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
-        // The block that became empty first.
-        self.has_releasable() && self.releasable.pop_front().is_some()
-    }
-
-    /// Whether [`Bodies::release_one`] has memory to release, beyond the blocks it keeps. It keeps
-    /// none if memory is short.
-    pub fn has_releasable(&self) -> bool {
-        self.releasable.len() > if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 }
+        let kept = if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 };
+        self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
     /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was

@@ -168,7 +168,7 @@ pub(crate) fn serve(restored: Restored, wal: Wal) -> Server {
         rusage: Rusage::default,
     };
     let settings = Settings { binlog_size: 4096, ..Settings::default() };
-    Server::with_wal(identity, settings, restored, wal, NOW)
+    Server::with_wal(identity, settings, restored, Some(wal), NOW)
 }
 
 /// Commits until the binlog has nothing left to do.
