@@ -359,11 +359,7 @@ mod tests {
                     seen.push(format!("{} bytes", body.len()));
                     bodies.remove(body);
                 }
-                Step::Reject(refused) => {
-                    let mut line = Vec::new();
-                    refused.write(&mut line);
-                    seen.push(String::from_utf8_lossy(line.trim_ascii_end()).into_owned());
-                }
+                Step::Reject(refused) => seen.push(format!("{refused:?}")),
                 Step::Abort => {
                     seen.push("abort".into());
                     conn.resume();

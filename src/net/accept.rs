@@ -69,7 +69,7 @@ impl ListenerSlot {
         if !self.is_reported && self.reports_from <= now {
             (self.is_reported, self.reports_from) = (true, now + REPORT_INTERVAL);
             let address = self.listener.address();
-            warn!("{address} cannot accept connections until others close: {error}");
+            warn!("{address} cannot accept connections: {error}");
         }
     }
 

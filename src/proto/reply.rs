@@ -1,9 +1,11 @@
 //! Writes replies as bytes.
 
+use std::fmt;
+
 use super::{CRLF, stats_yaml};
 
 /// A reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// A whole line, which is always the same.
     Line(&'static str),
@@ -64,6 +66,16 @@ impl Reply<'_> {
                 text(out, "\r\n");
             }
         }
+    }
+}
+
+/// The first line, as on the wire.
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes);
+        let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
+        write!(f, "{}", line.escape_ascii())
     }
 }
 

@@ -85,7 +85,7 @@ fn more_flags_v_tell_more() {
     assert_eq!(tells(" connected"), [false, true, true, true, true]);
     assert_eq!(tells(" > put 0 0 60 6"), [false, false, true, true, true]);
     assert_eq!(tells(" > delete 1"), [false, false, true, true, true]);
-    assert_eq!(tells(" < Inserted"), [false, false, true, true, true]);
+    assert_eq!(tells(" < INSERTED 1"), [false, false, true, true, true]);
 }
 
 /// Any client could fill the disk with log lines.
