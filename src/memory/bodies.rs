@@ -51,11 +51,9 @@ pub const BODY_OVERHEAD_BYTES: u64 = 128;
 #[must_use = "its bytes are kept until it is removed"]
 #[derive(Debug)]
 pub struct Body {
-    /// The index of its block, or of its entry in the table of referenced bodies.
-    at: u32,
+    /// Its slot, or the key of its entry in the table of referenced bodies and [`REFERENCED`].
+    place: Place,
     len: u32,
-    /// Where its slot starts, in units, or [`REFERENCED`].
-    unit: u16,
 }
 
 const _: () = assert!(size_of::<Body>() == 12);
@@ -81,7 +79,7 @@ impl Body {
 
     /// The key of its entry in the table, if it has one.
     fn entry(&self) -> Option<Key<Referenced>> {
-        (self.unit == REFERENCED).then(|| Key::from_index(self.at as usize))
+        (self.place.unit == REFERENCED).then(|| self.place.block.paired())
     }
 }
 
@@ -142,9 +140,9 @@ impl Bodies {
             return Err(OutOfMemory);
         }
         let place = self.take_slot(slot_bytes(bytes.len()), Need::Storage)?;
-        self.blocks[place.block].write(place.start, 0, bytes);
+        self.blocks[place.block].write(place.start(), 0, bytes);
         self.budget.body_bytes += BODY_OVERHEAD_BYTES + bytes.len() as u64;
-        Ok(place.body(bytes.len()))
+        Ok(Body { place, len: u32::try_from(bytes.len()).expect("it is small") })
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
@@ -161,11 +159,10 @@ impl Bodies {
         };
         let key = self.referenced.insert(Referenced { storage, size, handles: 1 });
         if let Storage::Slot(place) = self.referenced[key].storage {
-            self.blocks[place.block].set_mark(place.start, Mark::Referenced(key.index()));
+            self.blocks[place.block].set_mark(place.start(), Mark::Referenced(key.index()));
         }
         self.budget.body_bytes += BODY_OVERHEAD_BYTES;
-        let at = u32::try_from(key.index()).expect("a key has 32 bits");
-        Ok(Body { at, len: 0, unit: REFERENCED })
+        Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
 
     /// Appends to an unfinished body, which must not exceed its size. Fails, and changes nothing,
@@ -189,7 +186,7 @@ impl Bodies {
             self.take(taken, Need::Storage)?;
         }
         match &mut self.referenced[key].storage {
-            Storage::Slot(place) => self.blocks[place.block].write(place.start, body.len(), bytes),
+            Storage::Slot(at) => self.blocks[at.block].write(at.start(), body.len(), bytes),
             Storage::Own(own) => {
                 own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
                 own.extend_from_slice(bytes);
@@ -211,10 +208,9 @@ impl Bodies {
             let Storage::Slot(place) = self.referenced.remove(key).storage else {
                 unreachable!("a small body has a slot")
             };
-            *body = place.body(body.len());
+            body.place = place;
         }
-        let place = Place::of(body);
-        self.blocks[place.block].set_mark(place.start, Mark::Job(index));
+        self.blocks[body.place.block].set_mark(body.place.start(), Mark::Job(index));
     }
 
     /// The bytes of a body.
@@ -222,9 +218,9 @@ impl Bodies {
         let place = match body.entry().map(|key| &self.referenced[key].storage) {
             Some(Storage::Own(own)) => return own,
             Some(Storage::Slot(place)) => *place,
-            None => Place::of(body),
+            None => body.place,
         };
-        self.blocks[place.block].body(place.start, body.len())
+        self.blocks[place.block].body(place.start(), body.len())
     }
 
     /// Returns another handle to a large body.
@@ -247,7 +243,7 @@ impl Bodies {
                 self.free(place, slot_bytes(size));
             }
         } else {
-            self.free(Place::of(&body), slot_bytes(body.len()));
+            self.free(body.place, slot_bytes(body.len()));
         }
         self.budget.body_bytes -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }

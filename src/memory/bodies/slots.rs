@@ -29,28 +29,19 @@ const SPARSE_PART: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: Key<Block>,
-    /// In bytes.
-    pub(super) start: usize,
+    /// Where it starts, in units.
+    pub(super) unit: u16,
 }
 
 impl Place {
-    /// The slot of a body without an entry in the table.
-    pub(super) fn of(body: &Body) -> Self {
-        let start = usize::from(body.unit) * UNIT_BYTES;
-        Self { block: Key::from_index(body.at as usize), start }
-    }
-
-    /// The inverse of [`Place::of`].
-    pub(super) fn body(self, len: usize) -> Body {
-        Body {
-            at: u32::try_from(self.block.index()).expect("a key has 32 bits"),
-            len: u32::try_from(len).expect("a body is at most a gibibyte"),
-            unit: u16::try_from(self.start / UNIT_BYTES).expect("it starts in the block"),
-        }
+    /// Where it starts, in bytes.
+    pub(super) fn start(self) -> usize {
+        usize::from(self.unit) * UNIT_BYTES
     }
 
     fn after(self, size: usize) -> Self {
-        Self { start: self.start + size, ..self }
+        let unit = usize::from(self.unit) + size / UNIT_BYTES;
+        Self { unit: u16::try_from(unit).expect("a block has fewer units"), ..self }
     }
 }
 
@@ -91,12 +82,12 @@ impl Bodies {
         let Hole { place, size: whole } = self.holes.remove(at);
         let block = &mut self.blocks[place.block];
         block.live += size;
-        if place.start < block.end {
+        if place.start() < block.end {
             self.freed -= size;
         } else {
             block.end += size;
         }
-        block.set_mark(place.start, Mark::Free(size));
+        block.set_mark(place.start(), Mark::Free(size));
         if whole > size {
             self.add_hole(place.after(size), whole - size);
         }
@@ -105,7 +96,7 @@ impl Bodies {
 
     /// Marks a slot as free, and remembers it; if too many are remembered, it forgets the smallest.
     fn add_hole(&mut self, place: Place, size: usize) {
-        self.blocks[place.block].set_mark(place.start, Mark::Free(size));
+        self.blocks[place.block].set_mark(place.start(), Mark::Free(size));
         if self.is_left(place.block) {
             return;
         }
@@ -147,7 +138,7 @@ impl Bodies {
         self.holes.retain(|hole| hole.place.block != block);
         self.freed -= mem::take(&mut self.blocks[block].end);
         if is_filled_next {
-            return self.add_hole(Place { block, start: 0 }, BLOCK_BYTES);
+            return self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
         }
         self.moving.take_if(|moving| moving.block == block);
         self.releasable.push_back(self.blocks.remove(block).bytes);
@@ -164,7 +155,7 @@ impl Bodies {
             vec![0; BLOCK_BYTES]
         };
         let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
-        self.add_hole(Place { block, start: 0 }, BLOCK_BYTES);
+        self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
         Ok(())
     }
 
@@ -241,7 +232,7 @@ impl Bodies {
             return None;
         }
         let place = self.moving.or_else(|| self.begin_to_move())?;
-        match self.blocks[place.block].mark(place.start) {
+        match self.blocks[place.block].mark(place.start()) {
             Mark::Free(size) => {
                 self.moving = Some(place.after(size));
                 Some(0)
@@ -249,7 +240,7 @@ impl Bodies {
             Mark::Job(index) => {
                 let body = owners.body_mut(index);
                 let size = slot_bytes(body.len());
-                *body = self.move_slot(place, size)?.body(body.len());
+                body.place = self.move_slot(place, size)?;
                 Some(size)
             }
             Mark::Referenced(index) => {
@@ -272,7 +263,7 @@ impl Bodies {
             return None;
         };
         self.holes.retain(|hole| hole.place.block != block);
-        self.moving = Some(Place { block, start: 0 });
+        self.moving = Some(Place { block, unit: 0 });
         self.moving
     }
 
@@ -286,8 +277,8 @@ impl Bodies {
         // Both blocks are in one arena, so the memory of one is taken out of the arena during the
         // copy.
         let bytes = mem::take(&mut self.blocks[from.block].bytes);
-        self.blocks[to.block].bytes[to.start..][..size]
-            .copy_from_slice(&bytes[from.start..][..size]);
+        self.blocks[to.block].bytes[to.start()..][..size]
+            .copy_from_slice(&bytes[from.start()..][..size]);
         self.blocks[from.block].bytes = bytes;
         self.moving = Some(from.after(size));
         self.free(from, size);
@@ -302,16 +293,16 @@ impl Bodies {
         let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
         let mut freed = 0;
         for (key, block) in self.blocks.iter() {
-            let (mut place, mut live) = (Place { block: key, start: 0 }, 0);
-            while place.start < BLOCK_BYTES {
-                let size = match block.mark(place.start) {
+            let (mut place, mut live) = (Place { block: key, unit: 0 }, 0);
+            while place.start() < BLOCK_BYTES {
+                let size = match block.mark(place.start()) {
                     Mark::Free(size) => {
                         place = place.after(size);
                         continue;
                     }
                     Mark::Job(index) => {
                         let body = job_body(index);
-                        assert_eq!((body.entry(), Place::of(body)), (None, place), "its owner's");
+                        assert_eq!((body.entry(), body.place), (None, place), "its owner's");
                         handles += 1;
                         slot_bytes(body.len())
                     }
@@ -325,13 +316,16 @@ impl Bodies {
                 live += size;
                 place = place.after(size);
             }
-            assert_eq!((place.start, live), (BLOCK_BYTES, block.live));
+            assert_eq!((place.start(), live), (BLOCK_BYTES, block.live));
             assert!(live > 0 || self.filled_next() == Some(key), "an empty block");
             freed += block.freed();
         }
         assert_eq!(freed, self.freed);
         for hole in &self.holes {
-            assert_eq!(self.blocks[hole.place.block].mark(hole.place.start), Mark::Free(hole.size));
+            assert_eq!(
+                self.blocks[hole.place.block].mark(hole.place.start()),
+                Mark::Free(hole.size)
+            );
             assert!(!self.is_left(hole.place.block), "a hole in a block being emptied");
         }
         handles

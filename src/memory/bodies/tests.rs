@@ -386,10 +386,10 @@ proptest! {
             let orphans: BTreeMap<_, _> = shared
                 .iter()
                 .filter(|(it, _)| {
-                    let is_same = |job: &Body| job.unit == REFERENCED && job.at == it.at;
+                    let is_same = |job: &Body| job.entry() == it.entry();
                     !all.owned.values().any(is_same)
                 })
-                .map(|(it, _)| (it.at, it.len()))
+                .map(|(it, _)| (it.place.block, it.len()))
                 .collect();
             let lens = all.owned.values().map(Body::len).chain(orphans.into_values());
             let counted: u64 = lens.map(|len| len as u64 + BODY_OVERHEAD_BYTES).sum();
