@@ -3,6 +3,9 @@
 //! The whole block is filled with consecutive slots, each free or with a body. Each begins with a
 //! [`Mark`], so that all can be visited in order.
 
+use super::bodies::Referenced;
+use crate::collections::Key;
+
 /// Slots begin at multiples of this many bytes, and end there.
 pub(super) const UNIT_BYTES: usize = 8;
 
@@ -20,8 +23,8 @@ pub(super) enum Mark {
     Free(usize),
     /// The job with this index.
     Job(usize),
-    /// The entry with this index in the table of referenced bodies.
-    Referenced(usize),
+    /// The entry with this key in the table of referenced bodies.
+    Referenced(Key<Referenced>),
 }
 
 /// The index of a job with a body is below this.
@@ -64,7 +67,7 @@ impl Block {
         match (word / INDEX_LIMIT, word % INDEX_LIMIT) {
             (0, units) => Mark::Free(units * UNIT_BYTES),
             (1, index) => Mark::Job(index),
-            (_, index) => Mark::Referenced(index),
+            (_, index) => Mark::Referenced(Key::from_index(index)),
         }
     }
 
@@ -72,7 +75,7 @@ impl Block {
         let (kind, number) = match mark {
             Mark::Free(size) => (0, size / UNIT_BYTES),
             Mark::Job(index) => (1, index),
-            Mark::Referenced(index) => (2, index),
+            Mark::Referenced(key) => (2, key.index()),
         };
         debug_assert!(number < INDEX_LIMIT);
         let word = u32::try_from(kind * INDEX_LIMIT + number).expect("two bits for the kind");

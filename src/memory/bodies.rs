@@ -85,7 +85,7 @@ impl Body {
 
 /// A body that can be shared, or is not finished.
 #[derive(Debug)]
-struct Referenced {
+pub(super) struct Referenced {
     storage: Storage,
     /// How many bytes it has when it is finished.
     size: usize,
@@ -159,7 +159,7 @@ impl Bodies {
         };
         let key = self.referenced.insert(Referenced { storage, size, handles: 1 });
         if let Storage::Slot(place) = self.referenced[key].storage {
-            self.blocks[place.block].set_mark(place.start(), Mark::Referenced(key.index()));
+            self.blocks[place.block].set_mark(place.start(), Mark::Referenced(key));
         }
         self.budget.body_bytes += BODY_OVERHEAD_BYTES;
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })

@@ -74,11 +74,10 @@ pub trait BodyOwners {
 impl Bodies {
     /// Takes a slot, from the smallest hole that is large enough.
     pub(super) fn take_slot(&mut self, size: usize, need: Need) -> Result<Place> {
-        let at = self.holes.partition_point(|hole| hole.size < size);
-        if at == self.holes.len() {
+        if self.holes.last().is_none_or(|hole| hole.size < size) {
             self.add_block(need)?;
-            return self.take_slot(size, need);
         }
+        let at = self.holes.partition_point(|hole| hole.size < size);
         let Hole { place, size: whole } = self.holes.remove(at);
         let block = &mut self.blocks[place.block];
         block.live += size;
@@ -107,7 +106,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees a slot of a body.
+    /// Frees a slot of a body. If its block has no other, the block becomes one hole, or its memory
+    /// becomes releasable.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -115,11 +115,17 @@ impl Bodies {
         let block = &mut self.blocks[place.block];
         block.live -= size;
         self.freed += size;
-        if block.live == 0 {
-            self.empty(place.block);
-        } else {
-            self.add_hole(place, size);
+        if block.live > 0 {
+            return self.add_hole(place, size);
         }
+        self.freed -= mem::take(&mut block.end);
+        let is_filled_next = self.filled_next() == Some(place.block);
+        self.holes.retain(|hole| hole.place.block != place.block);
+        if is_filled_next {
+            return self.add_hole(Place { unit: 0, ..place }, BLOCK_BYTES);
+        }
+        self.moving.take_if(|moving| moving.block == place.block);
+        self.releasable.push_back(self.blocks.remove(place.block).bytes);
     }
 
     /// Whether this block is being emptied.
@@ -132,27 +138,13 @@ impl Bodies {
         self.holes.last().map(|hole| hole.place.block)
     }
 
-    /// Handles a block without bodies: it becomes one hole, or its memory becomes releasable.
-    fn empty(&mut self, block: Key<Block>) {
-        let is_filled_next = self.filled_next() == Some(block);
-        self.holes.retain(|hole| hole.place.block != block);
-        self.freed -= mem::take(&mut self.blocks[block].end);
-        if is_filled_next {
-            return self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
-        }
-        self.moving.take_if(|moving| moving.block == block);
-        self.releasable.push_back(self.blocks.remove(block).bytes);
-    }
-
     fn add_block(&mut self, need: Need) -> Result {
         self.blocks.ensure_memory(need, &mut self.budget)?;
         // The headroom for later needs may be in emptied blocks: these are not free for other use.
         let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
-        let bytes = if let Some(kept) = kept {
-            kept
-        } else {
-            self.take(BLOCK_BYTES, need)?;
-            vec![0; BLOCK_BYTES]
+        let bytes = match kept {
+            Some(bytes) => bytes,
+            None => self.take(BLOCK_BYTES, need).map(|()| vec![0; BLOCK_BYTES])?,
         };
         let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
         self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
@@ -178,9 +170,7 @@ impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether there was any. Only
     /// for a shortage, because it takes some ten microseconds per block.
     pub fn release_all(&mut self) -> bool {
-        let has_releasable = !self.releasable.is_empty();
-        self.releasable.clear();
-        has_releasable
+        self.releasable.drain(..).count() > 0
     }
 
     /// Releases the memory of the block that became empty first to the system, beyond the blocks
@@ -217,72 +207,57 @@ impl Bodies {
     pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
         let mut moved = 0;
         for _ in 0..count {
-            let Some(size) = self.move_next(owners) else { break };
-            moved += size;
-            if moved >= bytes {
-                break;
+            if moved >= bytes || !self.should_move() {
+                return;
+            }
+            match self.move_next(owners) {
+                Some(size) => moved += size,
+                None => self.pace = Pace::Stuck,
             }
         }
     }
 
     /// Moves the next slot of the block being emptied, or passes it if it is free. Returns how many
-    /// bytes it moved; `None` if no body should move, or there is no memory for moving it.
+    /// bytes it moved; `None` if no block is sparse, or there is no memory for the slot.
     fn move_next(&mut self, owners: &mut impl BodyOwners) -> Option<usize> {
-        if !self.should_move() {
-            return None;
-        }
-        let place = self.moving.or_else(|| self.begin_to_move())?;
-        match self.blocks[place.block].mark(place.start()) {
+        let from = self.moving.or_else(|| self.begin_to_move())?;
+        let mark = self.blocks[from.block].mark(from.start());
+        let size = match mark {
             Mark::Free(size) => {
-                self.moving = Some(place.after(size));
-                Some(0)
+                self.moving = Some(from.after(size));
+                return Some(0);
             }
-            Mark::Job(index) => {
-                let body = owners.body_mut(index);
-                let size = slot_bytes(body.len());
-                body.place = self.move_slot(place, size)?;
-                Some(size)
-            }
-            Mark::Referenced(index) => {
-                let key = Key::<Referenced>::from_index(index);
-                let size = slot_bytes(self.referenced[key].size);
-                self.referenced[key].storage = Storage::Slot(self.move_slot(place, size)?);
-                Some(size)
-            }
+            Mark::Job(index) => slot_bytes(owners.body_mut(index).len()),
+            Mark::Referenced(key) => slot_bytes(self.referenced[key].size),
+        };
+        let to = self.take_slot(size, Need::Connection).ok()?;
+        // Both blocks are in one arena, so the memory of one is taken out of the arena during the
+        // copy.
+        let bytes = mem::take(&mut self.blocks[from.block].bytes);
+        let slot = &bytes[from.start()..][..size];
+        self.blocks[to.block].bytes[to.start()..][..size].copy_from_slice(slot);
+        self.blocks[from.block].bytes = bytes;
+        match mark {
+            Mark::Free(_) => {}
+            Mark::Job(index) => owners.body_mut(index).place = to,
+            Mark::Referenced(key) => self.referenced[key].storage = Storage::Slot(to),
         }
+        self.moving = Some(from.after(size));
+        self.free(from, size);
+        Some(size)
     }
 
     /// Chooses the sparsest block as the one to be emptied, but never the one filled next.
     fn begin_to_move(&mut self) -> Option<Place> {
         let filled_next = self.filled_next();
         let others = self.blocks.iter().filter(|&(key, _)| Some(key) != filled_next);
-        let sparsest = others.max_by_key(|(_, block)| block.freed());
-        let is_sparse = |block: &Block| block.freed() >= BLOCK_BYTES / SPARSE_PART;
-        let Some((block, _)) = sparsest.filter(|(_, block)| is_sparse(block)) else {
-            self.pace = Pace::Stuck;
+        let (block, sparsest) = others.max_by_key(|(_, block)| block.freed())?;
+        if sparsest.freed() < BLOCK_BYTES / SPARSE_PART {
             return None;
-        };
+        }
         self.holes.retain(|hole| hole.place.block != block);
         self.moving = Some(Place { block, unit: 0 });
         self.moving
-    }
-
-    /// Copies a slot into another block, with its mark, and frees it.
-    fn move_slot(&mut self, from: Place, size: usize) -> Option<Place> {
-        let taken = self.take_slot(size, Need::Connection);
-        if taken.is_err() {
-            self.pace = Pace::Stuck;
-        }
-        let to = taken.ok()?;
-        // Both blocks are in one arena, so the memory of one is taken out of the arena during the
-        // copy.
-        let bytes = mem::take(&mut self.blocks[from.block].bytes);
-        self.blocks[to.block].bytes[to.start()..][..size]
-            .copy_from_slice(&bytes[from.start()..][..size]);
-        self.blocks[from.block].bytes = bytes;
-        self.moving = Some(from.after(size));
-        self.free(from, size);
-        Some(to)
     }
 }
 
@@ -295,26 +270,24 @@ impl Bodies {
         for (key, block) in self.blocks.iter() {
             let (mut place, mut live) = (Place { block: key, unit: 0 }, 0);
             while place.start() < BLOCK_BYTES {
-                let size = match block.mark(place.start()) {
+                let (known, len) = match block.mark(place.start()) {
                     Mark::Free(size) => {
                         place = place.after(size);
                         continue;
                     }
                     Mark::Job(index) => {
-                        let body = job_body(index);
-                        assert_eq!((body.entry(), body.place), (None, place), "its owner's");
                         handles += 1;
-                        slot_bytes(body.len())
+                        (job_body(index).place, job_body(index).len())
                     }
-                    Mark::Referenced(index) => {
-                        let entry = &self.referenced[Key::<Referenced>::from_index(index)];
-                        let Storage::Slot(known) = entry.storage else { panic!("it has no slot") };
-                        assert_eq!(known, place, "its entry knows it");
-                        slot_bytes(entry.size)
+                    Mark::Referenced(key) => {
+                        let Referenced { storage, size, .. } = &self.referenced[key];
+                        let Storage::Slot(known) = storage else { panic!("it has no slot") };
+                        (*known, *size)
                     }
                 };
-                live += size;
-                place = place.after(size);
+                assert_eq!(known, place, "its owner or its entry knows it");
+                live += slot_bytes(len);
+                place = place.after(slot_bytes(len));
             }
             assert_eq!((place.start(), live), (BLOCK_BYTES, block.live));
             assert!(live > 0 || self.filled_next() == Some(key), "an empty block");
