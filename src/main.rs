@@ -41,7 +41,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Ok(Invocation::Completions(shell)) => print(shell.completions()),
+        Ok(Invocation::Completions(text)) => print(text),
         Ok(Invocation::Serve(config)) => {
             logging::start(config.verbosity);
             match startup::serve(&config, &arguments) {

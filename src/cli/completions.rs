@@ -4,56 +4,15 @@ use std::fmt::Write;
 
 use super::{FLAGS, Flag};
 
-/// A shell that completes command lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shell {
-    /// Installed as `beanstalkd` in `bash-completion/completions`.
-    Bash,
-    /// Installed as `_beanstalkd` in a folder of `fpath`.
-    Zsh,
-    /// Installed as `beanstalkd.fish` in `vendor_completions.d`.
-    Fish,
-}
-
-/// The values that an argument can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Values {
-    Directories,
-    Users,
-    Shells,
-    /// A number, a name or an address, which cannot be completed.
-    Anything,
-}
-
-const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
-
-fn values(argument: &str) -> Values {
-    match argument {
-        "DIR" => Values::Directories,
-        "USER" => Values::Users,
-        "SHELL" => Values::Shells,
-        _ => Values::Anything,
-    }
-}
-
-impl Shell {
-    /// Finds a shell by its name.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "bash" => Some(Self::Bash),
-            "zsh" => Some(Self::Zsh),
-            "fish" => Some(Self::Fish),
-            _ => None,
-        }
-    }
-
-    /// The text of the completion file.
-    pub fn completions(self) -> String {
-        match self {
-            Self::Bash => bash(),
-            Self::Zsh => zsh(),
-            Self::Fish => fish(),
-        }
+/// The text of the completion file for `shell`: bash, zsh or fish. `None` for another. It is
+/// installed as `beanstalkd` in `bash-completion/completions`, as `_beanstalkd` in a folder of
+/// zsh's `fpath`, or as `beanstalkd.fish` in `vendor_completions.d`.
+pub(super) fn completions(shell: &str) -> Option<String> {
+    match shell {
+        "bash" => Some(bash()),
+        "zsh" => Some(zsh()),
+        "fish" => Some(fish()),
+        _ => None,
     }
 }
 
@@ -69,11 +28,11 @@ fn bash() -> String {
     for flag in FLAGS {
         let Some(argument) = flag.argument() else { continue };
         let names = flag.names().collect::<Vec<_>>().join("|");
-        let choice = match values(argument) {
-            Values::Directories => "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$word\"));",
-            Values::Users => "COMPREPLY=($(compgen -u -- \"$word\"));",
-            Values::Shells => "COMPREPLY=($(compgen -W $'bash\\nzsh\\nfish' -- \"$word\"));",
-            Values::Anything => "",
+        let choice = match argument {
+            "DIR" => "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$word\"));",
+            "USER" => "COMPREPLY=($(compgen -u -- \"$word\"));",
+            "SHELL" => "COMPREPLY=($(compgen -W $'bash\\nzsh\\nfish' -- \"$word\"));",
+            _ => "",
         };
         let space = if choice.is_empty() { "" } else { " " };
         line(&mut out, &format!("        {names}) {choice}{space}return ;;"));
@@ -97,11 +56,11 @@ fn zsh() -> String {
                 (true, true) => "=",
             };
             let argument = flag.argument().map_or_else(String::new, |argument| {
-                let action = match values(argument) {
-                    Values::Directories => "_directories",
-                    Values::Users => "_users",
-                    Values::Shells => "(bash zsh fish)",
-                    Values::Anything => " ",
+                let action = match argument {
+                    "DIR" => "_directories",
+                    "USER" => "_users",
+                    "SHELL" => "(bash zsh fish)",
+                    _ => " ",
                 };
                 format!(":{argument}:{action}")
             });
@@ -119,11 +78,11 @@ fn fish() -> String {
         let mut words = vec!["complete -c beanstalkd".to_owned()];
         words.extend(flag.letter().map(|letter| format!("-s {letter}")));
         words.extend(flag.long().map(|long| format!("-l {long}")));
-        words.extend(flag.argument().map(|argument| match values(argument) {
-            Values::Directories => "-x -a '(__fish_complete_directories)'".into(),
-            Values::Users => "-x -a '(__fish_complete_users)'".into(),
-            Values::Shells => format!("-x -a '{}'", SHELLS.join(" ")),
-            Values::Anything => "-x".into(),
+        words.extend(flag.argument().map(|argument| match argument {
+            "DIR" => "-x -a '(__fish_complete_directories)'".into(),
+            "USER" => "-x -a '(__fish_complete_users)'".into(),
+            "SHELL" => "-x -a 'bash zsh fish'".into(),
+            _ => "-x".into(),
         }));
         words.push(format!("-d '{}'", summary(flag)));
         line(&mut out, &words.join(" "));
@@ -139,16 +98,15 @@ fn line(out: &mut String, line: &str) {
 mod tests {
     use super::*;
 
-    const ALL: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
-
     #[test]
     fn every_name_of_every_flag_is_completed_everywhere() {
+        let completions = |shell| completions(shell).expect("it is known");
         for flag in FLAGS {
             for name in flag.names() {
-                assert!(Shell::Bash.completions().contains(name), "bash: {name}");
-                assert!(Shell::Zsh.completions().contains(&format!("'*{name}")), "zsh: {name}");
+                assert!(completions("bash").contains(name), "bash: {name}");
+                assert!(completions("zsh").contains(&format!("'*{name}")), "zsh: {name}");
             }
-            let fish = Shell::Fish.completions();
+            let fish = completions("fish");
             if let Some(letter) = flag.letter() {
                 assert!(fish.contains(&format!(" -s {letter} ")), "fish: {letter}");
             }
@@ -162,11 +120,5 @@ mod tests {
     fn no_help_text_needs_quoting_in_a_shell() {
         let special = ['\'', '"', '[', ']', '\\', '$', '`'];
         assert!(FLAGS.iter().all(|flag| !flag.help.contains(special)));
-    }
-
-    #[test]
-    fn a_shell_is_found_by_its_name() {
-        assert_eq!(SHELLS.map(Shell::named), ALL.map(Some));
-        assert_eq!(Shell::named("csh"), None);
     }
 }

@@ -13,7 +13,7 @@ use std::{error::Error, ffi::OsStr, fmt, num::NonZeroU32, path::PathBuf, time::D
 
 use getopts::{Fail, Options};
 
-pub use self::{completions::Shell, usage::usage};
+pub use self::usage::usage;
 use crate::{
     proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
     wal::SyncPolicy,
@@ -155,8 +155,8 @@ pub enum Invocation {
     CheckBinlog(PathBuf),
     /// Check whether the daemons at these addresses answer, and exit.
     Ping(Vec<Address>),
-    /// Print the completions of the flags for a shell, and exit.
-    Completions(Shell),
+    /// Print this text, the completions of the flags for a shell, and exit.
+    Completions(String),
 }
 
 /// Where to listen.
@@ -377,8 +377,9 @@ impl Draft {
             "ping" => *instead = Some(Invocation::Ping(Vec::new())),
             "completions" => {
                 let unknown = || format!("completions are for bash, zsh or fish: {argument}");
-                let shell = Shell::named(argument).ok_or_else(|| UsageError(unknown()))?;
-                *instead = Some(Invocation::Completions(shell));
+                let text = completions::completions(argument);
+                let text = text.ok_or_else(|| UsageError(unknown()))?;
+                *instead = Some(Invocation::Completions(text));
             }
             "verbose" => config.verbosity += 1,
             "c" | "n" => {

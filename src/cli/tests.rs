@@ -95,7 +95,12 @@ fn ping_and_completions_are_not_serving() {
         read("-l ::1,unix:/a --ping -p 7"),
         Ok(Invocation::Ping(vec![tcp("::1", "7"), unix("/a")]))
     );
-    assert_eq!(read("--completions zsh"), Ok(Invocation::Completions(Shell::Zsh)));
+    for (shell, begins) in [("bash", "# Comp"), ("zsh", "#compdef"), ("fish", "# Comp")] {
+        let Ok(Invocation::Completions(text)) = read(&format!("--completions {shell}")) else {
+            panic!("{shell} has completions")
+        };
+        assert!(text.starts_with(begins), "{text}");
+    }
     let mistake = "completions are for bash, zsh or fish: csh";
     assert_eq!(read("--completions csh"), Err(UsageError(mistake.into())));
 }
