@@ -101,26 +101,20 @@ impl Calendar {
     }
 }
 
-/// The time from the origin of [`Clock`] to the machine's boot: half of its range. A job from the
+/// The time from the origin to the machine's boot: half of its range. A job from the
 /// binlog may be older than the boot. While the wall clock is wrong, the job's dates may seem to be
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the system's clocks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Clock;
+/// Reads the present time. It includes the time for which the machine was suspended, if the system
+/// supports that.
+pub fn now() -> Time {
+    Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
+}
 
-impl Clock {
-    /// The present time. It includes the time for which the machine was suspended, if the system
-    /// supports that.
-    pub fn now(self) -> Time {
-        Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
-    }
-
-    /// The calendar as it is set at `now`.
-    pub fn calendar(self, now: Time) -> Calendar {
-        Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
-    }
+/// Reads the calendar as it is set at `now`.
+pub fn calendar(now: Time) -> Calendar {
+    Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -163,15 +157,15 @@ mod tests {
 
     #[test]
     fn a_job_may_be_older_than_the_machines_start() {
-        let now = Clock.now();
-        let calendar = Clock.calendar(now);
+        let now = now();
+        let calendar = calendar(now);
         let a_year_ago = calendar.date(now) - 31_536_000_000_000_000;
         assert_eq!(calendar.instant(a_year_ago).seconds_until(now), 31_536_000);
     }
 
     #[test]
     fn the_clock_does_not_go_back() {
-        let first = Clock.now();
-        assert!(Clock.now() >= first);
+        let first = now();
+        assert!(now() >= first);
     }
 }

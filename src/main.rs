@@ -21,7 +21,7 @@ use std::{
 
 use beanstalkd::{
     cli::{self, Invocation},
-    clock::Clock,
+    clock,
     service::{logging, ping},
     startup::{self, VERSION},
     wal::{self, Directory},
@@ -70,9 +70,9 @@ fn print(text: impl Display) -> ExitCode {
 }
 
 fn check_binlog(path: &Path) -> ExitCode {
-    let now = Clock.now();
+    let now = clock::now();
     let inspected = Directory::read_only(path)
-        .and_then(|mut disk| wal::inspect(&mut disk, Clock.calendar(now), now, &mut wal::go_on));
+        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now, &mut wal::go_on));
     match inspected {
         Err(error) => {
             let _ = writeln!(io::stderr(), "beanstalkd: {}: {error}", path.display());

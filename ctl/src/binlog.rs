@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use beanstalkd::clock::Clock;
+use beanstalkd::clock;
 use beanstalkd::queue;
 use beanstalkd::wal::{self, Directory};
 
@@ -12,9 +12,9 @@ use crate::job::{Job, State};
 
 /// Passes each job to `take`, in order of ids. Returns false if a part of the binlog is damaged.
 pub(crate) fn read_binlog(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
-    let now = Clock.now();
+    let now = clock::now();
     let inspected = Directory::read_only(path)
-        .and_then(|mut disk| wal::inspect(&mut disk, Clock.calendar(now), now, &mut wal::go_on));
+        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now, &mut wal::go_on));
     let wal::Inspection { restored, report, .. } =
         inspected.with_context(|| path.display().to_string())?;
     let (jobs, queue) = (restored.jobs(), &restored.queue);

@@ -32,7 +32,7 @@ use self::{
     socket::Socket,
 };
 use crate::{
-    clock::{Clock, Time},
+    clock::{self, Time},
     collections::Key,
     proto::LINE_LIMIT,
     server::{Health, Server},
@@ -116,7 +116,6 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    clock: Clock,
     /// How long the binlog may have failed before the loop ends.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
@@ -138,7 +137,6 @@ impl EventLoop {
         listeners: Vec<Listener>,
         signals: Signals,
         notifier: Notifier,
-        clock: Clock,
         limits: Limits,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -163,7 +161,6 @@ impl EventLoop {
             listeners: slots,
             notifier,
             signals,
-            clock,
             binlog_failure_max: limits.binlog_failure,
             busy_poll: BusyPoll::new(limits.busy_poll),
             server,
@@ -181,13 +178,13 @@ impl EventLoop {
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
-        let mut ended_at = self.clock.now();
+        let mut ended_at = clock::now();
         while !self.is_stopping {
             self.wait(&mut events, ended_at)?;
             self.ensure_lock()?;
-            let now = self.clock.now();
+            let now = clock::now();
             if self.server.wal().is_some() {
-                self.server.set_calendar(self.clock.calendar(now), now);
+                self.server.set_calendar(clock::calendar(now), now);
             }
             self.server.tick(now);
             for event in &events {
@@ -208,7 +205,7 @@ impl EventLoop {
             self.server.reclaim();
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
-            ended_at = self.clock.now();
+            ended_at = clock::now();
             self.server.count_turn(now, ended_at);
         }
         self.notifier.stopping();
@@ -228,7 +225,7 @@ impl EventLoop {
             return Ok(());
         }
         for _ in 0..LOCK_ATTEMPTS_MAX {
-            let asked = self.server.confirm_lock_if_due(self.clock.now());
+            let asked = self.server.confirm_lock_if_due(clock::now());
             if let Some(error) = self.server.lost_lock() {
                 return Err(LoopError::LockLost(error.to_string()));
             }
@@ -257,7 +254,7 @@ impl EventLoop {
     /// that one sync serves all of them.
     fn gather(&mut self, events: &mut Events) -> io::Result<()> {
         while self.server.commit_blocks() {
-            let now = self.clock.now();
+            let now = clock::now();
             self.flush_before_sync(now);
             if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
                 break;
@@ -318,15 +315,15 @@ impl EventLoop {
         let polls_for = self.busy_poll.time_before_sleep();
         let polls_until = began + polls_for.min(timeout.unwrap_or(polls_for));
         events.clear();
-        while events.is_empty() && self.clock.now() < polls_until {
+        while events.is_empty() && clock::now() < polls_until {
             self.poll(events, Some(Duration::ZERO))?;
         }
         let has_slept = events.is_empty();
         if has_slept {
-            let polled = began.until(self.clock.now());
+            let polled = began.until(clock::now());
             self.poll(events, timeout.map(|timeout| timeout.saturating_sub(polled)))?;
         }
-        let time = began.until(self.clock.now());
+        let time = began.until(clock::now());
         let wait = Wait { time, events: events.iter().count(), has_slept };
         self.busy_poll.add(wait, sys::thread_cpu_time);
         Ok(())

@@ -5,7 +5,12 @@ use std::{io, time::Duration};
 use log::{debug, warn};
 
 use super::EventLoop;
-use crate::{clock::Time, collections::Key, conn::Conn, server::FeedResult};
+use crate::{
+    clock::{self, Time},
+    collections::Key,
+    conn::Conn,
+    server::FeedResult,
+};
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
@@ -79,7 +84,7 @@ impl EventLoop {
                     return event_loop.queues.writable.push(key);
                 }
                 // The write may have taken long.
-                event_loop.server.confirm_lock_if_due(event_loop.clock.now());
+                event_loop.server.confirm_lock_if_due(clock::now());
             }
             // If the lock is lost, the loop will end, and another daemon may hand out the same
             // jobs.
@@ -188,7 +193,7 @@ impl EventLoop {
         if self.queues.ended.is_empty() {
             return;
         }
-        let until = self.clock.now() + CLOSE_TIME_PER_TURN;
+        let until = clock::now() + CLOSE_TIME_PER_TURN;
         for _ in 0..self.queues.ended.len() {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
@@ -198,7 +203,7 @@ impl EventLoop {
             } else {
                 self.close(key, now);
             }
-            if self.clock.now() >= until {
+            if clock::now() >= until {
                 break;
             }
         }

@@ -7,7 +7,7 @@ use log::{info, warn};
 
 use super::{END_SIGNALS, Start, StartError};
 use crate::{
-    clock::{Clock, Time},
+    clock::{self, Time},
     server::Identity,
     sys,
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
@@ -85,7 +85,6 @@ impl Start<'_> {
     /// end came first.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
-        let clock = Clock;
         let mut reported_at = None;
         let mut has_waited = false;
         loop {
@@ -102,7 +101,7 @@ impl Start<'_> {
                     return Ok(Some(directory));
                 }
             };
-            let now = clock.now();
+            let now = clock::now();
             if !has_waited {
                 info!("waits for the lock of {}: {error}", path.display());
             }

@@ -18,7 +18,7 @@ use log::{debug, info, warn};
 use self::lock::Holder;
 use crate::{
     cli::Config,
-    clock::{Clock, Time},
+    clock::{self, Time},
     memory::{MemorySource, SystemMemory},
     net::{EventLoop, Limits, ListenError, Listener, LoopError},
     server::{Identity, Rusage, Server, Settings},
@@ -146,13 +146,12 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         .map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
-    let clock = Clock;
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     let path = config.binlog.as_deref();
     if path.is_none() && (config.waits_for_lock || config.exit_on_binlog_failure.is_some()) {
         warn!("--wait-for-lock and --exit-on-binlog-failure do nothing without -b");
     }
-    let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock.now());
+    let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock::now());
     let start = Start { config, holder: Holder::new(&identity), signals, notifier };
     let mut directory = None;
     if let Some(path) = path.filter(|_| config.waits_for_lock) {
@@ -186,7 +185,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let limits =
         Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
     let Start { signals, notifier, .. } = start;
-    let event_loop = EventLoop::new(server, listeners, signals, notifier, clock, limits);
+    let event_loop = EventLoop::new(server, listeners, signals, notifier, limits);
     let path = path.unwrap_or(Path::new("")).to_owned();
     event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
         LoopError::System(error) => StartError::Loop(error),
@@ -211,7 +210,7 @@ impl Start<'_> {
         identity: Identity,
         directory: Option<Directory>,
     ) -> Result<Option<Server>, StartError> {
-        let (config, clock) = (self.config, Clock);
+        let config = self.config;
         let settings = Settings {
             job_size_limit: config.job_size_limit,
             binlog_size: config.binlog_size,
@@ -219,13 +218,13 @@ impl Start<'_> {
             bury_after: config.bury_after,
         };
         let Some(path) = &config.binlog else {
-            let mut server = Server::new(identity, settings, clock.now());
+            let mut server = Server::new(identity, settings, clock::now());
             server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
             return Ok(Some(server));
         };
         let mut restored = Restored::default();
         // The steps before reading may take long as well.
-        let began = clock.now();
+        let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,
             None => Directory::lock(path)
@@ -233,7 +232,7 @@ impl Start<'_> {
                 .map_err(|error| StartError::Binlog(path.into(), error))?,
         };
         let wal = self.open_binlog(path, directory, began, &mut restored)?;
-        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, Some(wal), clock.now())))
+        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, Some(wal), clock::now())))
     }
 
     /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
@@ -245,19 +244,18 @@ impl Start<'_> {
         mut reported_at: Time,
         restored: &mut Restored,
     ) -> Result<Option<Wal>, StartError> {
-        let clock = Clock;
         let options = Options {
             segment_size: self.config.binlog_size,
             sync: self.config.sync,
             seed: sys::random_number(),
         };
-        let now = clock.now();
+        let now = clock::now();
         let mut progress = |read: u64, all: u64| {
             if self.signals.has_come(&END_SIGNALS) {
                 return ControlFlow::Break(());
             }
-            if reported_at.seconds_until(clock.now()) >= 1 {
-                reported_at = clock.now();
+            if reported_at.seconds_until(clock::now()) >= 1 {
+                reported_at = clock::now();
                 let text = format!("reading the binlog: {} of {} MiB", read >> 20, all >> 20);
                 info!("{text}");
                 self.notifier.progress(&text);
@@ -268,7 +266,7 @@ impl Start<'_> {
             Box::new(directory),
             options,
             restored,
-            clock.calendar(now),
+            clock::calendar(now),
             now,
             &mut progress,
         );
@@ -280,7 +278,7 @@ impl Start<'_> {
             0 => String::new(),
             damaged => format!(", {damaged} damaged,"),
         };
-        let took = now.until(clock.now());
+        let took = now.until(clock::now());
         let jobs = counted(restored.queue.jobs(), "job");
         let files = counted(report.segments.len(), "binlog file");
         info!("read {jobs} from {files}{damaged} in {took:.1?}");
@@ -325,7 +323,7 @@ impl MemorySource for ResidentLimit {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
         let more = bytes.saturating_add(headroom) as u64;
         if self.is_exceeded_by(more) {
-            let now = Clock.now();
+            let now = clock::now();
             if now < self.released_at + RELEASE_INTERVAL {
                 return false;
             }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{Name, directory::named};
-use crate::clock::Clock;
+use crate::clock;
 
 /// The stack of the thread in bytes. The thread makes only one kind of system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
@@ -48,9 +48,9 @@ impl fmt::Debug for Wake {
 
 /// Syncs a file, and measures how long that takes.
 pub(super) fn timed_sync(name: Name, file: &File) -> TimedSync {
-    let began = Clock.now();
+    let began = clock::now();
     let result = named("sync", name, file.sync_data());
-    (result, began.until(Clock.now()))
+    (result, began.until(clock::now()))
 }
 
 /// Syncs files of a directory, several at once as far as there are threads and descriptors.
