@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     fmt,
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     sync::mpsc,
     thread,
@@ -19,12 +19,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// protocol.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
-/// The end of any beanstalkd's reply, and the whole reply of one without `capabilities`.
-const REPLY_END: &[u8] = b"USING default\r\n";
-const REPLY_WITHOUT_CAPABILITIES: &[u8] = b"UNKNOWN_COMMAND\r\nUSING default\r\n";
-
 /// Any reply of a beanstalkd is shorter than this.
-const REPLY_MAX_BYTES: usize = 4096;
+const REPLY_MAX_BYTES: u64 = 4096;
 
 /// No beanstalkd answers at this address.
 #[derive(Debug)]
@@ -69,43 +65,24 @@ fn ask(address: &Address) -> io::Result<()> {
 
 fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     stream.write_all(REQUEST)?;
-    let mut reply = Vec::new();
-    let mut piece = [0; REPLY_MAX_BYTES];
-    while may_go_on(&reply) {
-        match stream.read(&mut piece)? {
-            0 => break,
-            count => reply.extend_from_slice(&piece[..count]),
+    judge(BufReader::new(stream.take(REPLY_MAX_BYTES)))
+}
+
+/// Reads the lines of a reply until they show whether a beanstalkd sent it.
+fn judge(reply: impl BufRead) -> io::Result<()> {
+    let mut lines = reply.split(b'\n');
+    let first = lines.next().transpose()?.unwrap_or_default();
+    if first.starts_with(b"OK ") || first == b"UNKNOWN_COMMAND\r" {
+        for line in lines {
+            match &*line? {
+                b"state: binlog-failed" => return Err(io::Error::other("its binlog has failed")),
+                b"USING default\r" => return Ok(()),
+                _ => {}
+            }
         }
     }
-    judge(&reply)
-}
-
-/// Whether `reply` may be the beginning of a beanstalkd's reply.
-fn may_go_on(reply: &[u8]) -> bool {
-    let begins = |whole: &[u8]| {
-        let length = whole.len().min(reply.len());
-        reply[..length] == whole[..length]
-    };
-    (begins(b"OK ") || begins(REPLY_WITHOUT_CAPABILITIES))
-        && !reply.ends_with(REPLY_END)
-        && reply.len() < REPLY_MAX_BYTES
-}
-
-fn judge(reply: &[u8]) -> io::Result<()> {
-    let is_ours = reply.starts_with(b"OK ") && reply.ends_with(REPLY_END);
-    let shown = || reply[..reply.len().min(60)].escape_ascii().to_string();
-    match state(reply) {
-        None if reply == REPLY_WITHOUT_CAPABILITIES => Ok(()),
-        Some("binlog-failed") if is_ours => Err(io::Error::other("its binlog has failed")),
-        Some(_) if is_ours => Ok(()),
-        _ => Err(io::Error::other(format!("not a reply of beanstalkd: {}", shown()))),
-    }
-}
-
-/// Returns the state that `capabilities` reports.
-fn state(reply: &[u8]) -> Option<&str> {
-    let lines = std::str::from_utf8(reply).ok()?.lines();
-    lines.into_iter().find_map(|line| line.strip_prefix("state: "))
+    let shown = first[..first.len().min(60)].escape_ascii();
+    Err(io::Error::other(format!("not a reply of beanstalkd: {shown}")))
 }
 
 #[cfg(test)]
@@ -128,8 +105,8 @@ mod tests {
 
     #[test]
     fn what_is_no_beanstalkd_is_named() {
-        for reply in ["", "HTTP/1.1 400 Bad Request\r\n", "OK 2\r\n", "USING default\r\n"] {
-            assert!(reply.len() < 3 || reply.starts_with("OK") || !may_go_on(reply.as_bytes()));
+        let mistaken = "HTTP/1.1 400 Bad Request\r\nUSING default\r\n";
+        for reply in ["", mistaken, "OK 2\r\n", "OK 2\r\n\r\nUSING def", "USING default\r\n"] {
             let error = verdict(reply).expect_err("it is none");
             assert!(error.starts_with("not a reply of beanstalkd: "), "{error}");
         }
