@@ -3,46 +3,28 @@
 use std::time::Duration;
 
 /// For durations of microseconds to seconds.
-pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }>;
+pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }, 1_000>;
 
 /// For durations of milliseconds to hours.
-pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }>;
+pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }, 1_000_000>;
 
-/// In nanoseconds, like all times here.
-const SHORT_BOUNDS: [u64; 9] = [
-    20_000,
-    100_000,
-    500_000,
-    2_000_000,
-    10_000_000,
-    50_000_000,
-    200_000_000,
-    1_000_000_000,
-    5_000_000_000,
-];
+/// In microseconds.
+const SHORT_BOUNDS: [u64; 9] = [20, 100, 500, 2_000, 10_000, 50_000, 200_000, 1_000_000, 5_000_000];
 
-const LONG_BOUNDS: [u64; 11] = [
-    1_000_000,
-    5_000_000,
-    25_000_000,
-    100_000_000,
-    500_000_000,
-    2_500_000_000,
-    10_000_000_000,
-    60_000_000_000,
-    300_000_000_000,
-    1_800_000_000_000,
-    7_200_000_000_000,
-];
+/// In milliseconds.
+const LONG_BOUNDS: [u64; 11] =
+    [1, 5, 25, 100, 500, 2_500, 10_000, 60_000, 300_000, 1_800_000, 7_200_000];
 
 /// Counts of durations by their length. It takes a fixed amount of memory.
 #[derive(Debug, Clone)]
-pub struct Histogram<const BOUNDS: usize> {
-    /// Upper bounds, in rising order. A bound belongs to its bucket.
+pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
+    /// Upper bounds, in rising order, in units of so many nanoseconds. A bound belongs to its
+    /// bucket.
     bounds: &'static [u64; BOUNDS],
     /// One count per bound; longer durations are only in `count`.
     buckets: [u64; BOUNDS],
     count: u64,
+    /// In nanoseconds.
     sum: u64,
 }
 
@@ -58,7 +40,7 @@ impl Default for LongTimes {
     }
 }
 
-impl<const BOUNDS: usize> Histogram<BOUNDS> {
+impl<const BOUNDS: usize, const UNIT: u64> Histogram<BOUNDS, UNIT> {
     /// An empty histogram with these upper bounds, which must rise.
     const fn new(bounds: &'static [u64; BOUNDS]) -> Self {
         Self { bounds, buckets: [0; BOUNDS], count: 0, sum: 0 }
@@ -70,7 +52,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
         self.count += 1;
         self.sum = self.sum.saturating_add(nanoseconds);
         for (bound, bucket) in self.bounds.iter().zip(&mut self.buckets) {
-            if nanoseconds <= *bound {
+            if nanoseconds <= bound * UNIT {
                 *bucket += 1;
                 return;
             }
@@ -93,7 +75,7 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
             *sum += count;
             Some(*sum)
         });
-        self.bounds.iter().map(|&bound| Duration::from_nanos(bound)).zip(counts)
+        self.bounds.iter().map(|&bound| Duration::from_nanos(bound * UNIT)).zip(counts)
     }
 }
 
@@ -101,11 +83,11 @@ impl<const BOUNDS: usize> Histogram<BOUNDS> {
 mod tests {
     use super::*;
 
-    const BOUNDS: [u64; 2] = [1_000_000, 10_000_000_000];
+    const BOUNDS: [u64; 2] = [1_000, 10_000_000];
 
     #[test]
     fn a_bound_belongs_to_its_bucket_and_what_is_longer_is_only_counted() {
-        let mut histogram = Histogram::new(&BOUNDS);
+        let mut histogram = Histogram::<2, 1_000>::new(&BOUNDS);
         let lengths = [0, 1_000_000, 1_000_001, 10_000_000_000, 10_000_000_001];
         for nanoseconds in lengths {
             histogram.add(nanoseconds);
@@ -118,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_sum_saturates() {
-        let mut histogram = Histogram::new(&BOUNDS);
+        let mut histogram = Histogram::<2, 1_000>::new(&BOUNDS);
         histogram.add(u64::MAX);
         histogram.add(1);
         assert_eq!((histogram.count(), histogram.sum()), (2, Duration::from_nanos(u64::MAX)));

@@ -92,7 +92,11 @@ impl Document {
 
     /// Appends a line for each bound, with the number of durations at most as long; then the number
     /// of all durations, and their sum.
-    pub fn histogram<const BOUNDS: usize>(&mut self, key: &str, histogram: &Histogram<BOUNDS>) {
+    pub fn histogram<const BOUNDS: usize, const UNIT: u64>(
+        &mut self,
+        key: &str,
+        histogram: &Histogram<BOUNDS, UNIT>,
+    ) {
         for (bound, count) in histogram.cumulative() {
             self.pair(format_args!("{key}-le-{}", Seconds(bound)), count);
         }
