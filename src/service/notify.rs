@@ -24,12 +24,9 @@ const EXTENSION: Duration = Duration::from_secs(60);
 
 /// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
-pub struct Notifier(Option<Manager>);
-
-#[derive(Debug)]
-struct Manager {
-    socket: UnixDatagram,
-    address: SocketAddr,
+pub struct Notifier {
+    /// Our socket, and the address of the manager's.
+    manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
     /// The status last sent.
     status: &'static str,
@@ -47,7 +44,7 @@ impl Notifier {
     /// ignored.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-            return Self(None);
+            return Self::default();
         };
         let number = |key| variable(key).and_then(|text| text.to_str()?.parse::<u64>().ok());
         let is_ours = match variable("WATCHDOG_PID") {
@@ -61,70 +58,66 @@ impl Notifier {
             Watchdog { every, next: now }
         });
         match open(&name) {
-            Ok((socket, address)) => Self(Some(Manager { socket, address, watchdog, status: "" })),
+            Ok(manager) => Self { manager: Some(manager), watchdog, status: "" },
             Err(error) => {
                 warn!(
                     "cannot notify the service manager at NOTIFY_SOCKET={}: {error}",
                     name.to_string_lossy()
                 );
-                Self(None)
+                Self::default()
             }
         }
     }
 
     /// Reports the progress of a long startup, and requests more time.
     pub fn progress(&self, text: &str) {
-        let Some(manager) = &self.0 else { return };
         let more = EXTENSION.as_micros();
-        manager.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
+        self.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
     /// Reports that jobs are served. From now on no message blocks.
     pub fn ready(&mut self, status: &'static str) {
-        let Some(manager) = &mut self.0 else { return };
-        manager.status = status;
-        manager.send(&format!("READY=1\nSTATUS={status}"));
-        if let Err(error) = manager.socket.set_nonblocking(true) {
+        self.status = status;
+        self.send(&format!("READY=1\nSTATUS={status}"));
+        let Some((socket, _)) = &self.manager else { return };
+        if let Err(error) = socket.set_nonblocking(true) {
             warn!("cannot notify the service manager any more: {error}");
-            self.0 = None;
+            *self = Self::default();
         }
     }
 
     /// Reports the daemon's state, if it has changed.
     pub fn status(&mut self, status: &'static str) {
-        let Some(manager) = &mut self.0 else { return };
-        if status != manager.status {
-            manager.status = status;
-            manager.send(&format!("STATUS={status}"));
+        if status != self.status {
+            self.status = status;
+            self.send(&format!("STATUS={status}"));
         }
     }
 
     /// Reports that the daemon is shutting down.
     pub fn stopping(&self) {
-        let Some(manager) = &self.0 else { return };
-        manager.send("STOPPING=1\nSTATUS=ending");
+        self.send("STOPPING=1\nSTATUS=ending");
     }
 
     /// Notifies the watchdog that the event loop is running, if it is time.
     pub fn feed_watchdog(&mut self, now: Time) {
-        let Some(manager) = &mut self.0 else { return };
-        let Some(watchdog) = &mut manager.watchdog else { return };
+        let Some(watchdog) = &mut self.watchdog else { return };
         if watchdog.next <= now {
             watchdog.next = now + watchdog.every;
-            manager.send("WATCHDOG=1");
+            self.send("WATCHDOG=1");
         }
     }
 
     /// When the watchdog must be notified next.
     pub fn next_deadline(&self) -> Option<Time> {
-        Some(self.0.as_ref()?.watchdog.as_ref()?.next)
+        self.watchdog.as_ref().map(|watchdog| watchdog.next)
     }
-}
 
-impl Manager {
     /// Ignores errors: a lost message is not a reason to stop serving.
     fn send(&self, lines: &str) {
-        let _ = self.socket.send_to_addr(lines.as_bytes(), &self.address);
+        if let Some((socket, address)) = &self.manager {
+            let _ = socket.send_to_addr(lines.as_bytes(), address);
+        }
     }
 }
 
