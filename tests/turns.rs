@@ -17,7 +17,7 @@ use beanstalkd::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, Identity, Rusage, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, Identity, Server, Settings},
     sys,
 };
 
@@ -80,7 +80,7 @@ impl Stage {
             hostname: String::new(),
             os: String::new(),
             platform: String::new(),
-            rusage: Rusage::default,
+            rusage: Default::default,
         };
         let now = Time::from_nanoseconds(1_000_000_000_000);
         let settings = Settings::default();
@@ -209,7 +209,7 @@ fn tell(jobs: u64) -> Vec<Act> {
 #[test]
 #[ignore = "takes minutes and gigabytes: make turns"]
 fn no_turn_is_long() {
-    sys::keep_large_blocks_apart();
+    sys::tune_allocator();
     let (jobs, runs) = (variable("JOBS", 10_000_000), variable("RUNS", 3));
     let mut acts = tell(jobs);
     for run in 2..=runs {

@@ -14,10 +14,7 @@ use std::{error::Error, ffi::OsStr, fmt, num::NonZeroU32, path::PathBuf, time::D
 use getopts::{Fail, Options};
 
 pub use self::usage::usage;
-use crate::{
-    proto::{JOB_SIZE_DEFAULT, JOB_SIZE_LIMIT},
-    wal::SyncPolicy,
-};
+use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 
 /// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
 /// size is taken for a mistake, because it would only fill the disk.
@@ -191,18 +188,12 @@ pub struct Config {
     pub is_address_given: bool,
     /// `-u`.
     pub user: Option<String>,
-    /// `-z`, in bytes.
-    pub job_size_limit: u32,
+    /// `-z`, `-s`, `--max-memory` and `--bury-after`.
+    pub settings: Settings,
     /// `-b`.
     pub binlog: Option<PathBuf>,
     /// `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// `-s`, in bytes.
-    pub binlog_size: u64,
-    /// `--max-memory`, in bytes.
-    pub memory_limit: Option<u64>,
-    /// `--bury-after`, in losses of a job.
-    pub bury_after: Option<NonZeroU32>,
     /// `--wait-for-lock`.
     pub waits_for_lock: bool,
     /// `--exit-on-binlog-failure`.
@@ -319,12 +310,9 @@ impl Default for Draft {
             addresses: Vec::new(),
             is_address_given: false,
             user: None,
-            job_size_limit: JOB_SIZE_DEFAULT,
+            settings: Settings::default(),
             binlog: None,
             sync: SyncPolicy::Within(Duration::from_millis(50)),
-            binlog_size: 10 << 20,
-            memory_limit: None,
-            bury_after: None,
             waits_for_lock: false,
             exit_on_binlog_failure: None,
             busy_poll: BUSY_POLL_DEFAULT,
@@ -353,17 +341,19 @@ impl Draft {
             "max-job-size" => {
                 let limit = u64::from(JOB_SIZE_LIMIT);
                 let limit = self.capped(argument, written, limit)?;
-                self.config.job_size_limit = u32::try_from(limit).unwrap_or(JOB_SIZE_LIMIT);
+                self.config.settings.job_size_limit =
+                    u32::try_from(limit).unwrap_or(JOB_SIZE_LIMIT);
             }
             "binlog-size" => {
-                self.config.binlog_size = self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
+                self.config.settings.binlog_size =
+                    self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
             }
-            "max-memory" => config.memory_limit = Some(size(argument)?),
+            "max-memory" => config.settings.memory_limit = Some(size(argument)?),
             "bury-after" => {
                 let max = NonZeroU32::MAX;
                 let wrong =
                     |_| UsageError(format!("{written} must be from 1 to {max}: {argument}"));
-                config.bury_after = Some(argument.parse().map_err(wrong)?);
+                config.settings.bury_after = Some(argument.parse().map_err(wrong)?);
             }
             "wait-for-lock" => config.waits_for_lock = true,
             "exit-on-binlog-failure" => {

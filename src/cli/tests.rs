@@ -29,12 +29,14 @@ fn defaults_are_those_of_the_original() {
             addresses: vec![tcp("0.0.0.0", "11300")],
             is_address_given: false,
             user: None,
-            job_size_limit: 65_535,
+            settings: Settings {
+                job_size_limit: 65_535,
+                binlog_size: 10_485_760,
+                memory_limit: None,
+                bury_after: None,
+            },
             binlog: None,
             sync: SyncPolicy::Within(Duration::from_millis(50)),
-            binlog_size: 10_485_760,
-            memory_limit: None,
-            bury_after: None,
             waits_for_lock: false,
             exit_on_binlog_failure: None,
             busy_poll: Duration::from_micros(50),
@@ -117,27 +119,27 @@ fn the_last_sync_flag_wins() {
 
 #[test]
 fn sizes_are_capped_with_a_warning() {
-    assert_eq!(serve("-z 1073741824").job_size_limit, JOB_SIZE_LIMIT);
+    assert_eq!(serve("-z 1073741824").settings.job_size_limit, JOB_SIZE_LIMIT);
     assert!(serve("-z 1073741824").warnings.is_empty());
     for line in ["-z 1073741825", "-z 99999999999", "-z -1"] {
-        assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+        assert_eq!(serve(line).settings.job_size_limit, JOB_SIZE_LIMIT, "{line}");
         assert_eq!(serve(line).warnings.len(), 1, "{line}");
     }
     for line in ["-z 18446744073709551616", "-z -99999999999999999999"] {
-        assert_eq!(serve(line).job_size_limit, JOB_SIZE_LIMIT, "{line}");
+        assert_eq!(serve(line).settings.job_size_limit, JOB_SIZE_LIMIT, "{line}");
     }
-    assert_eq!(serve("-s 0").binlog_size, 0);
-    assert_eq!(serve("-s 2147483648").binlog_size, BINLOG_SIZE_LIMIT);
+    assert_eq!(serve("-s 0").settings.binlog_size, 0);
+    assert_eq!(serve("-s 2147483648").settings.binlog_size, BINLOG_SIZE_LIMIT);
     assert!(serve("-s 2147483648").warnings.is_empty());
     for text in ["2147483649", "4294967296", "-1", "99999999999999999999"] {
-        let Config { binlog_size, warnings, .. } = serve(&format!("-s {text}"));
-        assert_eq!(binlog_size, BINLOG_SIZE_LIMIT, "{text}");
+        let Config { settings, warnings, .. } = serve(&format!("-s {text}"));
+        assert_eq!(settings.binlog_size, BINLOG_SIZE_LIMIT, "{text}");
         assert_eq!(warnings, [format!("-s {text} is too large: using 2147483648")]);
     }
-    assert_eq!(serve("--binlog-size=-1 -s 5").binlog_size, 5);
-    assert_eq!(serve("--max-memory 1000000").memory_limit, Some(1_000_000));
-    assert_eq!(serve("--bury-after 1").bury_after, NonZeroU32::new(1));
-    assert_eq!(serve("--bury-after=4294967295").bury_after, Some(NonZeroU32::MAX));
+    assert_eq!(serve("--binlog-size=-1 -s 5").settings.binlog_size, 5);
+    assert_eq!(serve("--max-memory 1000000").settings.memory_limit, Some(1_000_000));
+    assert_eq!(serve("--bury-after 1").settings.bury_after, NonZeroU32::new(1));
+    assert_eq!(serve("--bury-after=4294967295").settings.bury_after, Some(NonZeroU32::MAX));
     for wrong in ["0", "00", "-1", "4294967296", "x"] {
         let error = read(&format!("--bury-after={wrong}")).expect_err("no number of losses");
         let wanted = format!("--bury-after must be from 1 to 4294967295: {wrong}");

@@ -19,21 +19,12 @@ pub struct Identity {
     pub os: String,
     /// The processor's kind.
     pub platform: String,
-    /// Returns the CPU time used so far.
-    pub rusage: fn() -> Rusage,
-}
-
-/// CPU time.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Rusage {
-    /// In the process itself.
-    pub user: Duration,
-    /// In the kernel on its behalf.
-    pub system: Duration,
+    /// Returns the CPU time used so far: by the process itself, and by the kernel on its behalf.
+    pub rusage: fn() -> (Duration, Duration),
 }
 
 /// The flags that the server needs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The largest job body in bytes: `-z`.
     pub job_size_limit: u32,

@@ -50,7 +50,7 @@ use self::{
 };
 pub use self::{
     binlog::Health,
-    identity::{Identity, Rusage, Settings},
+    identity::{Identity, Settings},
 };
 use crate::{
     clock::Time,
@@ -182,16 +182,11 @@ impl Server {
         }
     }
 
-    /// Takes memory from `memory` from now on, probing `step` bytes ahead. Work for which there is
-    /// no memory is retried after `shortage_retry_delay`.
-    pub fn set_memory(
-        &mut self,
-        memory: Box<dyn MemorySource>,
-        step: usize,
-        shortage_retry_delay: Duration,
-    ) {
-        self.bodies.budget.set_source(memory, step);
-        self.shortage.retry_delay = shortage_retry_delay;
+    /// Takes memory from `memory` from now on, which is asked each time. Work for which there is no
+    /// memory is retried at once. For tests.
+    pub fn set_memory(&mut self, memory: Box<dyn MemorySource>) {
+        self.bodies.budget.set_source(memory, 0);
+        self.shortage.retry_delay = Duration::ZERO;
     }
 
     /// Ensures memory for [`Server::open`]. Fails if there is none. O(1), unless a list is

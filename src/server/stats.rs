@@ -51,7 +51,7 @@ impl Server {
 
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
-        let rusage = (self.identity.rusage)();
+        let (user, system) = (self.identity.rusage)();
         let binlog = self.wal().map(Wal::counts).unwrap_or_default();
         let mut out = Document::default();
         out.pair("current-jobs-urgent", counts.urgent);
@@ -73,7 +73,7 @@ impl Server {
         out.pair("total-connections", counts.total_connections);
         out.pair("pid", self.identity.pid);
         out.quoted("version", &self.identity.version);
-        for (key, time) in [("rusage-utime", rusage.user), ("rusage-stime", rusage.system)] {
+        for (key, time) in [("rusage-utime", user), ("rusage-stime", system)] {
             out.pair(key, format_args!("{}.{:06}", time.as_secs(), time.subsec_micros()));
         }
         out.pair("uptime", self.figures.started_at.seconds_until(now));

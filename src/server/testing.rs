@@ -1,6 +1,6 @@
 //! Clients without sockets, for unit tests of the server.
 
-use super::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings};
+use super::{COMMANDS_PER_CONNECTION, Identity, Server, Settings};
 use crate::{
     clock::Time,
     collections::Key,
@@ -20,7 +20,7 @@ fn identity() -> Identity {
         hostname: "host".into(),
         os: "os".into(),
         platform: "platform".into(),
-        rusage: Rusage::default,
+        rusage: Default::default,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     clock::{self, Time},
     memory::{MemorySource, SystemMemory},
     net::{EventLoop, Limits, ListenError, Listener, LoopError},
-    server::{Identity, Rusage, Server, Settings},
+    server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
     sys::{self, Signals, UserError},
     wal::{self, Directory, Name, Options, Report, Restored, Wal},
@@ -133,8 +133,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    sys::keep_large_blocks_apart();
-    sys::share_small_blocks();
+    sys::tune_allocator();
     match sys::raise_descriptor_limit() {
         Ok(limit) => debug!("up to {limit} descriptors"),
         Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
@@ -211,14 +210,8 @@ impl Start<'_> {
         directory: Option<Directory>,
     ) -> Result<Option<Server>, StartError> {
         let config = self.config;
-        let settings = Settings {
-            job_size_limit: config.job_size_limit,
-            binlog_size: config.binlog_size,
-            memory_limit: config.memory_limit,
-            bury_after: config.bury_after,
-        };
         let Some(path) = &config.binlog else {
-            let mut server = Server::new(identity, settings, clock::now());
+            let mut server = Server::new(identity, config.settings, clock::now());
             server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
             return Ok(Some(server));
         };
@@ -232,7 +225,9 @@ impl Start<'_> {
                 .map_err(|error| StartError::Binlog(path.into(), error))?,
         };
         let wal = self.open_binlog(path, directory, began, &mut restored)?;
-        Ok(wal.map(|wal| Server::with_wal(identity, settings, restored, Some(wal), clock::now())))
+        Ok(wal.map(|wal| {
+            Server::with_wal(identity, config.settings, restored, Some(wal), clock::now())
+        }))
     }
 
     /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
@@ -245,7 +240,7 @@ impl Start<'_> {
         restored: &mut Restored,
     ) -> Result<Option<Wal>, StartError> {
         let options = Options {
-            segment_size: self.config.binlog_size,
+            segment_size: self.config.settings.binlog_size,
             sync: self.config.sync,
             seed: sys::random_number(),
         };
@@ -289,7 +284,7 @@ impl Start<'_> {
 /// Limits the resident memory, if the flags limit the bodies and the system reports resident
 /// memory.
 fn limit_resident_memory(server: &mut Server, config: &Config) {
-    let Some(bytes) = config.memory_limit else { return };
+    let Some(bytes) = config.settings.memory_limit else { return };
     match sys::ResidentMemory::open() {
         Ok(resident) => {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
@@ -386,10 +381,7 @@ pub fn identify() -> io::Result<Identity> {
         hostname: nodename,
         os: version,
         platform: machine,
-        rusage: || {
-            let (user, system) = sys::cpu_time();
-            Rusage { user, system }
-        },
+        rusage: sys::cpu_time,
     })
 }
 

@@ -32,23 +32,17 @@ impl ResidentMemory {
 
 /// Makes the C library map each large block separately, so that freeing one releases its memory to
 /// the kernel. By default, it stops doing so when the first such block is freed.
-pub fn keep_large_blocks_apart() {
+///
+/// And makes all threads allocate small blocks from one arena. By default, the C library takes 64
+/// MiB of address space for each thread, however little the thread allocates. That would count
+/// towards a limit on address space.
+pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes no pointers. If it fails, memory is released later.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024)
-    };
-}
-
-/// Makes all threads allocate small blocks from one arena. By default, the C library takes 64 MiB
-/// of address space for each thread, however little the thread allocates. That would count towards
-/// a limit on address space.
-pub fn share_small_blocks() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes no pointers. If it fails, more address space is used.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1)
-    };
+    for (option, value) in [(libc::M_MMAP_THRESHOLD, 128 * 1024), (libc::M_ARENA_MAX, 1)] {
+        // SAFETY: takes no pointers. If it fails, memory is released later, or more address space
+        // is used.
+        unsafe { libc::mallopt(option, value) };
+    }
 }
 
 /// Makes the C library release its free memory to the kernel. By default it keeps all that lies

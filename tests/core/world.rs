@@ -8,7 +8,7 @@ use beanstalkd::{
     collections::Key,
     conn::Conn,
     memory::MemorySource,
-    server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Rusage, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Server, Settings},
     wal::Wal,
 };
 use ct::Prng;
@@ -76,7 +76,7 @@ pub(crate) fn identity() -> Identity {
         hostname: "host".into(),
         os: "os 1".into(),
         platform: "machine".into(),
-        rusage: Rusage::default,
+        rusage: Default::default,
     }
 }
 
@@ -116,7 +116,7 @@ impl World {
     /// Takes memory from a source that may refuse at any call. Refused work that must be done is
     /// retried at once.
     pub(crate) fn set_source(&mut self, memory: Box<dyn MemorySource>) {
-        self.server.set_memory(memory, 0, Duration::ZERO);
+        self.server.set_memory(memory);
         self.is_short = true;
     }
 

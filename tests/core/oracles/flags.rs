@@ -12,7 +12,7 @@ pub(crate) fn judge(input: &[u8]) {
     let arguments: Vec<_> = input.split(|&byte| byte == 0).map(OsStr::from_bytes).collect();
     match cli::parse(&arguments) {
         Ok(Invocation::Serve(config)) => {
-            assert!(config.job_size_limit <= JOB_SIZE_LIMIT);
+            assert!(config.settings.job_size_limit <= JOB_SIZE_LIMIT);
             assert!(config.verbosity <= input.len());
             assert!(!config.addresses.is_empty());
         }

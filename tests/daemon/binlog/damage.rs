@@ -16,7 +16,7 @@ use std::{
 use beanstalkd::{
     clock::{Calendar, Time},
     queue::State,
-    server::{COMMANDS_PER_CONNECTION, Identity, Rusage, Server, Settings},
+    server::{COMMANDS_PER_CONNECTION, Identity, Server, Settings},
     wal::{self, Directory, Disk, Name, Options, Report, Restored, SyncPolicy, Wal},
 };
 use ct::{Prng, eventually};
@@ -165,7 +165,7 @@ pub(crate) fn serve(restored: Restored, wal: Wal) -> Server {
         hostname: String::new(),
         os: String::new(),
         platform: String::new(),
-        rusage: Rusage::default,
+        rusage: Default::default,
     };
     let settings = Settings { binlog_size: 4096, ..Settings::default() };
     Server::with_wal(identity, settings, restored, Some(wal), NOW)
