@@ -36,10 +36,7 @@ fn main() -> ExitCode {
         Ok(Invocation::CheckBinlog(path)) => check_binlog(&path),
         Ok(Invocation::Ping(addresses)) => match ping::ping(&addresses) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                let _ = writeln!(io::stderr(), "beanstalkd: {error}");
-                ExitCode::FAILURE
-            }
+            Err(error) => fail(1, error),
         },
         Ok(Invocation::Completions(text)) => print(text),
         Ok(Invocation::Serve(config)) => {
@@ -52,12 +49,14 @@ fn main() -> ExitCode {
                 }
             }
         }
-        Err(mistake) => {
-            // If even this cannot be printed, the status still reports the error.
-            let _ = writeln!(io::stderr(), "beanstalkd: {mistake} (beanstalkd -h lists the flags)");
-            ExitCode::from(5)
-        }
+        Err(mistake) => fail(5, format_args!("{mistake} (beanstalkd -h lists the flags)")),
     }
+}
+
+/// Reports an error. If even that cannot be printed, the status still does.
+fn fail(status: u8, error: impl Display) -> ExitCode {
+    let _ = writeln!(io::stderr(), "beanstalkd: {error}");
+    ExitCode::from(status)
 }
 
 /// Prints `text` piece by piece, because it may be too long to keep in memory.
@@ -74,10 +73,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let inspected = Directory::read_only(path)
         .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now, &mut wal::go_on));
     match inspected {
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "beanstalkd: {}: {error}", path.display());
-            ExitCode::from(10)
-        }
+        Err(error) => fail(10, format_args!("{}: {error}", path.display())),
         Ok(inspection) if inspection.is_odd() => {
             print(inspection);
             ExitCode::FAILURE

@@ -101,16 +101,9 @@ impl Listener {
     }
 
     /// Takes over the sockets that a service manager has opened for the process `pid`, which must
-    /// be this one. Returns an empty list if there is no such manager. Removes the variables that
-    /// describe the sockets.
+    /// be this one. Returns an empty list if there is no such manager.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
-        let [for_pid, count, _] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"].map(|name| {
-            let value = env::var_os(name);
-            if value.is_some() {
-                sys::forget_variable(name);
-            }
-            value
-        });
+        let [for_pid, count] = ["LISTEN_PID", "LISTEN_FDS"].map(env::var_os);
         let bind_error = |address: String| move |error| ListenError::Bind(address, error);
         let count =
             inherited_count(for_pid, count, pid).map_err(bind_error("inherited sockets".into()))?;

@@ -6,7 +6,7 @@
 use std::{
     env,
     io::{self, Write},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     time::Duration,
 };
 
@@ -21,15 +21,6 @@ const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 /// The most bytes of a line, its end included. If a pipe can take one byte, it can take this many.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
-/// How lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// `<4>the message`
-    Journal,
-    /// `2026-11-21T10:11:12.345Z beanstalkd: warning: the message`
-    Dated,
-}
-
 /// Starts logging: information for the operator; with a `verbosity` of 1, connections as well; from
 /// 2 on, commands as well.
 pub fn start(verbosity: usize) {
@@ -38,21 +29,29 @@ pub fn start(verbosity: usize) {
         1 => LevelFilter::Debug,
         _ => LevelFilter::Trace,
     };
-    let form = form();
+    let is_journal = is_journal();
     env_logger::Builder::new()
         .filter_module("beanstalkd", level)
-        .format(move |out, record| writeln!(out, "{}{}", form.head(record.level()), record.args()))
-        .target(Target::Pipe(Box::new(Lines { to: io::stderr(), form, dropped: 0 })))
+        .format(move |out, record| {
+            writeln!(out, "{}{}", head(is_journal, record.level()), record.args())
+        })
+        .target(Target::Pipe(Box::new(Lines { to: io::stderr(), is_journal, dropped: 0 })))
         .init();
 }
 
-impl Form {
-    /// The text before a message.
-    fn head(self, level: Level) -> String {
-        match self {
-            Self::Journal => priority(level).to_owned(),
-            Self::Dated => dated(sys::wall_nanoseconds(), level),
-        }
+/// The text before a message: `<4>`, or `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
+fn head(is_journal: bool, level: Level) -> String {
+    // The numbers are those of syslog.
+    let (priority, weight) = match level {
+        Level::Error => (3, "error: "),
+        Level::Warn => (4, "warning: "),
+        Level::Info => (6, ""),
+        Level::Debug | Level::Trace => (7, ""),
+    };
+    if is_journal {
+        format!("<{priority}>")
+    } else {
+        format!("{} beanstalkd: {weight}", date(sys::wall_nanoseconds()))
     }
 }
 
@@ -64,7 +63,7 @@ impl Form {
 /// write, the daemon waits, too.
 struct Lines<W> {
     to: W,
-    form: Form,
+    is_journal: bool,
     dropped: u64,
 }
 
@@ -80,7 +79,7 @@ impl<W: Write + AsFd> Lines<W> {
 impl<W: Write + AsFd> Write for Lines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
-            let (head, dropped) = (self.form.head(Level::Warn), self.dropped);
+            let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
             let note = format!(
                 "{head}log lines dropped, because they could not be written at once: {dropped}\n"
             );
@@ -99,37 +98,14 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// In `JOURNAL_STREAM`, the journal gives the device and inode of its stream. If standard error has
-/// been redirected, its own differ.
-fn form() -> Form {
-    let journal = env::var("JOURNAL_STREAM").ok();
-    let is_journal =
-        journal.is_some_and(|it| sys::device_and_inode(&io::stderr()).is_ok_and(|own| own == it));
-    if is_journal { Form::Journal } else { Form::Dated }
-}
-
-/// The numbers are those of syslog.
-fn priority(level: Level) -> &'static str {
-    match level {
-        Level::Error => "<3>",
-        Level::Warn => "<4>",
-        Level::Info => "<6>",
-        Level::Debug | Level::Trace => "<7>",
-    }
-}
-
-fn dated(nanoseconds: u64, level: Level) -> String {
-    let [year, month, day, hour, minute, second] = utc(nanoseconds / 1_000_000_000);
-    let milliseconds = nanoseconds / 1_000_000 % 1000;
-    let weight = match level {
-        Level::Error => "error: ",
-        Level::Warn => "warning: ",
-        Level::Info | Level::Debug | Level::Trace => "",
-    };
-    format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z \
-         beanstalkd: {weight}"
-    )
+/// Whether standard error leads to the journal, which gives the device and inode of its stream in
+/// `JOURNAL_STREAM`. If standard error has been redirected, its own differ.
+#[expect(clippy::disallowed_types, reason = "it is no file of the binlog")]
+fn is_journal() -> bool {
+    let own = io::stderr().as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let own = own.and_then(|file| file.metadata());
+    let own = own.map(|own| format!("{}:{}", own.dev(), own.ino()));
+    own.is_ok_and(|own| env::var("JOURNAL_STREAM").is_ok_and(|it| it == own))
 }
 
 /// Formats a number with its noun: `1 job`, `2 jobs`.
@@ -188,30 +164,22 @@ impl Throttle {
     }
 }
 
-/// Converts seconds since 1970 to UTC: year, month, day, hour, minute, second.
-fn utc(seconds: u64) -> [u64; 6] {
-    let mut days = seconds / 86_400;
-    let mut year = 1970;
-    let days_of_year = |year: u64| 365 + u64::from(is_leap(year));
-    while days >= days_of_year(year) {
-        days -= days_of_year(year);
-        year += 1;
-    }
-    let mut month = 1;
-    let mut lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    lengths[1] += u64::from(is_leap(year));
-    for length in lengths {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    [year, month, days + 1, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60]
-}
-
-fn is_leap(year: u64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+/// Formats nanoseconds since 1970 as a date in UTC.
+fn date(nanoseconds: u64) -> String {
+    let seconds = nanoseconds / 1_000_000_000;
+    // Counted from 1 March of the year 0, so that a leap day is the last day of a year, of four
+    // years, and of four centuries.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    // From March on, five months have 153 days.
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = (400 * era + year + month / 10, (month + 2) % 12 + 1);
+    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    let milliseconds = nanoseconds / 1_000_000 % 1000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
 }
 
 #[cfg(test)]
@@ -236,7 +204,7 @@ mod tests {
     #[test]
     fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
         let (mut reader, writer) = UnixStream::pair().expect("a pair");
-        let mut lines = Lines { to: writer, form: Form::Journal, dropped: 0 };
+        let mut lines = Lines { to: writer, is_journal: true, dropped: 0 };
         let line = [&[b'x'; LINE_MAX_BYTES][..], b"\n"].concat();
         let mut written = 0;
         while lines.dropped < 3 {
@@ -259,16 +227,19 @@ mod tests {
     #[test]
     fn dates_are_those_of_the_utc_calendar() {
         let cases = [
-            (0, "1970-01-01T00:00:00.000Z beanstalkd: "),
-            (951_827_696_789_000_000, "2000-02-29T12:34:56.789Z beanstalkd: "),
-            (1_709_251_200_000_000_000, "2024-03-01T00:00:00.000Z beanstalkd: "),
-            (4_102_444_799_999_999_999, "2099-12-31T23:59:59.999Z beanstalkd: "),
-            (4_107_542_400_000_000_000, "2100-03-01T00:00:00.000Z beanstalkd: "),
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_827_696_789_000_000, "2000-02-29T12:34:56.789Z"),
+            (1_709_251_200_000_000_000, "2024-03-01T00:00:00.000Z"),
+            (4_102_444_799_999_999_999, "2099-12-31T23:59:59.999Z"),
+            (4_107_542_400_000_000_000, "2100-03-01T00:00:00.000Z"),
         ];
         for (nanoseconds, wanted) in cases {
-            assert_eq!(dated(nanoseconds, Level::Info), wanted);
+            assert_eq!(date(nanoseconds), wanted);
         }
-        assert!(dated(0, Level::Error).ends_with(" beanstalkd: error: "));
-        assert!(dated(0, Level::Warn).ends_with(" beanstalkd: warning: "));
+        for (level, wanted) in
+            [(Level::Error, "error: "), (Level::Warn, "warning: "), (Level::Info, "")]
+        {
+            assert!(head(false, level).ends_with(&format!("Z beanstalkd: {wanted}")));
+        }
     }
 }

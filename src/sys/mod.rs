@@ -18,14 +18,11 @@ pub use self::{
     file::{forget_cached, lock_file, lock_until_closed, next_data, rename_to_new, reserve_space},
     memory::{ResidentMemory, release_free_memory, tune_allocator},
     process::{
-        Uname, UserError, become_user, boot_id, cpu_time, forget_variable, raise_descriptor_limit,
-        random_number, uname,
+        Uname, UserError, become_user, boot_id, cpu_time, raise_descriptor_limit, random_number,
+        uname,
     },
     signal::Signals,
-    socket::{
-        connect_tcp, device_and_inode, inherit, is_listening_stream, is_writable, listen_tcp,
-        set_tcp_options,
-    },
+    socket::{connect_tcp, inherit, is_listening_stream, is_writable, listen_tcp, set_tcp_options},
 };
 
 /// Turns the result -1 into the error that `errno` holds.

@@ -13,13 +13,6 @@ use std::{
 
 use super::check;
 
-/// Removes a variable from the environment. No other thread may exist yet.
-pub fn forget_variable(name: &str) {
-    // SAFETY: the daemon has one thread, and calls this at its start, when no C code reads the
-    // environment.
-    unsafe { std::env::remove_var(name) };
-}
-
 /// Why the process cannot become a user.
 #[derive(Debug)]
 pub enum UserError {

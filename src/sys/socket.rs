@@ -162,17 +162,6 @@ pub fn is_listening_stream(fd: &impl AsFd) -> bool {
         }
 }
 
-/// The device and the inode of a descriptor, joined by a colon.
-pub fn device_and_inode(fd: &impl AsFd) -> io::Result<String> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the pointer is valid for one stat.
-    let result = unsafe { libc::fstat(fd.as_fd().as_raw_fd(), status.as_mut_ptr()) };
-    check(result)?;
-    // SAFETY: the call succeeded, so it has filled the stat.
-    let status = unsafe { status.assume_init() };
-    Ok(format!("{}:{}", status.st_dev, status.st_ino))
-}
-
 /// The result of getaddrinfo, freed when dropped.
 struct Addresses(*mut libc::addrinfo);
 
