@@ -25,43 +25,28 @@ const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.un
 /// Versions that forks of the original may write.
 const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
 
-/// Whether `version` differs from a known one in a single bit.
-fn is_flipped(version: u32) -> bool {
-    [VERSION, VERSION_5].iter().any(|known| (version ^ known).is_power_of_two())
-}
-
 /// Fails if the segment was written by the original on a machine with another layout, or is of a
 /// later version. The caller has found neither a segment header nor a sound first record of a known
 /// layout at `start`.
 pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Result<(), Error> {
-    let text = if LATER_VERSIONS.contains(&version) && !is_flipped(version) {
-        format!(
+    let known = [VERSION, VERSION_5];
+    let is_flipped = known.iter().any(|known| (version ^ known).is_power_of_two());
+    let machine = if LATER_VERSIONS.contains(&version) && !is_flipped {
+        return Err(Error::Foreign(format!(
             "its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
              the program that wrote it serve its jobs. Nothing has been changed"
-        )
-    } else {
-        let Some(machine) = machine(window, version, start)? else { return Ok(()) };
-        format!(
-            "the original wrote it on {machine}, and only the original there can read it. Nothing \
-             has been changed"
-        )
-    };
-    Err(Error::Foreign(text))
-}
-
-/// Names the machine with another layout on which the original wrote the segment.
-fn machine(
-    window: &mut Window<'_>,
-    version: u32,
-    start: u64,
-) -> Result<Option<&'static str>, Error> {
-    Ok(if [VERSION, VERSION_5].contains(&version.swap_bytes()) {
-        Some("a big-endian machine")
+        )));
+    } else if known.contains(&version.swap_bytes()) {
+        "a big-endian machine"
     } else if version == VERSION && begins_as_x86(window, start)? {
-        Some("32-bit x86")
+        "32-bit x86"
     } else {
-        None
-    })
+        return Ok(());
+    };
+    Err(Error::Foreign(format!(
+        "the original wrote it on {machine}, and only the original there can read it. Nothing has \
+         been changed"
+    )))
 }
 
 /// Whether there is a record at `at` as the original lays it out on 32-bit x86. No record of the
