@@ -323,25 +323,27 @@ impl Frame {
     /// to the end of the file. `None` at the end of the records; an error if the length cannot be
     /// known.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        let (name_length, name_at) = match format {
-            Format::Five => (read_length(bytes, i64::from_le_bytes)?, 8),
+        // Zeros at the end of the file are the end, even if they are too few for a record.
+        if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
+            return Ok(None);
+        }
+        let (name_at, length, size, unit) = match format {
+            Format::Five => {
+                (8, bytes.first_chunk().map(|it| i64::from_le_bytes(*it)), FIELDS_5_BYTES, 1000)
+            }
             Format::Plain | Format::Salted(_) => {
-                (read_length(bytes, |head| i32::from_le_bytes(head).into())?, 4)
+                (4, bytes.first_chunk().map(|it| i32::from_le_bytes(*it).into()), FIELDS_BYTES, 1)
             }
         };
-        let Some(name_length) = name_length else { return Ok(None) };
+        let length = length.ok_or(Damage::Torn)?;
+        let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
+        let name_length = legal.ok_or(Damage::NameLength(length))?;
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
-        let size = if format == Format::Five { FIELDS_5_BYTES } else { FIELDS_BYTES };
-        let Some(fields) = bytes.get(at..at + size) else {
-            // Zeros at the end of the file are the end, even if they are too few for a record.
-            let is_end = name_length == 0 && bytes.iter().all(|&byte| byte == 0);
-            return if is_end { Ok(None) } else { Err(Damage::Torn) };
-        };
+        let fields = bytes.get(at..at + size).ok_or(Damage::Torn)?;
         if part::<8>(fields, 0) == [0; 8] {
             return Ok(None);
         }
-        let unit = if format == Format::Five { 1000 } else { 1 };
         let state = fields[76];
         let fields = JobFields::read(&part(fields, 0), unit);
         let body_length = if name_length > 0 { body_length(fields.body_size)? } else { 0 };
@@ -402,19 +404,6 @@ impl Frame {
         }
         Ok(())
     }
-}
-
-/// Reads the length of a name, which `number` converts. `None` at the end of the records.
-fn read_length<const BYTES: usize>(
-    bytes: &[u8],
-    number: impl Fn([u8; BYTES]) -> i64,
-) -> Result<Option<usize>, Damage> {
-    let Some(head) = bytes.first_chunk() else {
-        return if bytes.iter().all(|&byte| byte == 0) { Ok(None) } else { Err(Damage::Torn) };
-    };
-    let length = number(*head);
-    let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
-    legal.map(Some).ok_or(Damage::NameLength(length))
 }
 
 /// A body ends in CR LF, so its size is at least two bytes.

@@ -291,10 +291,9 @@ impl<'a> Reader<'a> {
             return Ok(Ok(()));
         }
         let known = sink.queue.find(fields.id);
-        let size = known.map(|job| sink.queue.job(job).body.len());
-        if !frame.is_full()
-            && size.is_some_and(|size| usize::try_from(fields.body_size) != Ok(size))
-        {
+        let size = usize::try_from(fields.body_size);
+        let has_other_size = |job| Ok(sink.queue.job(job).body.len()) != size;
+        if !frame.is_full() && known.is_some_and(has_other_size) {
             return Ok(Err(Damage::BodySize(fields.body_size)));
         }
         report.records += 1;
