@@ -3,7 +3,7 @@
 use super::{
     formats,
     replay::SegmentReport,
-    search::{FirstBytes, PrefixSums, find_salt},
+    search::{PrefixSums, find_salt},
     sink::{Sink, dated, free_memory_in_replay},
     window::Window,
 };
@@ -388,12 +388,7 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String
         }
     }
     // The beginning is damaged or was never written, but segment headers are repeated.
-    let beginning = match (likely, theirs) {
-        (Some(salt), _) => FirstBytes::SegmentHeader(salt),
-        (None, Some(_)) => FirstBytes::Version,
-        (None, None) => FirstBytes::Nothing,
-    };
-    if let Some(salt) = find_salt(window, start, beginning)? {
+    if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
         return Ok(Ok(Format::Salted(salt)));
     }
     if likely.is_none() {

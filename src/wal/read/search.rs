@@ -152,29 +152,20 @@ impl PrefixSums {
     }
 }
 
-/// A hint at the salt, from the damaged beginning of a segment.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum FirstBytes {
-    /// It looks like a segment header with this salt.
-    SegmentHeader(u64),
-    /// The version can be read, and the next bytes do not look like a segment header.
-    Version,
-    /// Not even the version can be read.
-    Nothing,
-}
-
 /// Finds the salt of a segment whose first segment header, at `start`, is damaged: the salt in it,
 /// if it is right or nearly so, or else the salt of later headers. `None` if no salt is trusted.
 ///
 /// A body may contain whole segments with another salt, so a single segment header proves nothing.
-/// A salt is trusted if it is close to the one in the damaged header, if its header begins where a
-/// record does, outside all bodies, or if it fits most of the file.
+/// A salt is trusted if it is close to `likely`, the one in what looks like the damaged header. If
+/// nothing does, it is trusted if its header begins where a record does, outside all bodies; or if
+/// the segment does not even have a version, and the salt fits most of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
-    beginning: FirstBytes,
+    likely: Option<u64>,
+    has_version: bool,
 ) -> Result<Option<u64>, Error> {
-    if let FirstBytes::SegmentHeader(told) = beginning {
+    if let Some(told) = likely {
         let behind = start + SHORT_RECORD_BYTES as u64;
         if sound_run_end(window, behind, told)? > behind {
             return Ok(Some(told));
@@ -196,10 +187,9 @@ pub(super) fn find_salt(
             continue;
         };
         first_header.get_or_insert(at);
-        let is_believed = match beginning {
-            FirstBytes::SegmentHeader(told) => (told ^ header.salt).count_ones() <= SALT_FLIPS_MAX,
-            FirstBytes::Version => is_boundary(window, at)?,
-            FirstBytes::Nothing => false,
+        let is_believed = match likely {
+            Some(told) => (told ^ header.salt).count_ones() <= SALT_FLIPS_MAX,
+            None => has_version && is_boundary(window, at)?,
         };
         if is_believed {
             return Ok(Some(header.salt));
@@ -213,7 +203,7 @@ pub(super) fn find_salt(
         }
         at = end.max(at + 1);
     }
-    let (FirstBytes::Nothing, Some(first)) = (beginning, first_header) else { return Ok(None) };
+    let (None, false, Some(first)) = (likely, has_version, first_header) else { return Ok(None) };
     let written = window.last_data(first)?.map_or(0, |last| last + 1 - first);
     let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
     Ok(most.filter(|&(_, explained)| 2 * explained > written).map(|(salt, _)| salt))
