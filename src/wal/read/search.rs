@@ -211,17 +211,12 @@ pub(super) fn find_salt(
 
 /// Returns the salt of a segment header that becomes sound when one bit of the salt is changed.
 fn correct_salt(header: &[u8], offset: u64) -> Option<u64> {
-    let mut bytes: [u8; SHORT_RECORD_BYTES] = header.get(..SHORT_RECORD_BYTES)?.try_into().ok()?;
-    for bit in 0..64 {
-        let flip =
-            |bytes: &mut [u8; SHORT_RECORD_BYTES]| bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
-        flip(&mut bytes);
-        if let Some(header) = SegmentHeader::at(&bytes, offset) {
-            return Some(header.salt);
-        }
-        flip(&mut bytes);
-    }
-    None
+    let header: &[u8; SHORT_RECORD_BYTES] = header.first_chunk()?;
+    (0..64).find_map(|bit| {
+        let mut bytes = *header;
+        bytes[SALT_AT + bit / 8] ^= 1 << (bit % 8);
+        SegmentHeader::at(&bytes, offset).map(|header| header.salt)
+    })
 }
 
 /// Whether a record begins at `offset` of a file with a damaged beginning, according to the lengths

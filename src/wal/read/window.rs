@@ -189,7 +189,7 @@ impl<'a> Window<'a> {
         let mut at = offset;
         while at < self.size {
             let bytes = self.at(at, 1)?;
-            if let Some(found) = first_nonzero(bytes) {
+            if let Some(found) = bytes.iter().position(|&byte| byte != 0) {
                 return Ok(Some(at + found as u64));
             }
             at += bytes.len() as u64;
@@ -204,8 +204,7 @@ impl<'a> Window<'a> {
     /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file only
     /// once for this, because callers ask again for later offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
-        if let Some((from, last)) = self.last.filter(|&(from, _)| from <= offset) {
-            debug_assert!(from <= offset);
+        if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));
         }
         let mut last = None;
@@ -219,15 +218,6 @@ impl<'a> Window<'a> {
         self.last = Some((offset, last));
         Ok(last)
     }
-}
-
-/// Returns the index of the first byte that is not zero, at the speed of a memory comparison.
-fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    const ZEROS: &[u8] = &[0; 4096];
-    let mut parts = bytes.chunks(ZEROS.len()).enumerate();
-    let (number, part) = parts.find(|(_, part)| **part != ZEROS[..part.len()])?;
-    let within = part.iter().position(|&byte| byte != 0)?;
-    Some(number * ZEROS.len() + within)
 }
 
 #[cfg(test)]
