@@ -71,7 +71,7 @@ fn print(text: impl Display) -> ExitCode {
 fn check_binlog(path: &Path) -> ExitCode {
     let now = clock::now();
     let inspected = Directory::read_only(path)
-        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now, &mut wal::go_on));
+        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now));
     match inspected {
         Err(error) => fail(10, format_args!("{}: {error}", path.display())),
         Ok(inspection) if inspection.is_odd() => {

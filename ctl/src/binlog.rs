@@ -14,7 +14,7 @@ use crate::job::{Job, State};
 pub(crate) fn read_binlog(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
     let now = clock::now();
     let inspected = Directory::read_only(path)
-        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now, &mut wal::go_on));
+        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now));
     let wal::Inspection { restored, report, .. } =
         inspected.with_context(|| path.display().to_string())?;
     let (jobs, queue) = (restored.jobs(), &restored.queue);

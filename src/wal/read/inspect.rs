@@ -1,9 +1,9 @@
 //! A report on a binlog for the operator: its segments, its jobs and all damage. It changes
 //! nothing, so a daemon may be running meanwhile.
 
-use std::{fmt, io};
+use std::{collections::BTreeSet, fmt, io};
 
-use super::replay::{self, Progress, Report, Restored, SegmentReport};
+use super::replay::{self, Report, Restored, SegmentReport, go_on};
 use crate::{
     clock::{Calendar, Time},
     wal::{
@@ -30,17 +30,12 @@ const ATTEMPTS: usize = 20;
 
 /// Reads everything that a daemon would read at startup, and changes nothing. Fails if a file or
 /// memory is missing, or if segments appear or vanish during each of 20 attempts.
-pub fn inspect(
-    disk: &mut dyn Disk,
-    calendar: Calendar,
-    now: Time,
-    progress: Progress<'_>,
-) -> Result<Inspection, Error> {
+pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
         let files = sorted_files(disk)?;
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
         let report =
-            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, progress);
+            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, &mut go_on);
         // If segments appeared or vanished, jobs that moved from one to another may be missing.
         if names(&files) == names(&sorted_files(disk)?) {
             return Ok(Inspection { restored, report: report?, files, live: index.live() });
@@ -107,30 +102,20 @@ impl fmt::Display for Inspection {
             Self::segment(f, segment)?;
         }
         for (name, size) in &self.files {
-            match name {
-                Name::Segment(_) => {}
-                Name::Preallocated(_) => {
-                    writeln!(f, "{:<16} {:>12} {size:>12}", name.to_string(), 0)?;
-                }
-                Name::Damaged(_) => {
-                    writeln!(f, "{:<16} {:>12} {size:>12}  set aside", name.to_string(), "")?;
-                }
-            }
+            let (used, note) = match name {
+                Name::Segment(_) => continue,
+                Name::Preallocated(_) => ("0", ""),
+                Name::Damaged(_) => ("", "  set aside"),
+            };
+            writeln!(f, "{:<16} {used:>12} {size:>12}{note}", name.to_string())?;
         }
         let used: u64 = self.report.segments.iter().map(|segment| segment.used).sum();
         let (live, jobs) = (self.live, self.restored.queue.jobs());
         writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
-        let mut names: Vec<&str> = Vec::new();
-        if names.try_reserve_exact(self.restored.queue.tube_names(None).count()).is_ok() {
-            names.extend(self.restored.queue.tube_names(None));
-            names.sort_unstable();
-            names.iter().try_for_each(|name| self.tube(f, name))?;
-        } else {
-            // There is no memory to sort the names.
-            self.restored.queue.tube_names(None).try_for_each(|name| self.tube(f, name))?;
-        }
+        let names: BTreeSet<&str> = self.restored.queue.tube_names(None).collect();
+        names.into_iter().try_for_each(|name| self.tube(f, name))?;
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
         writeln!(f, "\n{verdict}")
     }

@@ -411,7 +411,7 @@ pub(crate) fn judge(input: &[u8]) {
         files.keys().nth(nth).map(|&name| (name, error))
     });
     let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
-    let inspected = wal::inspect(&mut disk, calendar(), START, &mut wal::go_on);
+    let inspected = wal::inspect(&mut disk, calendar(), START);
     let Ok((mut restored, mut wal, report)) = open(&disk) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;
