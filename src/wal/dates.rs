@@ -39,15 +39,12 @@ impl Dates {
         Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }
 
-    fn of_restored(&self, job: Key<Job>) -> Calendar {
-        let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
-        if is_shifted { self.calendar } else { self.restored }
-    }
-
     /// Returns the fields of a job's record.
     pub(super) fn fields(&self, queue: &Queue, job: Key<Job>) -> JobFields {
         let Job { record, body, dated, .. } = queue.job(job);
-        let calendar = |is_dated| if is_dated { self.of_restored(job) } else { self.calendar };
+        let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
+        let restored = if is_shifted { self.calendar } else { self.restored };
+        let calendar = |is_dated| if is_dated { restored } else { self.calendar };
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
         JobFields {
             id: record.id,
