@@ -12,7 +12,7 @@
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
-use super::{record::SHORT_RECORD_BYTES, segment::End};
+use super::{segment::End, space::SHORT_BYTES};
 use crate::{
     collections::{Arena, Key, Linked, Links, List},
     memory::{self, MemoryBudget, Need},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The location of a job in the binlog.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Location {
     /// The segment of its full record.
     segment: u32,
@@ -43,7 +43,7 @@ impl Linked for Location {
 }
 
 /// A segment of the binlog.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Segment {
     /// The `N` of its name.
     pub(super) number: u32,
@@ -68,8 +68,8 @@ pub(super) struct SegmentIndex {
     live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// Bytes ever appended, including those in segments that have been removed.
-    length: u64,
+    /// The end of the records noted so far.
+    pub(super) end: End,
     /// The number of jobs with a deferred record.
     deferred: u64,
     /// Where the search for the next deferred record continues.
@@ -78,8 +78,6 @@ pub(super) struct SegmentIndex {
 
 /// The most locations that one search for a deferred record visits.
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
-
-const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
 impl SegmentIndex {
     /// Ensures memory for `count` segments, and for those begun at startup.
@@ -91,40 +89,15 @@ impl SegmentIndex {
         budget.grow_deque(Need::Storage, &mut self.segments, count + 2)
     }
 
-    /// Begins a segment, which is the current one from now on.
-    pub(super) fn open(&mut self, number: u32) {
-        self.closed += self.segments.back().map_or(0, |segment| segment.used);
-        let jobs = List::default();
-        self.segments.push_back(Segment {
-            number,
-            used: 0,
-            live: 0,
-            is_damaged: false,
-            last_removal_at: 0,
-            jobs,
-        });
-    }
-
-    /// Adds `bytes` to the current segment.
-    pub(super) fn grow(&mut self, bytes: u64) {
-        self.current_mut().used += bytes;
-        self.length += bytes;
-    }
-
-    /// Notes that records have been appended up to `end`, which may be in a new segment.
+    /// Notes that records have been appended up to `end`. If that is in a new segment, it is the
+    /// current one from now on.
     pub(super) fn follow(&mut self, end: End) {
         if self.current().is_none_or(|segment| segment.number != end.number) {
-            self.open(end.number);
+            self.closed += self.end.used;
+            self.segments.push_back(Segment { number: end.number, ..Segment::default() });
         }
         self.current_mut().used = end.used;
-        self.length = end.length;
-    }
-
-    /// Returns the end of the records noted so far.
-    pub(super) fn end(&self) -> End {
-        let (number, used) =
-            self.current().map_or((0, 0), |segment| (segment.number, segment.used));
-        End { number, used, length: self.length }
+        self.end = end;
     }
 
     /// Notes that something in the current segment could not be read.
@@ -143,10 +116,7 @@ impl SegmentIndex {
 
     /// Adds a new job, whose full record is in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
-        let links = Links::default();
-        let location =
-            Location { segment: 0, length, is_updated: false, is_deferred: false, links };
-        let location = self.locations.insert(location);
+        let location = self.locations.insert(Location { length, ..Location::default() });
         assert_eq!(location.paired(), job, "jobs and locations are added and removed together");
         self.link(location);
     }
@@ -222,7 +192,7 @@ impl SegmentIndex {
         let at = self.segments.partition_point(|other| other.number < segment);
         let segment = &mut self.segments[at];
         segment.jobs.unlink(&mut self.locations, key);
-        segment.last_removal_at = self.length;
+        segment.last_removal_at = self.end.length;
         let length = u64::from(length);
         segment.live -= length;
         self.live -= length;
@@ -243,7 +213,7 @@ impl SegmentIndex {
 
     /// Bytes used in all segments.
     pub(super) fn used(&self) -> u64 {
-        self.closed + self.current().map_or(0, |segment| segment.used)
+        self.closed + self.end.used
     }
 
     /// Returns the number of the segment with a job's full record.
@@ -303,13 +273,11 @@ impl SegmentIndex {
     }
 
     /// Returns the job that has been longest in its segment, which is the first of `numbers` that
-    /// has a job. O(segments up to the last of `numbers`).
+    /// has a job. O(log segments + segments among `numbers`).
     pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
-        if numbers.is_empty() {
-            return None;
-        }
-        let upto = self.segments.iter().take_while(|segment| segment.number <= *numbers.end());
-        let mut those = upto.skip_while(|segment| segment.number < *numbers.start());
+        let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
+        let rest = self.segments.range(from..);
+        let mut those = rest.take_while(|segment| segment.number <= *numbers.end());
         those.find_map(|segment| segment.jobs.front()).map(Key::paired)
     }
 
@@ -355,13 +323,21 @@ mod tests {
 
     fn index(jobs: usize) -> (SegmentIndex, Vec<Key<Job>>) {
         let mut index = SegmentIndex::default();
-        index.open(1);
+        open(&mut index, 1);
         let keys: Vec<Key<Job>> = (0..jobs).map(Key::from_index).collect();
         for &key in &keys {
             index.insert(key, 100);
-            index.grow(100);
+            let mut end = index.end;
+            end.advance(end.used + 100);
+            index.follow(end);
         }
         (index, keys)
+    }
+
+    fn open(index: &mut SegmentIndex, number: u32) {
+        let mut end = index.end;
+        end.open(number);
+        index.follow(end);
     }
 
     #[test]
@@ -372,7 +348,7 @@ mod tests {
         assert_eq!(index.live(), 300 + SHORT_BYTES, "one short record a job is live");
         index.remove(keys[1]);
         index.check();
-        index.open(2);
+        open(&mut index, 2);
         index.relocate(keys[0]);
         assert_eq!(index.live(), 200, "a full record replaces the short one, too");
         assert_eq!((index.segment_of(keys[0]), index.segment_of(keys[2])), (2, 1));
@@ -382,7 +358,7 @@ mod tests {
     #[test]
     fn a_segment_is_unneeded_when_its_last_job_has_left() {
         let (mut index, keys) = index(2);
-        index.open(2);
+        open(&mut index, 2);
         assert_eq!(index.oldest_closed().expect("segment 1").1, Some(keys[0]));
         index.relocate(keys[0]);
         index.remove(keys[1]);
@@ -414,9 +390,9 @@ mod tests {
     #[test]
     fn jobs_are_found_by_the_segments_that_are_suspect() {
         let (mut index, keys) = index(2);
-        index.open(2);
+        open(&mut index, 2);
         index.relocate(keys[1]);
-        index.open(3);
+        open(&mut index, 3);
         assert_eq!(index.first_job_in(0..=0), None);
         assert_eq!(index.first_job_in(0..=3), Some(keys[0]));
         assert_eq!(index.first_job_in(2..=3), Some(keys[1]));

@@ -97,7 +97,7 @@ impl BinlogCounts {
         let unsynced = log.end().length.saturating_sub(log.syncs.synced());
         Self {
             oldest: index.oldest().map_or(0, |it| it.number),
-            current: index.end().number,
+            current: index.end.number,
             migrated,
             written: log.records(),
             live: index.live(),

@@ -119,7 +119,7 @@ impl Wal {
             read::replay(&mut *disk, &files, restored, &mut index, calendar, now, progress)?;
         read::ensure_memory_to_serve(restored)?;
         let (number, preallocated) = disk::last_numbers(&files);
-        let end = End { number, ..index.end() };
+        let end = End { number, ..index.end };
         let mut wal = Self {
             log: Log::new(Lease::new(disk, now), options, end, preallocated)?,
             index,
@@ -242,7 +242,7 @@ impl Wal {
     pub fn check(&self) {
         self.log.check();
         self.index.check();
-        assert!(self.log.has_failed() || self.index.end() == self.log.end());
+        assert!(self.log.has_failed() || self.index.end == self.log.end());
     }
 }
 

@@ -62,7 +62,6 @@ impl<'a> Reader<'a> {
         if let Some((offset, lost, error)) = self.window.unreadable() {
             self.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
         }
-        self.sink.segment_index.grow(self.report.used);
         if self.report.is_damaged() {
             self.sink.segment_index.mark_damaged();
         }

@@ -29,6 +29,7 @@ use crate::{
         disk::{Disk, Name},
         index::SegmentIndex,
         record::Format,
+        segment::End,
         space::HEADER_BYTES,
     },
 };
@@ -138,10 +139,11 @@ pub(in crate::wal) fn replay(
     let mut buffer = Window::buffer()?;
     let newest = last_written(disk, &segments, &mut buffer)?;
     let all = segments.iter().map(|&(_, size)| size).sum();
-    let (mut before, mut seen_below) = (0, 0);
+    let (mut before, mut seen_below, mut end) = (0, 0, End::default());
     for (number, size) in segments {
         let name = Name::Segment(number);
-        segment_index.open(number);
+        end.open(number);
+        segment_index.follow(end);
         let mut on_progress = |read: u64| progress(before + read, all);
         let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
         let seen_below = &mut seen_below;
@@ -149,7 +151,10 @@ pub(in crate::wal) fn replay(
         let mut reader = Reader::new(number, size, window, sink);
         let result = reader.read(Some(number) == newest);
         result.map_err(|error| explain(error, name, reader.queue(), all))?;
-        report.segments.push(reader.finish());
+        let segment = reader.finish();
+        end.advance(segment.used);
+        segment_index.follow(end);
+        report.segments.push(segment);
         disk.close(name);
         before += size;
         if progress(before, all).is_break() {
