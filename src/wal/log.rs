@@ -348,7 +348,7 @@ impl Log {
     /// Whether [`Log::work_ahead`] has work, provided that the disk has space.
     pub(super) fn has_work_ahead(&self, demand: Demand, has_garbage: bool) -> bool {
         self.wants_file(demand, has_garbage)
-            || self.current.is_some_and(|current| current.zeros_end(self.end).is_some())
+            || self.current.is_some_and(|current| current.zeros_start(self.end).is_some())
             || self.reserve.has_surplus(demand, self.space())
     }
 

@@ -57,8 +57,6 @@ pub(super) struct Current {
     pub(super) layout: Layout,
     /// The offset up to which records or zeros have been written.
     pub(super) zeroed: u64,
-    /// Whether zeros are being written to it, a piece in each turn.
-    is_zeroing: bool,
 }
 
 impl Current {
@@ -66,7 +64,7 @@ impl Current {
     pub(super) fn new(salt: u64, next_id: u64, file: Preallocated) -> Self {
         let layout = Layout::new(file.size);
         let seen_below = next_id + layout.puts();
-        Self { salt, seen_below, layout, zeroed: file.filled, is_zeroing: false }
+        Self { salt, seen_below, layout, zeroed: file.filled }
     }
 
     /// Its next segment header.
@@ -74,25 +72,19 @@ impl Current {
         SegmentHeader { salt: self.salt, next_id, seen_below: self.seen_below }
     }
 
-    /// Returns the offset up to which zeros are to be written now, if any are.
-    pub(super) fn zeros_end(&self, end: End) -> Option<u64> {
-        let size = self.layout.size;
-        let ahead = size.min(end.used + ZEROS_AHEAD_BYTES);
-        // Writing begins when half the zeros are used, and continues in whole pieces. A small piece
-        // with each commit would make each sync write to a second place on the disk.
-        let is_due = self.zeroed < size.min(end.used + ZEROS_AHEAD_BYTES / 2);
-        let fits = self.zeroed + WORK_PER_TURN_MIN_BYTES <= ahead;
-        (is_due || (self.is_zeroing && fits)).then_some(ahead)
+    /// Returns where a piece of zeros is to be written now, if one is. Only a whole piece is: a few
+    /// zeros with each commit would make each sync write to a second place on the disk.
+    pub(super) fn zeros_start(&self, end: End) -> Option<u64> {
+        let start = self.zeroed.max(end.used);
+        let fits = start + WORK_PER_TURN_MIN_BYTES <= end.used + ZEROS_AHEAD_BYTES;
+        (start < self.layout.size && fits).then_some(start)
     }
 
     /// Writes a piece of zeros ahead of the records. An error is ignored here: the next records
     /// will hit it too, and then it is handled.
     pub(super) fn write_zeros(&mut self, disk: &mut Lease, end: End) {
-        let zeros_end = self.zeros_end(end);
-        self.is_zeroing = zeros_end.is_some();
-        let Some(zeros_end) = zeros_end else { return };
-        let start = self.zeroed.max(end.used);
-        let length = WORK_PER_TURN_MIN_BYTES.min(zeros_end.saturating_sub(start));
+        let Some(start) = self.zeros_start(end) else { return };
+        let length = WORK_PER_TURN_MIN_BYTES.min(self.layout.size - start);
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
         self.zeroed = match disk.write(end.name(), start, zeros) {
             Ok(()) => start + length,
