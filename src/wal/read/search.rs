@@ -102,19 +102,14 @@ impl PrefixSums {
     ) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
-            let bytes = window.at(at, HEAD_MAX_BYTES)?;
-            let Ok(Some(frame)) = Frame::decode(bytes, Format::Plain) else {
-                at = match window.at(at, HEAD_MAX_BYTES)?.first_chunk::<16>() {
-                    Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => {
-                        // A record begins with no more than eleven zeros.
-                        let Some(data) = window.first_data(at)? else { return Ok(None) };
-                        (at + 1).max(data.saturating_sub(11))
-                    }
-                    _ => at + 1,
-                };
-                continue;
+            let Some(data) = window.first_data(at)? else { break };
+            // A record begins with no more than eleven zeros.
+            at = at.max(data.saturating_sub(11));
+            let is_sound = match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+                Ok(Some(frame)) => self.is_sound(window, at, &frame, salt)?,
+                Ok(None) | Err(_) => false,
             };
-            if self.is_sound(window, at, &frame, salt)? {
+            if is_sound {
                 return Ok(Some(at));
             }
             at += 1;
@@ -134,9 +129,7 @@ impl PrefixSums {
             return Ok(false);
         }
         let mut end = [0; CRLF.len()];
-        if frame.is_full() {
-            window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
-        }
+        window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
         // Cheap checks come first.
         if frame.judge(&end).is_err() {
             return Ok(false);
