@@ -13,27 +13,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use super::Key;
 use crate::memory::{self, MemoryBudget, Need};
 
-#[derive(Debug)]
-struct Entry<K, T> {
-    key: K,
-    item: Key<T>,
-}
-
-// Derived impls would require the same trait of `T`.
-impl<K: Copy, T> Clone for Entry<K, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<K: Copy, T> Copy for Entry<K, T> {}
-
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
 /// A min-heap of `T`s by `K`.
 #[derive(Debug)]
 pub struct Heap<K, T> {
-    entries: Vec<Entry<K, T>>,
+    entries: Vec<(K, Key<T>)>,
     /// The capacity is kept at least this large, even if there are fewer items.
     min_capacity: usize,
 }
@@ -47,7 +33,7 @@ impl<K, T> Default for Heap<K, T> {
 impl<K: Ord + Copy, T> Heap<K, T> {
     /// The smallest key and its item.
     pub fn peek(&self) -> Option<(K, Key<T>)> {
-        self.entries.first().map(|entry| (entry.key, entry.item))
+        self.entries.first().copied()
     }
 
     /// The number of items.
@@ -81,30 +67,30 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Adds an item. Calls `moved` with the position of each entry that moves, the new one
     /// included. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
-        self.entries.push(Entry { key, item });
+        self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, moved);
     }
 
     /// Removes the item at `position`. Calls `moved` for each other entry that moves. O(log n).
     pub fn remove(&mut self, position: u32, moved: impl FnMut(Key<T>, u32)) -> Key<T> {
         let position = position as usize;
-        let removed = self.entries.swap_remove(position);
+        let (_, removed) = self.entries.swap_remove(position);
         if position < self.entries.len() {
             self.sift(position, moved);
         }
         self.shrink();
-        removed.item
+        removed
     }
 
     /// Gives the item at `position` another sort key. Calls `moved` for each move. O(log n).
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
-        self.entries[position as usize].key = key;
+        self.entries[position as usize].0 = key;
         self.sift(position as usize, moved);
     }
 
     /// The item at `position` of the array, and its sort key.
     pub fn at(&self, position: usize) -> Option<(K, Key<T>)> {
-        self.entries.get(position).map(|entry| (entry.key, entry.item))
+        self.entries.get(position).copied()
     }
 
     /// The first `count` items in order. O(count log count), whatever the size of the heap.
@@ -113,12 +99,12 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         let mut found = Vec::with_capacity(count);
         // The next item is the root, or a child of one already found.
         let mut candidates = BinaryHeap::with_capacity(count + 2);
-        candidates.extend(self.entries.first().map(|entry| Reverse((entry.key, 0))));
+        candidates.extend(self.entries.first().map(|&(key, _)| Reverse((key, 0))));
         while found.len() < count {
             let Some(Reverse((_, position))) = candidates.pop() else { break };
-            found.push(self.entries[position].item);
+            found.push(self.entries[position].1);
             for child in [2 * position + 1, 2 * position + 2] {
-                candidates.extend(self.entries.get(child).map(|entry| Reverse((entry.key, child))));
+                candidates.extend(self.entries.get(child).map(|&(key, _)| Reverse((key, child))));
             }
         }
         found
@@ -126,14 +112,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
 
     /// Every item with its sort key, in no particular order: for checks.
     pub fn iter(&self) -> impl Iterator<Item = (K, Key<T>)> {
-        self.entries.iter().map(|entry| (entry.key, entry.item))
+        self.entries.iter().copied()
     }
 
     /// Panics if an entry is smaller than its parent, or if `position_of` an item is wrong.
     pub fn check(&self, position_of: impl Fn(Key<T>) -> u32) {
-        for (position, entry) in self.entries.iter().enumerate() {
-            assert!(position == 0 || self.entries[(position - 1) / 2].key <= entry.key);
-            assert_eq!(position_of(entry.item) as usize, position);
+        for (position, &(key, item)) in self.entries.iter().enumerate() {
+            assert!(position == 0 || self.entries[(position - 1) / 2].0 <= key);
+            assert_eq!(position_of(item) as usize, position);
         }
         assert!(self.entries.capacity() >= self.min_capacity, "capacity is kept");
     }
@@ -149,7 +135,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     }
 
     fn sift(&mut self, position: usize, moved: impl FnMut(Key<T>, u32)) {
-        if position > 0 && self.entries[position].key < self.entries[(position - 1) / 2].key {
+        if position > 0 && self.entries[position].0 < self.entries[(position - 1) / 2].0 {
             self.sift_up(position, moved);
         } else {
             self.sift_down(position, moved);
@@ -157,10 +143,10 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     }
 
     fn sift_up(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
-        let entry = self.entries[position];
+        let entry @ (key, _) = self.entries[position];
         while position > 0 {
             let parent = (position - 1) / 2;
-            if self.entries[parent].key <= entry.key {
+            if self.entries[parent].0 <= key {
                 break;
             }
             self.set_entry(position, self.entries[parent], &mut moved);
@@ -170,16 +156,16 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     }
 
     fn sift_down(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
-        let entry = self.entries[position];
+        let entry @ (key, _) = self.entries[position];
         loop {
             let left = 2 * position + 1;
             let Some(mut child) = self.entries.get(left).map(|_| left) else {
                 break;
             };
-            if self.entries.get(left + 1).is_some_and(|right| right.key < self.entries[left].key) {
+            if self.entries.get(left + 1).is_some_and(|right| right.0 < self.entries[left].0) {
                 child = left + 1;
             }
-            if entry.key <= self.entries[child].key {
+            if key <= self.entries[child].0 {
                 break;
             }
             self.set_entry(position, self.entries[child], &mut moved);
@@ -191,11 +177,11 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     fn set_entry(
         &mut self,
         position: usize,
-        entry: Entry<K, T>,
+        entry: (K, Key<T>),
         moved: &mut impl FnMut(Key<T>, u32),
     ) {
         self.entries[position] = entry;
-        moved(entry.item, u32::try_from(position).expect("an arena holds fewer than 2^32 items"));
+        moved(entry.1, u32::try_from(position).expect("an arena holds fewer than 2^32 items"));
     }
 }
 
