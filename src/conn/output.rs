@@ -60,75 +60,58 @@ impl Default for Piece {
     }
 }
 
-/// An offset after all bytes.
-const END: u32 = u32::MAX;
-
 /// Bytes to send, in order. Some at the end may be held until the binlog has the changes that they
 /// confirm.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Output {
     /// Usually the only piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
     /// Offset of the first unsent byte that is held until the sync that is under way has ended.
-    syncing_from: u32,
+    syncing_from: Option<u32>,
     /// Offset of the first unsent byte that is held until a later commit.
-    held_from: u32,
+    held_from: Option<u32>,
 }
 
-impl Default for Output {
-    fn default() -> Self {
-        Self {
-            first: Piece::default(),
-            rest: VecDeque::new(),
-            len: 0,
-            syncing_from: END,
-            held_from: END,
-        }
-    }
-}
-
-/// Holding replies back.
 impl Output {
-    /// Holds all bytes appended from now on, until [`Output::release`]. Returns whether these are
-    /// the first ones held, apart from bytes covered by a sync that is under way.
+    /// Holds all bytes appended from now on, until a sync covers them. Returns whether these are the
+    /// first ones held, apart from bytes covered by a sync that is under way.
     pub fn hold(&mut self) -> bool {
-        let is_first = self.held_from == END;
+        let is_first = self.held_from.is_none();
         if is_first {
-            self.held_from = u32::try_from(self.len).expect("replies and one body are below 4 GiB");
+            let from = u32::try_from(self.len).expect("replies and one body are below 4 GiB");
+            self.held_from = Some(from);
         }
         is_first
     }
 
     /// Whether anything is held.
     pub fn is_held(&self) -> bool {
-        (self.syncing_from, self.held_from) != (END, END)
+        self.first_held().is_some()
     }
 
     /// Notes that a sync has begun. It covers all changes confirmed by the bytes held so far.
     pub fn begin_sync(&mut self) {
-        self.syncing_from = self.syncing_from.min(self.held_from);
-        self.held_from = END;
+        self.syncing_from = self.syncing_from.or(self.held_from);
+        self.held_from = None;
     }
 
     /// Releases the bytes covered by the sync that has just ended.
     pub fn end_sync(&mut self) {
-        self.syncing_from = END;
-    }
-
-    /// Releases all bytes.
-    pub fn release(&mut self) {
-        (self.syncing_from, self.held_from) = (END, END);
+        self.syncing_from = None;
     }
 
     /// How many bytes may be sent now.
     pub fn sendable(&self) -> usize {
-        self.len.min(self.syncing_from as usize).min(self.held_from as usize)
+        self.first_held().map_or(self.len, |from| from as usize)
     }
-}
 
-impl Output {
+    /// Offset of the first byte that is held. Bytes that a sync covers come first.
+    fn first_held(&self) -> Option<u32> {
+        self.syncing_from.or(self.held_from)
+    }
+
     /// The number of unsent bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -234,10 +217,8 @@ impl Output {
     pub fn sent(&mut self, count: usize, bodies: &mut Bodies) {
         let mut sent = self.sent_of_first() + count;
         self.len -= count;
-        for offset in [&mut self.syncing_from, &mut self.held_from] {
-            if *offset != END {
-                *offset -= u32::try_from(count).expect("held bytes are not sent");
-            }
+        for offset in [&mut self.syncing_from, &mut self.held_from].into_iter().flatten() {
+            *offset -= u32::try_from(count).expect("held bytes are not sent");
         }
         while sent >= self.first.len() {
             sent -= self.first.len();

@@ -97,35 +97,26 @@ impl Held {
 
     /// Releases all replies, after a commit that needs no sync.
     pub(super) fn release_all(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
-        if self.until_commit.is_empty() && self.until_sync.is_empty() {
-            return;
+        if !self.until_sync.is_empty() {
+            self.end_sync(conns, dirty);
         }
-        self.gathering.end();
-        self.gathering.begin_round();
-        // First come, first answered.
-        self.until_sync.reverse();
-        self.until_commit.reverse();
-        while let Some(key) = self.pop() {
-            let conn = &mut conns[key];
-            self.answer(key, conn, dirty);
-            conn.output.release();
+        if !self.until_commit.is_empty() {
+            self.begin_sync(conns);
+            self.end_sync(conns, dirty);
         }
     }
 
     /// Releases the replies that waited for the sync that has ended.
     pub(super) fn end_sync(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
+        // First come, first answered.
         self.until_sync.reverse();
         while let Some(key) = self.until_sync.pop() {
             let conn = &mut conns[key];
-            self.answer(key, conn, dirty);
+            self.gathering.join(&mut conn.answered_in);
+            conn.answered_in = self.gathering.expect();
             conn.output.end_sync();
+            dirty.mark(key, conn);
         }
-    }
-
-    fn answer(&mut self, key: Key<Conn>, conn: &mut Conn, dirty: &mut Dirty) {
-        self.gathering.join(&mut conn.answered_in);
-        conn.answered_in = self.gathering.expect();
-        dirty.mark(key, conn);
     }
 }
