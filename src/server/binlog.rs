@@ -67,11 +67,11 @@ impl Server {
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
         match wal.commit(jobs, wait_until, now) {
             CommitOutcome::Done => self.held.release_all(&mut self.conns, &mut self.dirty),
-            CommitOutcome::Syncing { has_ended, has_begun } => {
-                if has_ended {
+            CommitOutcome::Syncing(events) => {
+                if events.has_ended {
                     self.held.end_sync(&mut self.conns, &mut self.dirty);
                 }
-                if has_begun {
+                if events.has_begun {
                     self.held.begin_sync(&mut self.conns);
                 }
             }
@@ -159,7 +159,7 @@ impl Server {
     }
 
     /// Makes another thread call `wake` when a sync in the background has ended.
-    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
+    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         if let Some(wal) = &mut self.wal {
             wal.on_sync_end(wake);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::Wal;
-use super::{index::SegmentIndex, log::Log};
+use super::{index::SegmentIndex, log::Log, syncs::SyncEvents};
 use crate::{
     collections::Key,
     memory::Bodies,
@@ -59,12 +59,7 @@ pub enum CommitOutcome {
     /// All records so far are as safe as the [`SyncPolicy`] promises.
     Done,
     /// With `-f0`: records are written, and some are not synced yet.
-    Syncing {
-        /// A sync in the background has ended: all records before it began are safe.
-        has_ended: bool,
-        /// A sync of all records so far has begun in the background.
-        has_begun: bool,
-    },
+    Syncing(SyncEvents),
     /// Records of the turn may be missing, so replies that waited for them must not be sent. If the
     /// lock is lost, the process must end without another write: see [`Wal::lost_lock`].
     Failed,

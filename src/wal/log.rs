@@ -219,7 +219,7 @@ impl Log {
         let current = self.current.ok_or_else(no_segment)?;
         self.next_number().map_err(io::Error::other)?;
         self.write()?;
-        self.syncs.wait(&mut self.disk)?;
+        self.syncs.end_flight(&mut self.disk, true)?;
         let name = self.end.name();
         if self.end.used < current.layout.size {
             self.disk.truncate(name, self.end.used)?;
@@ -365,7 +365,7 @@ impl Log {
     /// everything. If this fails, the next startup skips some ids, but nothing acknowledged is
     /// lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
-        self.syncs.wait(&mut self.disk)?;
+        self.syncs.end_flight(&mut self.disk, true)?;
         if let Some(current) = &mut self.current {
             let used = self.end.used;
             let is_sound = is_sound && self.failure.is_none();
@@ -379,7 +379,7 @@ impl Log {
                     debug!("cannot write the last records: {error}");
                 }
             }
-            self.syncs.sync_last(&mut self.disk, self.end)?;
+            self.syncs.sync_complete(&mut self.disk, self.end)?;
         }
         if let Err(error) = self.disk.end() {
             debug!("cannot note the end of this daemon in the directory: {error}");

@@ -77,7 +77,7 @@ pub use self::{
     permit::{Change, Permit, Unavailable},
     read::{Inspection, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Format, full_length},
-    syncs::GatheringTime,
+    syncs::{GatheringTime, SyncEvents},
 };
 use crate::{
     clock::{Calendar, Time},
@@ -112,7 +112,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        disk.prepare(options.sync != SyncPolicy::Never)?;
+        disk.prepare()?;
         let files = disk.list()?;
         let mut index = SegmentIndex::default();
         let report =
@@ -194,7 +194,7 @@ impl Wal {
         if !self.log.syncs.are_of_each_change() || self.log.syncs.is_clean() {
             return CommitOutcome::Done;
         }
-        CommitOutcome::Syncing { has_ended: events.has_ended, has_begun: events.has_begun }
+        CommitOutcome::Syncing(events)
     }
 
     /// Writes the pending records now. Returns whether it did; the commit reports any error.
@@ -472,9 +472,12 @@ impl Wal {
         self.log.syncs.gathering_time(self.syncs_in_background())
     }
 
-    /// Has `wake` called from another thread when a sync in the background has ended.
-    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
-        self.log.disk.on_sync_end(wake);
+    /// Has `wake` called from another thread when a sync in the background has ended. Call it once,
+    /// because it starts that thread, unless nothing is ever synced.
+    pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
+        if self.log.syncs.are_on() {
+            self.log.disk.on_sync_end(wake);
+        }
     }
 
     /// Returns the figures of `stats` and `metrics`.

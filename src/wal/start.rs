@@ -84,8 +84,8 @@ impl Log {
             let name = Name::Segment(segment.number);
             let truncated = self.disk.truncate(name, segment.used);
             let is_synced = self.syncs.are_on();
-            let result =
-                truncated.and_then(|()| if is_synced { self.disk.sync(name) } else { Ok(()) });
+            let result = truncated
+                .and_then(|()| if is_synced { self.disk.sync(name).map(drop) } else { Ok(()) });
             if let Err(error) = result {
                 warn!("cannot truncate an unfinished record, which will count as damage: {error}");
             }

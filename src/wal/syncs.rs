@@ -8,52 +8,22 @@ use crate::{clock::Time, collections::ShortTimes};
 /// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How much of the current segment would survive a power cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SyncState {
-    /// All of it.
-    Clean,
-    /// The oldest write not covered by a sync was made at `since`.
-    Dirty { since: Time },
-    /// A sync of the first `covers` bytes of the binlog is under way; `poll_at` is when to check
-    /// for its result. The first write after it began was made at `dirty_since`, if there was one.
-    InFlight { covers: u64, poll_at: Time, dirty_since: Option<Time> },
-}
-
-impl SyncState {
-    /// Notes a write at `now`.
-    fn mark_dirty(&mut self, now: Time) {
-        match self {
-            Self::Clean => *self = Self::Dirty { since: now },
-            Self::Dirty { .. } => {}
-            Self::InFlight { dirty_since, .. } => {
-                dirty_since.get_or_insert(now);
-            }
-        }
-    }
-
-    /// Notes that the writes need no sync any more. A sync that is under way continues.
-    fn forget_writes(&mut self) {
-        match self {
-            Self::Clean => {}
-            Self::Dirty { .. } => *self = Self::Clean,
-            Self::InFlight { dirty_since, .. } => *dirty_since = None,
-        }
-    }
-
-    /// Notes that the sync that was under way has ended.
-    fn end_flight(&mut self) {
-        if let Self::InFlight { dirty_since, .. } = *self {
-            *self = dirty_since.map_or(Self::Clean, |since| Self::Dirty { since });
-        }
-    }
+/// A sync that is under way in the background.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    /// It covers the first so many bytes of the binlog.
+    covers: u64,
+    /// When to check for its result.
+    poll_at: Time,
 }
 
 /// Events of syncs in the background.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct SyncEvents {
-    pub(super) has_ended: bool,
-    pub(super) has_begun: bool,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SyncEvents {
+    /// A sync has ended: all records before it began are safe.
+    pub has_ended: bool,
+    /// A sync of all records so far has begun.
+    pub has_begun: bool,
 }
 
 /// From this average on, syncs with `-f0` run in the background. Below it, handing over to a thread
@@ -110,9 +80,11 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    state: SyncState,
-    /// Whether something has been written that is not yet noted in `state`.
+    /// Whether something has been written that is not yet noted in `dirty_since`.
     is_written: bool,
+    /// When the oldest write was made that no sync covers, not even the one under way.
+    dirty_since: Option<Time>,
+    in_flight: Option<InFlight>,
     time: SyncTime,
     /// The events since they were last taken.
     events: SyncEvents,
@@ -128,8 +100,9 @@ impl Syncs {
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
-            state: SyncState::Clean,
             is_written: false,
+            dirty_since: None,
+            in_flight: None,
             time: SyncTime::default(),
             events: SyncEvents::default(),
             wait_until: None,
@@ -154,7 +127,7 @@ impl Syncs {
 
     /// Whether all writes of earlier turns are synced.
     pub(super) fn is_clean(&self) -> bool {
-        self.state == SyncState::Clean
+        self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
     /// Returns how many bytes of the binlog are synced.
@@ -175,8 +148,7 @@ impl Syncs {
     /// How long the next sync with `-f0` may wait for more changes. `None` if there is no next
     /// sync, or if one is under way: changes meanwhile join the next one anyway.
     pub(super) fn gathering_time(&self, in_background: bool) -> Option<GatheringTime> {
-        let is_idle = !matches!(self.state, SyncState::InFlight { .. });
-        (self.are_of_each_change() && is_idle).then(|| {
+        (self.are_of_each_change() && self.in_flight.is_none()).then(|| {
             if in_background {
                 let longest = (self.time.average / 4).min(BACKGROUND_WAIT_MAX);
                 GatheringTime { longest, gap: longest }
@@ -189,12 +161,12 @@ impl Syncs {
 
     /// Returns when to begin a sync, or when to check for the result of one.
     pub(super) fn next(&self) -> Option<Time> {
-        match (self.state, self.policy) {
-            (SyncState::InFlight { poll_at, .. }, _) => Some(poll_at),
-            (SyncState::Dirty { since }, SyncPolicy::Within(delay)) => {
+        match (self.in_flight, self.dirty_since, self.policy) {
+            (Some(sync), _, _) => Some(sync.poll_at),
+            (None, Some(since), SyncPolicy::Within(delay)) => {
                 Some((since + delay).max(self.wait_until.unwrap_or_default()))
             }
-            (SyncState::Clean | SyncState::Dirty { .. }, _) => None,
+            _ => None,
         }
     }
 
@@ -203,23 +175,12 @@ impl Syncs {
         self.is_written = true;
     }
 
-    /// Notes that writes to an abandoned segment need no sync.
+    /// Notes that writes to an abandoned segment need no sync. A sync that is under way continues.
     pub(super) fn forget_writes(&mut self) {
-        self.is_written = false;
-        self.state.forget_writes();
+        (self.is_written, self.dirty_since) = (false, None);
     }
 
-    /// Waits for the sync that is under way, if one is.
-    pub(super) fn wait(&mut self, disk: &mut Lease) -> io::Result<()> {
-        if let SyncState::InFlight { covers, .. } = self.state {
-            self.state.end_flight();
-            disk.end_sync()?;
-            self.on_end(covers, disk);
-        }
-        Ok(())
-    }
-
-    /// Syncs a segment that is complete, unless the policy is never to sync.
+    /// Syncs a segment that gets no more records, unless the policy is never to sync.
     pub(super) fn sync_complete(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
         if self.are_on() {
             disk.sync(end.name())?;
@@ -231,16 +192,30 @@ impl Syncs {
 
     /// Notes that all of the binlog is synced, or need not be.
     pub(super) fn on_all_synced(&mut self, end: End) {
-        self.state = SyncState::Clean;
+        (self.dirty_since, self.in_flight) = (None, None);
         self.synced = end.length;
     }
 
     /// Notes the writes of the turn, and the result of a sync in the background that has ended.
     pub(super) fn end_turn(&mut self, disk: &mut Lease, now: Time) -> io::Result<()> {
         if mem::take(&mut self.is_written) {
-            self.state.mark_dirty(now);
+            self.dirty_since.get_or_insert(now);
         }
-        self.poll(disk, now)
+        if let Some(sync) = &mut self.in_flight {
+            sync.poll_at = now + SYNC_POLL_INTERVAL;
+        }
+        self.end_flight(disk, false)
+    }
+
+    /// Notes the result of the sync that is under way, if it has ended, or `waits` for its end.
+    pub(super) fn end_flight(&mut self, disk: &mut Lease, waits: bool) -> io::Result<()> {
+        let Some(InFlight { covers, .. }) = self.in_flight else { return Ok(()) };
+        let Some(result) = disk.sync_result(waits) else { return Ok(()) };
+        self.in_flight = None;
+        self.time.add(result?);
+        self.synced = self.synced.max(covers);
+        self.events.has_ended = true;
+        Ok(())
     }
 
     /// If it is time, syncs everything written, or begins to. If `is_urgent`, it is time at once,
@@ -253,70 +228,28 @@ impl Syncs {
         is_urgent: bool,
         now: Time,
     ) -> io::Result<()> {
-        let SyncState::Dirty { since } = self.state else { return Ok(()) };
-        match self.policy {
-            SyncPolicy::EACH_CHANGE if in_background => {
-                // After a sync, the next one waits a turn, because the clients just answered may
-                // join it.
-                let may_begin = self.wait_until.is_none_or(|until| until <= now);
-                if may_begin && !self.events.has_ended {
-                    self.begin(disk, end, now)?;
-                }
-                return Ok(());
-            }
-            SyncPolicy::EACH_CHANGE => {
-                disk.sync(end.name())?;
-                self.time.add(disk.last_sync_time());
-            }
-            SyncPolicy::Never => {}
-            SyncPolicy::Within(delay) => {
-                if since + delay <= now || is_urgent {
-                    self.begin(disk, end, now)?;
-                }
-                return Ok(());
-            }
-        }
-        self.on_all_synced(end);
-        Ok(())
-    }
-
-    /// Called when the daemon ends. Syncs everything written to the current segment.
-    pub(super) fn sync_last(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
-        let is_dirty = mem::take(&mut self.is_written) || !self.is_clean();
-        if is_dirty && self.are_on() {
-            disk.sync(end.name())?;
-        }
-        self.on_all_synced(end);
-        Ok(())
-    }
-
-    fn begin(&mut self, disk: &mut Lease, end: End, now: Time) -> io::Result<()> {
-        disk.begin_sync(end.name())?;
-        let poll_at = now + SYNC_POLL_INTERVAL;
-        self.state = SyncState::InFlight { covers: end.length, poll_at, dirty_since: None };
-        self.events.has_begun = true;
-        Ok(())
-    }
-
-    /// Notes the result of the sync that is under way, if it has ended.
-    fn poll(&mut self, disk: &mut Lease, now: Time) -> io::Result<()> {
-        let SyncState::InFlight { covers, poll_at, .. } = &mut self.state else { return Ok(()) };
-        let Some(result) = disk.sync_result() else {
-            *poll_at = now + SYNC_POLL_INTERVAL;
+        let (Some(since), None) = (self.dirty_since, self.in_flight) else { return Ok(()) };
+        let SyncPolicy::Within(delay) = self.policy else {
+            self.on_all_synced(end);
             return Ok(());
         };
-        let covers = *covers;
-        self.state.end_flight();
-        result?;
-        self.on_end(covers, disk);
+        if delay.is_zero() && !in_background {
+            self.time.add(disk.sync(end.name())?);
+            self.on_all_synced(end);
+            return Ok(());
+        }
+        // With `-f0`, after a sync the next one waits a turn, because the clients just answered may
+        // join it.
+        let waits = self.wait_until.is_some_and(|until| until > now)
+            || (delay.is_zero() && self.events.has_ended);
+        if !waits && (is_urgent || since + delay <= now) {
+            disk.begin_sync(end.name())?;
+            self.dirty_since = None;
+            self.in_flight =
+                Some(InFlight { covers: end.length, poll_at: now + SYNC_POLL_INTERVAL });
+            self.events.has_begun = true;
+        }
         Ok(())
-    }
-
-    /// Notes that a sync in the background, which covered `covers` bytes, has succeeded.
-    fn on_end(&mut self, covers: u64, disk: &Lease) {
-        self.synced = self.synced.max(covers);
-        self.time.add(disk.last_sync_time());
-        self.events.has_ended = true;
     }
 }
 
@@ -341,7 +274,7 @@ mod tests {
             binlog.put(10);
             assert_eq!(binlog.commit(), CommitOutcome::Done);
             assert_eq!(syncs(&binlog), 1);
-            assert_eq!(binlog.wal.log.syncs.state, SyncState::Clean);
+            assert!(binlog.wal.log.syncs.is_clean());
         }
         assert_eq!(binlog.commit(), CommitOutcome::Done);
         assert_eq!(syncs(&binlog), 0, "nothing was written");
@@ -354,7 +287,7 @@ mod tests {
         let since = binlog.now;
         binlog.put(10);
         binlog.settle();
-        assert_eq!(binlog.wal.log.syncs.state, SyncState::Dirty { since });
+        assert_eq!(binlog.wal.log.syncs.dirty_since, Some(since));
         binlog.wait(DELAY / 2);
         binlog.put(10);
         binlog.settle();
@@ -367,7 +300,7 @@ mod tests {
         binlog.wait(DELAY / 2);
         binlog.turn();
         assert_eq!(syncs(&binlog), 1);
-        assert!(matches!(binlog.wal.log.syncs.state, SyncState::InFlight { .. }));
+        assert!(binlog.wal.log.syncs.in_flight.is_some());
     }
 
     /// A write made while a sync is under way may not be covered by it.
@@ -382,17 +315,17 @@ mod tests {
         let since = binlog.now;
         binlog.put(10);
         binlog.turn();
-        let SyncState::InFlight { covers, dirty_since, .. } = binlog.wal.log.syncs.state else {
-            panic!("the sync is under way");
-        };
-        assert_eq!(dirty_since, Some(since));
+        let syncs = &binlog.wal.log.syncs;
+        let covers = syncs.in_flight.expect("the sync is under way").covers;
+        assert_eq!(syncs.dirty_since, Some(since));
         assert!(covers < binlog.wal.log.end().length);
         binlog.disk.state().ends_syncs = true;
         binlog.wait(SYNC_POLL_INTERVAL);
         binlog.turn();
-        assert_eq!(binlog.wal.log.syncs.state, SyncState::Dirty { since });
-        assert_eq!(binlog.wal.log.syncs.synced, covers);
-        assert!(binlog.wal.log.syncs.synced > before);
+        let syncs = &binlog.wal.log.syncs;
+        assert_eq!((syncs.dirty_since, syncs.in_flight.is_some()), (Some(since), false));
+        assert_eq!(syncs.synced, covers);
+        assert!(syncs.synced > before);
     }
 
     #[test]
@@ -417,13 +350,13 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done, "it is not known yet");
         assert!(binlog.wal.syncs_in_background());
         binlog.put(10);
-        let begun = CommitOutcome::Syncing { has_ended: false, has_begun: true };
+        let begun = CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: true });
         assert_eq!(binlog.commit(), begun);
         binlog.put(10);
-        let neither = CommitOutcome::Syncing { has_ended: false, has_begun: false };
+        let neither = CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: false });
         assert_eq!(binlog.commit(), neither, "one sync at a time");
         binlog.disk.state().ends_syncs = true;
-        let ended = CommitOutcome::Syncing { has_ended: true, has_begun: false };
+        let ended = CommitOutcome::Syncing(SyncEvents { has_ended: true, has_begun: false });
         assert_eq!(binlog.commit(), ended, "clients just answered may join the next one");
         assert_eq!(binlog.commit(), begun);
         assert_eq!(binlog.commit(), CommitOutcome::Done);
@@ -467,12 +400,15 @@ mod tests {
         let until = binlog.now + Duration::from_micros(300);
         let jobs = binlog.restored.jobs();
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
-        let neither = CommitOutcome::Syncing { has_ended: false, has_begun: false };
+        let neither = CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: false });
         assert_eq!(outcome, neither);
         assert_eq!(binlog.wal.log.syncs.next(), Some(until));
         binlog.now = until;
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
-        assert_eq!(outcome, CommitOutcome::Syncing { has_ended: false, has_begun: true });
+        assert_eq!(
+            outcome,
+            CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: true })
+        );
     }
 
     #[test]
@@ -494,7 +430,5 @@ mod tests {
         syncs(&binlog);
         binlog.wal.shut_down(&binlog.restored.queue).expect("the disk works");
         assert_eq!(syncs(&binlog), 1);
-        binlog.wal.shut_down(&binlog.restored.queue).expect("the disk works");
-        assert_eq!(syncs(&binlog), 0, "nothing is dirty any more");
     }
 }

@@ -97,7 +97,7 @@ impl Disk for MemoryDisk {
         Ok(self.state().files.iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
 
-    fn prepare(&mut self, _: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         Ok(())
     }
 
@@ -136,8 +136,8 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn sync(&mut self, name: Name) -> io::Result<()> {
-        self.call("sync", &name.to_string()).map(drop)
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
+        self.call("sync", &name.to_string()).map(|state| state.sync_time)
     }
 
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
@@ -145,19 +145,13 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
-        let is_over = self.state().ends_syncs;
-        is_over.then(|| self.end_sync())
-    }
-
-    fn end_sync(&mut self) -> io::Result<()> {
-        let mut state = self.call("end-sync", "")?;
-        assert!(std::mem::take(&mut state.is_syncing), "a sync was begun");
-        Ok(())
-    }
-
-    fn last_sync_time(&self) -> Duration {
-        self.state().sync_time
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
+        let is_over = waits || self.state().ends_syncs;
+        is_over.then(|| {
+            let mut state = self.call("end-sync", "")?;
+            assert!(std::mem::take(&mut state.is_syncing), "a sync was begun");
+            Ok(state.sync_time)
+        })
     }
 
     fn close(&mut self, _: Name) {}

@@ -359,7 +359,7 @@ impl Disk for SimDisk {
         Ok(self.files().into_iter().map(|(name, size)| (name, size as u64)).collect())
     }
 
-    fn prepare(&mut self, _: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         self.0.borrow_mut().call()?;
         Ok(())
     }
@@ -421,7 +421,7 @@ impl Disk for SimDisk {
         self.0.borrow_mut().change(name, Change::Size(size))
     }
 
-    fn sync(&mut self, name: Name) -> io::Result<()> {
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
         self.0.borrow_mut().call()?;
         let state = &mut *self.0.borrow_mut();
         let file = state.file(name)?;
@@ -449,7 +449,7 @@ impl Disk for SimDisk {
         if newest == Some(&name) {
             state.synced_step = state.synced_step.max(state.moment.steps.saturating_sub(1));
         }
-        Ok(())
+        Ok(state.sync_time)
     }
 
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
@@ -460,9 +460,9 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
         let state = &mut *self.0.borrow_mut();
-        if state.prng.chance(1, 3) {
+        if !waits && state.prng.chance(1, 3) {
             return None;
         }
         let (file, count, step) = state.syncing.take()?;
@@ -481,19 +481,7 @@ impl Disk for SimDisk {
             return Some(Err(state.error()));
         }
         state.synced_step = state.synced_step.max(step);
-        Some(Ok(()))
-    }
-
-    fn end_sync(&mut self) -> io::Result<()> {
-        loop {
-            if let Some(result) = self.sync_result() {
-                return result;
-            }
-        }
-    }
-
-    fn last_sync_time(&self) -> Duration {
-        self.0.borrow().sync_time
+        Some(Ok(state.sync_time))
     }
 
     fn close(&mut self, _: Name) {}

@@ -179,7 +179,7 @@ impl Disk for Mount {
         Ok(shared.files.iter().map(|(&name, file)| (name, size(file))).collect())
     }
 
-    fn prepare(&mut self, _: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         self.0.borrow_mut().call()
     }
 
@@ -238,28 +238,22 @@ impl Disk for Mount {
         Ok(())
     }
 
-    fn sync(&mut self, name: Name) -> io::Result<()> {
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
         let mut state = self.0.borrow_mut();
-        if state.open.contains_key(&name) { state.file(name).map(drop) } else { state.call() }
+        let synced =
+            if state.open.contains_key(&name) { state.file(name).map(drop) } else { state.call() };
+        synced.map(|()| state.sync_time)
     }
 
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
         self.0.borrow_mut().looks = 2;
-        self.sync(name)
+        self.sync(name).map(drop)
     }
 
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
         let mut state = self.0.borrow_mut();
         state.looks = state.looks.saturating_sub(1);
-        (state.looks == 0).then(|| state.call())
-    }
-
-    fn end_sync(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().call()
-    }
-
-    fn last_sync_time(&self) -> Duration {
-        self.0.borrow().sync_time
+        (waits || state.looks == 0).then(|| state.call().map(|()| state.sync_time))
     }
 
     fn close(&mut self, name: Name) {

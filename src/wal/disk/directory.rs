@@ -16,7 +16,7 @@ use log::warn;
 use super::{
     Disk, Name,
     lock::DirectoryLock,
-    syncer::{Syncer, TimedSync, sync_all, timed_sync},
+    syncer::{Syncer, sync_all, timed_sync},
 };
 use crate::{sys, wal::Error};
 
@@ -43,8 +43,7 @@ pub struct Directory {
     descriptors: usize,
     syncer: Option<Syncer>,
     /// The result of a sync that was done without the thread.
-    synced: Option<TimedSync>,
-    last_sync_time: Duration,
+    synced: Option<io::Result<Duration>>,
     /// Keeps other daemons out. `None` if the directory is only read.
     lock: Option<DirectoryLock>,
 }
@@ -90,7 +89,6 @@ impl Directory {
             descriptors: 0,
             syncer: None,
             synced: None,
-            last_sync_time: Duration::ZERO,
             lock: None,
         })
     }
@@ -147,9 +145,16 @@ impl Directory {
         })
     }
 
-    /// If the call failed, names it in the error and closes the file. The next call opens the file
-    /// again, because a network file system may have invalidated the descriptor but not the file.
-    fn finish<T>(&mut self, call: &str, name: Name, result: io::Result<T>) -> io::Result<T> {
+    /// Makes a call on a file. If it fails, names it in the error and closes the file. The next call
+    /// opens the file again, because a network file system may have invalidated the descriptor but
+    /// not the file.
+    fn on_file<T>(
+        &mut self,
+        call: &str,
+        name: Name,
+        make: impl FnOnce(&File) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let result = self.file(name).and_then(|file| make(file));
         if result.is_err() {
             self.close(name);
         }
@@ -206,18 +211,9 @@ impl Disk for Directory {
         Ok(files)
     }
 
-    fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         self.descriptors = OPEN_FILES_MAX;
-        self.reserve_descriptors()?;
-        if syncs_in_background && self.syncer.is_none() {
-            match Syncer::start() {
-                Ok(syncer) => self.syncer = Some(syncer),
-                Err(error) => {
-                    warn!("cannot start a thread for syncs; the daemon waits for each: {error}");
-                }
-            }
-        }
-        Ok(())
+        self.reserve_descriptors()
     }
 
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -236,31 +232,19 @@ impl Disk for Directory {
     }
 
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
-        let reserved = self.file(name).and_then(|file| sys::reserve_space(file, size));
-        self.finish("set space aside for", name, reserved)
+        self.on_file("set space aside for", name, |file| sys::reserve_space(file, size))
     }
 
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let written = self.file(name).and_then(|file| file.write_all_at(bytes, offset));
-        self.finish("write", name, written)
+        self.on_file("write", name, |file| file.write_all_at(bytes, offset))
     }
 
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
-        let truncated = self.file(name).and_then(|file| file.set_len(size));
-        self.finish("truncate", name, truncated)
+        self.on_file("truncate", name, |file| file.set_len(size))
     }
 
-    fn sync(&mut self, name: Name) -> io::Result<()> {
-        // A file to be read need not be writable.
-        let (result, time) = match self.open.get(&name) {
-            Some(file) => timed_sync(name, file),
-            None => timed_sync(name, named("sync", name, self.reader(name))?),
-        };
-        self.last_sync_time = time;
-        if result.is_err() {
-            self.close(name);
-        }
-        result
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
+        self.on_file("sync", name, timed_sync)
     }
 
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
@@ -271,38 +255,24 @@ impl Disk for Directory {
         let file = Arc::clone(named("sync", name, self.file(name))?);
         match &self.syncer {
             Some(syncer) => syncer.begin(name, file)?,
-            None => self.synced = Some(timed_sync(name, &file)),
+            None => self.synced = Some(named("sync", name, timed_sync(&file))),
         }
         Ok(())
     }
 
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
-        let synced = match &self.syncer {
-            Some(syncer) => syncer.result(),
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
+        match &self.syncer {
+            Some(syncer) => syncer.result(waits),
             None => self.synced.take(),
-        };
-        let (result, time) = synced?;
-        self.last_sync_time = time;
-        Some(result)
+        }
     }
 
-    fn end_sync(&mut self) -> io::Result<()> {
-        let synced = match &self.syncer {
-            Some(syncer) => syncer.wait(),
-            None => self.synced.take().ok_or_else(|| io::Error::other("no sync was begun"))?,
-        };
-        let (result, time) = synced;
-        self.last_sync_time = time;
-        result
-    }
-
-    fn last_sync_time(&self) -> Duration {
-        self.last_sync_time
-    }
-
-    fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send + Sync>) {
-        if let Some(syncer) = &self.syncer {
-            syncer.on_sync_end(wake);
+    fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
+        match Syncer::start(wake) {
+            Ok(syncer) => self.syncer = Some(syncer),
+            Err(error) => {
+                warn!("cannot start a thread for syncs; the daemon waits for each: {error}");
+            }
         }
     }
 
@@ -372,7 +342,7 @@ mod tests {
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
-        disk.prepare(false).expect("there are descriptors");
+        disk.prepare().expect("there are descriptors");
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
         // All of these calls fail on a socket.
@@ -383,7 +353,7 @@ mod tests {
         for call in [
             |disk: &mut Directory, name| disk.write(name, 0, b"abc"),
             |disk: &mut Directory, name| disk.truncate(name, 3),
-            |disk: &mut Directory, name| disk.sync(name),
+            |disk: &mut Directory, name| disk.sync(name).map(drop),
         ] {
             disk.open.insert(one, dead().into());
             call(&mut disk, one).expect_err("the descriptor is dead");
@@ -466,15 +436,15 @@ mod tests {
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
         let (_root, mut disk) = locked();
-        disk.prepare(false).expect("there are enough");
+        disk.prepare().expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         for _ in 0..2 {
             disk.begin_sync(name).expect("done");
-            assert!(disk.sync_result().expect("its result").is_ok());
-            assert!(disk.sync_result().is_none());
+            assert!(disk.sync_result(false).expect("its result").is_ok());
+            assert!(disk.sync_result(false).is_none());
             disk.begin_sync(name).expect("done");
-            disk.end_sync().expect("its result");
+            disk.sync_result(true).expect("its result").expect("synced");
         }
     }
 
@@ -482,7 +452,7 @@ mod tests {
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let (_root, mut disk) = locked();
-        disk.prepare(true).expect("there are enough");
+        disk.prepare().expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         let names = [Name::Segment(1), Name::Preallocated(1), Name::Preallocated(2)];
         for name in names {

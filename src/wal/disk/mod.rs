@@ -75,10 +75,9 @@ pub trait Disk: fmt::Debug {
     /// Lists the files with their sizes in bytes, in no particular order. An entry that has a
     /// segment's name but is not a file is listed as damaged, because its number is taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
-    /// Takes resources that a running daemon might not get later: descriptors, and a thread for
-    /// [`Disk::begin_sync`] if `syncs_in_background`. Changes no file. Fails if there are no
-    /// descriptors. Not having a thread is not an error: see `begin_sync`.
-    fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()>;
+    /// Takes the descriptors that a running daemon might not get later. Changes no file. Fails if
+    /// there are none.
+    fn prepare(&mut self) -> io::Result<()>;
     /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
     /// file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
@@ -94,8 +93,8 @@ pub trait Disk: fmt::Debug {
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and its size then survive a power cut.
-    fn sync(&mut self, name: Name) -> io::Result<()>;
+    /// Syncs a file: its contents and its size then survive a power cut. Returns how long it took.
+    fn sync(&mut self, name: Name) -> io::Result<Duration>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
         names.iter().try_for_each(|&name| {
@@ -108,17 +107,12 @@ pub trait Disk: fmt::Debug {
     /// thread, it does wait. The caller must not begin another sync until it has the result of this
     /// one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
-    /// Returns the result of the sync that was begun, or `None` while it is under way.
-    fn sync_result(&mut self) -> Option<io::Result<()>>;
-    /// Returns how long the last completed sync of a file took, in the background or not.
-    fn last_sync_time(&self) -> Duration {
-        Duration::ZERO
-    }
-    /// Has `wake` called from another thread when a sync begun by [`Disk::begin_sync`] has ended.
-    /// Only the first call has an effect.
-    fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send + Sync>) {}
-    /// Waits for the sync that was begun, and returns its result.
-    fn end_sync(&mut self) -> io::Result<()>;
+    /// Returns how long the sync that was begun took, or its error. `None` while it is under way,
+    /// unless this `waits` for its end.
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
+    /// Starts a thread for [`Disk::begin_sync`], which calls `wake` when a sync has ended. Not
+    /// having a thread is not an error: see `begin_sync`.
+    fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
     /// Closes a file. The next call on it opens it again.
     fn close(&mut self, name: Name);
     /// Renames a file. Fails with `AlreadyExists` if something has the new name.

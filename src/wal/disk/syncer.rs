@@ -3,14 +3,13 @@
 #![expect(clippy::disallowed_types, reason = "the binlog's files come from its directory")]
 
 use std::{
-    fmt,
     fs::File,
     io,
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{self, Receiver, RecvError, Sender, TryRecvError},
+        mpsc::{self, Receiver, Sender},
     },
     thread,
     time::Duration,
@@ -26,31 +25,18 @@ const SYNC_STACK_BYTES: usize = 128 * 1024;
 /// several files can wait together.
 const SYNCS_AT_ONCE_MAX: usize = 16;
 
-/// The result of a sync, and how long it took.
-pub(super) type TimedSync = (io::Result<()>, Duration);
-
 /// The queue's side of the thread. The directory has one, if the thread could be started.
 #[derive(Debug)]
 pub(super) struct Syncer {
     files: Sender<(Name, Arc<File>)>,
-    results: Receiver<TimedSync>,
-    wake: Arc<OnceLock<Wake>>,
+    results: Receiver<io::Result<Duration>>,
 }
 
-/// Called when a sync has ended.
-struct Wake(Box<dyn Fn() + Send + Sync>);
-
-impl fmt::Debug for Wake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wake")
-    }
-}
-
-/// Syncs a file, and measures how long that takes.
-pub(super) fn timed_sync(name: Name, file: &File) -> TimedSync {
+/// Syncs a file, and returns how long that took.
+pub(super) fn timed_sync(file: &File) -> io::Result<Duration> {
     let began = clock::now();
-    let result = named("sync", name, file.sync_data());
-    (result, began.until(clock::now()))
+    file.sync_data()?;
+    Ok(began.until(clock::now()))
 }
 
 /// Syncs files of a directory, several at once as far as there are threads and descriptors.
@@ -58,8 +44,8 @@ pub(super) fn sync_all(directory: &Path, names: &[Name]) -> io::Result<()> {
     let next = AtomicUsize::new(0);
     let sync_some = &|| {
         while let Some(&name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let file = named("sync", name, File::open(directory.join(name.to_string())))?;
-            timed_sync(name, &file).0?;
+            let synced = File::open(directory.join(name.to_string())).and_then(|it| it.sync_data());
+            named("sync", name, synced)?;
         }
         Ok(())
     };
@@ -77,61 +63,40 @@ pub(super) fn sync_all(directory: &Path, names: &[Name]) -> io::Result<()> {
             })
             .collect();
         let own = sync_some();
-        others.into_iter().fold(own, |result, other| {
-            result.and(other.join().unwrap_or_else(|_| thread_ended().0))
-        })
+        others
+            .into_iter()
+            .fold(own, |result, other| result.and(other.join().expect("no thread panics")))
     })
 }
 
 impl Syncer {
-    /// Starts the thread. It ends when this value is dropped.
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the thread, which calls `wake` after each sync. It ends when this value is dropped.
+    pub(super) fn start(wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
-        let wake = Arc::new(OnceLock::<Wake>::new());
-        let on_end = Arc::clone(&wake);
         let sync_each = move || {
             for (name, file) in to_sync {
-                if synced.send(timed_sync(name, &file)).is_err() {
+                if synced.send(named("sync", name, timed_sync(&file))).is_err() {
                     return;
                 }
-                if let Some(Wake(wake)) = on_end.get() {
-                    wake();
-                }
+                wake();
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
         builder.spawn(sync_each)?;
-        Ok(Self { files, results, wake })
-    }
-
-    /// Has `wake` called from the thread after each sync. Only the first call has an effect.
-    pub(super) fn on_sync_end(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.wake.set(Wake(wake));
+        Ok(Self { files, results })
     }
 
     /// Begins the sync of a file.
     pub(super) fn begin(&self, name: Name, file: Arc<File>) -> io::Result<()> {
-        self.files.send((name, file)).or_else(|_| thread_ended().0)
+        self.files.send((name, file)).map_err(io::Error::other)
     }
 
-    /// Returns the result of the sync that was begun, or `None` while it is under way.
-    pub(super) fn result(&self) -> Option<TimedSync> {
-        match self.results.try_recv() {
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(thread_ended()),
-            Ok(result) => Some(result),
-        }
+    /// Returns the result of the sync that was begun. `None` while it is under way, unless this
+    /// `waits` for its end.
+    pub(super) fn result(&self, waits: bool) -> Option<io::Result<Duration>> {
+        if waits { self.results.recv().ok() } else { self.results.try_recv().ok() }
     }
-
-    /// Waits for the sync that was begun, and returns its result.
-    pub(super) fn wait(&self) -> TimedSync {
-        self.results.recv().unwrap_or_else(|RecvError| thread_ended())
-    }
-}
-
-fn thread_ended() -> TimedSync {
-    (Err(io::Error::other("the thread for syncs has ended")), Duration::ZERO)
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ impl Disk for Memory {
         self.ask()?;
         Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
-    fn prepare(&mut self, _: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         Ok(())
     }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -123,17 +123,14 @@ impl Disk for Memory {
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         self.with(name, |bytes| bytes.resize(index(size), 0))
     }
-    fn sync(&mut self, _: Name) -> io::Result<()> {
-        self.ask()
+    fn sync(&mut self, _: Name) -> io::Result<Duration> {
+        self.ask().map(|()| Duration::ZERO)
     }
     fn begin_sync(&mut self, _: Name) -> io::Result<()> {
         Ok(())
     }
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
-        Some(Ok(()))
-    }
-    fn end_sync(&mut self) -> io::Result<()> {
-        Ok(())
+    fn sync_result(&mut self, _: bool) -> Option<io::Result<Duration>> {
+        Some(Ok(Duration::ZERO))
     }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {

@@ -56,7 +56,7 @@ impl Disk for Memory {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         Ok(self.files().into_iter().map(|(name, bytes)| (name, bytes.len() as u64)).collect())
     }
-    fn prepare(&mut self, _: bool) -> io::Result<()> {
+    fn prepare(&mut self) -> io::Result<()> {
         Ok(())
     }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -89,17 +89,14 @@ impl Disk for Memory {
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()> {
         self.with(name, |bytes| bytes.truncate(usize::try_from(size).expect("small")))
     }
-    fn sync(&mut self, name: Name) -> io::Result<()> {
-        self.with(name, |_| ())
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
+        self.with(name, |_| Duration::ZERO)
     }
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
-        self.sync(name)
+        self.sync(name).map(drop)
     }
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
-        Some(Ok(()))
-    }
-    fn end_sync(&mut self) -> io::Result<()> {
-        Ok(())
+    fn sync_result(&mut self, _: bool) -> Option<io::Result<Duration>> {
+        Some(Ok(Duration::ZERO))
     }
     fn close(&mut self, _: Name) {}
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {

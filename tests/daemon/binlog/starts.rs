@@ -346,8 +346,8 @@ impl Disk for Sticky {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         self.0.list()
     }
-    fn prepare(&mut self, syncs_in_background: bool) -> io::Result<()> {
-        self.0.prepare(syncs_in_background)
+    fn prepare(&mut self) -> io::Result<()> {
+        self.0.prepare()
     }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(name, offset, buffer)
@@ -370,7 +370,7 @@ impl Disk for Sticky {
         }
         self.0.truncate(name, size)
     }
-    fn sync(&mut self, name: Name) -> io::Result<()> {
+    fn sync(&mut self, name: Name) -> io::Result<Duration> {
         if self.1.swap(false, Ordering::Relaxed) {
             return Err(io::Error::other("it fails once"));
         }
@@ -379,11 +379,8 @@ impl Disk for Sticky {
     fn begin_sync(&mut self, name: Name) -> io::Result<()> {
         self.0.begin_sync(name)
     }
-    fn sync_result(&mut self) -> Option<io::Result<()>> {
-        self.0.sync_result()
-    }
-    fn end_sync(&mut self) -> io::Result<()> {
-        self.0.end_sync()
+    fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
+        self.0.sync_result(waits)
     }
     fn close(&mut self, name: Name) {
         self.0.close(name);
