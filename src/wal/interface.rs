@@ -89,12 +89,12 @@ pub struct BinlogCounts {
 
 impl BinlogCounts {
     pub(super) fn new(log: &Log, index: &SegmentIndex, migrated: u64) -> Self {
-        let unsynced = log.end().length.saturating_sub(log.syncs.synced());
+        let unsynced = log.end.length.saturating_sub(log.syncs.synced);
         Self {
             oldest: index.oldest().map_or(0, |it| it.number),
             current: index.end.number,
             migrated,
-            written: log.records(),
+            written: log.records,
             live: index.live(),
             dead: index.used().saturating_sub(index.live()),
             unsynced: log.syncs.are_on().then_some(unsynced),

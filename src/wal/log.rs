@@ -8,8 +8,8 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    Error, Options,
-    disk::{Lease, Name},
+    Error, Options, SyncPolicy,
+    disk::{Disk, Lease, Name},
     record::{
         self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, VERSION, VERSION_BYTES,
         full_length,
@@ -37,36 +37,40 @@ pub(super) struct Log {
     pub(super) disk: Lease,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
-    end: End,
+    /// Where the binlog ends.
+    pub(super) end: End,
     /// `None` before the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
     /// Records not yet written: the last bytes of the current segment.
     pending: Vec<u8>,
     /// The first error of this turn. After it, nothing more is appended in this turn.
     failure: Option<io::Error>,
-    /// The first id whose job has no record in a file yet; `u64::MAX` if all have one.
-    unrecorded_from: u64,
+    /// The first id whose job has no record in a file yet, or may have none because its write has
+    /// failed; `u64::MAX` if all have one.
+    pub(super) unrecorded_from: u64,
     /// The segment that was abandoned after a failure, and how many bytes of it were in use.
     abandoned: Option<(Name, u64)>,
     salts: Salts,
     /// The number of records appended.
-    records: u64,
+    pub(super) records: u64,
 }
 
 impl Log {
-    /// A log that continues at `end`, after the last number in use. Call [`Log::begin`] next.
+    /// A log that continues at `end`, after the last number in use, on a disk whose lock was
+    /// confirmed at `now`. Call [`Log::begin`] next.
     /// Fails if there is no memory for the pending records.
     pub(super) fn new(
-        disk: Lease,
+        disk: Box<dyn Disk>,
         options: Options,
         end: End,
         last_preallocated: u32,
+        now: Time,
     ) -> Result<Self, Error> {
         let mut pending = Vec::new();
         let no_memory = |_| Error::OutOfMemory(" to gather records".into());
         pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
         Ok(Self {
-            disk,
+            disk: Lease::new(disk, options.sync != SyncPolicy::Never, now),
             syncs: Syncs::new(options.sync, end.length),
             reserve: Reserve::new(options.segment_size, last_preallocated),
             end,
@@ -78,21 +82,6 @@ impl Log {
             salts: Salts(options.seed),
             records: 0,
         })
-    }
-
-    /// Where it ends.
-    pub(super) fn end(&self) -> End {
-        self.end
-    }
-
-    /// Returns how many records have been appended.
-    pub(super) fn records(&self) -> u64 {
-        self.records
-    }
-
-    /// Whether a segment is open.
-    pub(super) fn is_open(&self) -> bool {
-        self.current.is_some()
     }
 
     /// Whether an append or a write of this turn has failed.
@@ -109,11 +98,6 @@ impl Log {
     /// A restart skips the ids below this; `u64::MAX` if no segment is open.
     pub(super) fn seen_below(&self) -> u64 {
         self.current.map_or(u64::MAX, |current| current.seen_below)
-    }
-
-    /// The first id whose job may have no record in a file: its write is pending, or has failed.
-    pub(super) fn unrecorded_from(&self) -> u64 {
-        self.unrecorded_from
     }
 
     /// Notes that the full record of a new job is pending.
@@ -233,7 +217,7 @@ impl Log {
 
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new file if
     /// that one was removed by hand.
-    fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
+    pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = self.next_number().map_err(io::Error::other)?;
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
@@ -265,9 +249,7 @@ impl Log {
         let mut header = VERSION.to_le_bytes().to_vec();
         current.header(next_id).encode(VERSION_BYTES as u64, &mut header);
         self.disk.write(from, 0, &header)?;
-        if self.syncs.are_on() {
-            self.disk.sync(from)?;
-        }
+        self.disk.sync(from)?;
         // The calls above may have taken long.
         self.disk.confirm()?;
         self.disk.rename(from, to)?;
@@ -275,9 +257,7 @@ impl Log {
         // Even if the sync fails, the number is used.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
-        if self.syncs.are_on() {
-            self.disk.sync_directory()?;
-        }
+        self.disk.sync_directory()?;
         debug!("{to} is open");
         self.current = Some(current);
         Ok(())
@@ -289,10 +269,10 @@ impl Log {
     /// Writes the pending records before the turn ends, and returns whether they are written. An
     /// error is reported by [`Log::write_turn`].
     pub(super) fn write_early(&mut self, now: Time) -> bool {
-        if self.failure.is_none() && self.disk.lost().is_none() {
+        if self.failure.is_none() {
             self.failure = self.disk.confirm_if_due(now).and_then(|_| self.write()).err();
         }
-        self.failure.is_none() && self.disk.lost().is_none()
+        self.failure.is_none()
     }
 
     /// Writes the pending records, and checks for the result of a sync in the background. Also
@@ -424,7 +404,7 @@ impl Log {
     pub(super) fn check(&self) {
         self.reserve.check();
         assert!(self.pending.len() as u64 <= self.end.used && self.end.used <= self.end.length);
-        assert!(self.syncs.synced() <= self.end.length);
+        assert!(self.syncs.synced <= self.end.length);
         if let Some(current) = self.current {
             assert!(self.end.used <= current.layout.size, "it fits into its file");
         }

@@ -60,7 +60,6 @@ use ::log::{debug, error, info};
 
 use self::{
     dates::Dates,
-    disk::Lease,
     index::SegmentIndex,
     log::Log,
     record::{JobFields, Kind},
@@ -121,7 +120,7 @@ impl Wal {
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
         let mut wal = Self {
-            log: Log::new(Lease::new(disk, now), options, end, preallocated)?,
+            log: Log::new(disk, options, end, preallocated, now)?,
             index,
             recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
             removal: Removal::default(),
@@ -129,10 +128,9 @@ impl Wal {
             committed: end.length,
             migrated: 0,
         };
-        let next_id = restored.queue.next_id();
-        wal.log.begin(&files, &report, wal.demand(), next_id, now)?;
-        wal.index.follow(wal.log.end());
-        if !wal.log.is_open() {
+        wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id(), now)?;
+        wal.index.follow(wal.log.end);
+        if wal.log.current.is_none() {
             wal.recovery.retry_later(now);
         }
         Ok((wal, report))
@@ -149,7 +147,7 @@ impl Wal {
         if self.log.disk.confirm_if_due(now).is_err() {
             return CommitOutcome::Failed;
         }
-        if let State::Failed { retry_at } = self.recovery.state() {
+        if let State::Failed { retry_at } = self.recovery.state {
             if now < retry_at {
                 return CommitOutcome::Done;
             }
@@ -160,7 +158,7 @@ impl Wal {
                 return if is_lost { CommitOutcome::Failed } else { CommitOutcome::Done };
             }
         }
-        let end = self.log.end().length;
+        let end = self.log.end.length;
         let budget = WORK_PER_TURN_MIN_BYTES.max(2 * (end - self.committed));
         self.committed = end;
         while self.can_append_deferred() {
@@ -169,23 +167,23 @@ impl Wal {
         }
         if self.should_leave_segment() {
             self.log.rotate(queue.next_id());
-            self.index.follow(self.log.end());
+            self.index.follow(self.log.end);
         }
         self.compact(jobs, budget, now);
         let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
         let events = self.log.syncs.take_events();
         if let Err(error) = written.and_then(|()| self.remove_oldest(now)) {
-            if self.recovery.state() == State::Sound && self.lost_lock().is_none() {
+            if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
                     "the binlog has failed; no change is acknowledged until it works again: {error}"
                 );
             }
             self.log.abandon();
-            self.recovery.on_failure(self.log.end().number, now);
+            self.recovery.on_failure(self.log.end.number, now);
             return CommitOutcome::Failed;
         }
         self.log.work_ahead(self.demand(), self.has_garbage(), budget, now);
-        let is_removal_blocked = self.removal.retry_at().is_some();
+        let is_removal_blocked = self.removal.retry_at.is_some();
         if self.recovery.is_over(&self.index, self.log.syncs.is_clean(), is_removal_blocked) {
             info!("the binlog works again, and holds every job");
             self.recovery.on_complete();
@@ -210,10 +208,10 @@ impl Wal {
         if self.dates.are_shifting() || self.log.needs_commit() {
             return Some(Time::AT_ONCE);
         }
-        if let State::Failed { retry_at } = self.recovery.state() {
+        if let State::Failed { retry_at } = self.recovery.state {
             return Some(retry_at);
         }
-        let removal = self.removal.retry_at();
+        let removal = self.removal.retry_at;
         if removal.is_none() && Removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
@@ -230,7 +228,7 @@ impl Wal {
         if self.lost_lock().is_some() {
             return Ok(());
         }
-        self.log.finish(self.recovery.state() == State::Sound, queue.next_id())
+        self.log.finish(self.recovery.state == State::Sound, queue.next_id())
     }
 
     /// Releases a piece of memory of deleted jobs: see [`Queue::release_one`].
@@ -242,7 +240,7 @@ impl Wal {
     pub fn check(&self) {
         self.log.check();
         self.index.check();
-        assert!(self.log.has_failed() || self.index.end == self.log.end());
+        assert!(self.log.has_failed() || self.index.end == self.log.end);
     }
 }
 
@@ -250,7 +248,7 @@ impl Wal {
 impl Wal {
     /// Permits a change if its record has space, or can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
-        let is_possible = match (change, self.recovery.state()) {
+        let is_possible = match (change, self.recovery.state) {
             // Recovery may need the space that deletes free.
             (Change::Delete, State::Recovering) | (_, State::Sound) => !self.log.has_failed(),
             (_, State::Failed { .. } | State::Recovering) => false,
@@ -274,7 +272,7 @@ impl Wal {
 
     /// Whether the binlog works and holds every job. If not, no jobs may be handed out.
     pub fn is_sound(&self) -> bool {
-        self.recovery.state() == State::Sound && !self.log.has_failed()
+        self.recovery.state == State::Sound && !self.log.has_failed()
     }
 
     /// Why some changes are refused, or soon will be. The disk is also reported as failed if no
@@ -324,7 +322,7 @@ impl Wal {
 
     /// The first id whose job may have no record in a file: its write is pending, or has failed.
     pub fn unrecorded_from(&self) -> u64 {
-        self.log.unrecorded_from()
+        self.log.unrecorded_from
     }
 
     /// Forgets a job whose put could not be written, and which no client has seen. Call it for each
@@ -362,7 +360,7 @@ impl Wal {
 
     fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, queue: &Queue) {
         self.log.append(fields, full, queue.next_id());
-        self.index.follow(self.log.end());
+        self.index.follow(self.log.end);
     }
 }
 
@@ -401,7 +399,7 @@ impl Wal {
     fn should_leave_segment(&self) -> bool {
         let space = self.log.space();
         self.index.is_current_garbage(self.log.reserve.segment_size)
-            && self.log.is_open()
+            && self.log.current.is_some()
             && space.next > 0
             && space.preallocated_slots >= self.demand().slots()
     }
@@ -416,7 +414,7 @@ impl Wal {
     fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
             && !Removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
-        let (end, in_background) = (self.log.end(), self.syncs_in_background());
+        let (end, in_background) = (self.log.end, self.syncs_in_background());
         let Log { disk, syncs, .. } = &mut self.log;
         syncs.sync_if_due(disk, end, in_background, is_urgent, now)
     }
@@ -425,16 +423,16 @@ impl Wal {
     fn remove_oldest(&mut self, now: Time) -> io::Result<()> {
         let Self { log, index, recovery, removal, .. } = self;
         if removal.is_due(now) && Removal::is_safe(index, recovery, &log.syncs) {
-            removal.remove_oldest(&mut log.disk, index, log.syncs.are_on(), now)?;
+            removal.remove_oldest(&mut log.disk, index, now)?;
         }
         Ok(())
     }
 
     /// Opens a new segment after a failure. Every job must be written again from there on.
     fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
-        let last = self.log.end().number;
+        let last = self.log.end.number;
         let result = self.log.reopen(self.demand(), queue.next_id(), now);
-        self.index.follow(self.log.end());
+        self.index.follow(self.log.end);
         result.map(|()| self.recovery.on_reopened(last))
     }
 }
@@ -453,7 +451,7 @@ impl Wal {
 
     /// Whether syncs with `-f0` run in the background.
     pub fn syncs_in_background(&self) -> bool {
-        self.log.syncs.are_long() && self.recovery.state() == State::Sound
+        self.log.syncs.are_long() && self.recovery.state == State::Sound
     }
 
     /// Whether a commit syncs in the queue's thread.
@@ -472,8 +470,7 @@ impl Wal {
         self.log.syncs.gathering_time(self.syncs_in_background())
     }
 
-    /// Has `wake` called from another thread when a sync in the background has ended. Call it once,
-    /// because it starts that thread, unless nothing is ever synced.
+    /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         if self.log.syncs.are_on() {
             self.log.disk.on_sync_end(wake);
@@ -487,7 +484,7 @@ impl Wal {
 
     /// How long syncs have taken.
     pub fn sync_times(&self) -> &ShortTimes {
-        self.log.syncs.times()
+        &self.log.syncs.time.all
     }
 
     /// Returns the number of the segment with a job's full record: `file` of `stats-job`.

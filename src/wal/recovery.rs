@@ -26,7 +26,7 @@ pub(super) enum State {
 /// The state, and the segments whose jobs must be written again.
 #[derive(Debug)]
 pub(super) struct Recovery {
-    state: State,
+    pub(super) state: State,
     /// The delay after the last failure.
     delay: Duration,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
@@ -42,10 +42,6 @@ impl Recovery {
     pub(super) fn new(rewrite_through: u32) -> Self {
         let (state, delay) = (State::Sound, RETRY_DELAY);
         Self { state, delay, rewrite_through, suspect_from: u32::MAX }
-    }
-
-    pub(super) fn state(&self) -> State {
-        self.state
     }
 
     /// The segments that may lack records.

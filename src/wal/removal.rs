@@ -14,26 +14,15 @@ use super::{
 use crate::clock::Time;
 
 /// When the next segment may be removed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Removal {
     /// When to try again, if the oldest segment could not be removed.
-    retry_at: Option<Time>,
-    /// The delay after the next failure.
+    pub(super) retry_at: Option<Time>,
+    /// The delay after the last failure; zero if the last attempt has not failed.
     delay: Duration,
 }
 
-impl Default for Removal {
-    fn default() -> Self {
-        Self { retry_at: None, delay: RETRY_DELAY }
-    }
-}
-
 impl Removal {
-    /// When to try again, if the last attempt has failed.
-    pub(super) fn retry_at(&self) -> Option<Time> {
-        self.retry_at
-    }
-
     /// Whether an attempt may be made.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         self.retry_at.take_if(|at| *at <= now);
@@ -44,8 +33,8 @@ impl Removal {
     /// own are synced. Later records need not be synced; otherwise, constant writing would prevent
     /// the removal. After a failure, all records must be synced.
     pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
-        let is_synced = match recovery.state() {
-            State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced()),
+        let is_synced = match recovery.state {
+            State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
             State::Failed { .. } | State::Recovering => syncs.is_clean(),
         };
         is_synced && index.is_oldest_unneeded(recovery.suspects())
@@ -58,59 +47,47 @@ impl Removal {
         &mut self,
         disk: &mut Lease,
         index: &mut SegmentIndex,
-        is_synced: bool,
         now: Time,
     ) -> io::Result<()> {
         let Some(segment) = index.oldest() else { return Ok(()) };
         disk.confirm()?;
         let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
-        let result = if segment.is_damaged {
-            disk.rename(name, kept).inspect(|()| {
-                warn!(
-                    "every job of {name} that could be read is in newer segments; the damaged file \
-                     stays as {kept}"
-                );
-            })
+        let removed = if segment.is_damaged {
+            disk.rename(name, kept)
         } else {
             debug!("no job needs {name}: it is removed");
-            disk.remove(name).or_else(|error| truncate_unremovable(disk, name, is_synced, error))
+            disk.remove(name)
         };
-        match result {
+        match removed {
+            Ok(()) if segment.is_damaged => warn!(
+                "every job of {name} that could be read is in newer segments; the damaged file \
+                 stays as {kept}"
+            ),
+            Ok(()) => {}
             // It was removed by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if !segment.is_damaged && empty(disk, name).is_ok() => {
+                warn!("cannot remove a segment of the binlog; it was emptied instead: {error}");
+            }
             Err(error) => {
                 warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
+                self.delay = (2 * self.delay).clamp(RETRY_DELAY, RETRY_DELAY_MAX);
                 self.retry_at = Some(now + self.delay);
-                self.delay = (2 * self.delay).min(RETRY_DELAY_MAX);
                 return Ok(());
             }
-            Ok(()) => {}
         }
-        self.delay = RETRY_DELAY;
-        if is_synced {
-            disk.sync_directory()?;
-        }
+        *self = Self::default();
+        disk.sync_directory()?;
         index.drop_oldest();
         Ok(())
     }
 }
 
 /// Truncates a segment that cannot be removed, so that a restart finds no old records.
-fn truncate_unremovable(
-    disk: &mut Lease,
-    name: Name,
-    is_synced: bool,
-    error: io::Error,
-) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound || disk.truncate(name, VERSION_BYTES as u64).is_err()
-    {
-        return Err(error);
-    }
-    if is_synced {
-        disk.sync(name)?;
-    }
+fn empty(disk: &mut Lease, name: Name) -> io::Result<()> {
+    disk.truncate(name, VERSION_BYTES as u64)?;
+    disk.sync(name)?;
     disk.close(name);
-    warn!("cannot remove a segment of the binlog; it was emptied instead: {error}");
     Ok(())
 }
 

@@ -335,7 +335,7 @@ mod tests {
     /// them.
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
-        let mut disk = Lease::new(Box::new(MemoryDisk::default()), START);
+        let mut disk = Lease::new(Box::new(MemoryDisk::default()), true, START);
         let mut reserve = Reserve::new(4096, 0);
         for _ in 0..4 {
             reserve.make_file(&mut disk, 4096).expect("there is space");

@@ -131,6 +131,6 @@ mod tests {
         // Two megabytes of records, and sixteen pieces of zeros.
         assert!((2010..2030).contains(&writes), "{writes}");
         let log = &binlog.wal.log;
-        assert!(log.current.expect("there is one").zeroed > log.end().used);
+        assert!(log.current.expect("there is one").zeroed > log.end.used);
     }
 }

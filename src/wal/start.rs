@@ -1,4 +1,4 @@
-//! Startup: opens the first segment. Steps that can fail come first, before any change.
+//! Startup: opens the first segment. Until that is open, no record of the last run is changed.
 
 use std::io;
 
@@ -20,43 +20,28 @@ impl Log {
     ) -> Result<(), Error> {
         let number = self.next_number()?;
         self.sync_old_segments(report)?;
-        let least = demand.file_size_for_deletes();
-        let mut made = self.reserve.try_preallocate(&mut self.disk, least);
-        let mut has_freed_space = false;
-        if made.as_ref().is_err_and(is_full) {
-            // The space that the last run had reserved may suffice.
-            self.free_unused_space(files, report);
-            has_freed_space = true;
-            made = self.reserve.try_preallocate_first(&mut self.disk, demand);
-        }
-        match made {
-            Err(error) if is_full(&error) => self.reserve.on_shortage(&error, now),
-            Err(error) => return Err(error.into()),
-            Ok(_) => {}
-        }
-        if self.reserve.first().is_some() {
-            if let Err(error) = self.open_segment(number, next_id) {
-                self.remove_created();
-                // Some file systems, such as btrfs, need more space than they have reserved.
-                if !is_full(&error) {
-                    return Err(error.into());
-                }
+        // First, because on a full disk the space of the last run is all there is.
+        self.disk.confirm()?;
+        self.free_unused_space(files, report);
+        let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
+        match made.and_then(|_| self.open_next(0, next_id)) {
+            Ok(()) => {}
+            // The jobs are served meanwhile, and the operator may free space. Some file systems,
+            // such as btrfs, need more space than they have reserved.
+            Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, now);
+                if self.end.number < number {
+                    self.skip_number();
+                }
+                error!(
+                    "the disk has no space for a single delete: changes are refused until it has"
+                );
             }
-        }
-        if !self.is_open() {
-            // The jobs are served meanwhile. The operator may free space.
-            if self.end().number < number {
-                self.skip_number();
-            }
-            error!("the disk has no space for a single delete: changes are refused until it has");
+            Err(error) => return Err(error.into()),
         }
         // The new segment holds the next id, so unfinished records are no longer needed for their
         // ids.
-        self.truncate_unfinished(report);
-        if !has_freed_space {
-            self.free_unused_space(files, report);
-        }
+        self.truncate(report, true);
         // The space for all deletes is taken at once, so that the first put does not wait for it.
         let _ = self.ensure_space(0, demand.slots(), now);
         Ok(())
@@ -70,35 +55,8 @@ impl Log {
             self.disk.sync_all(&names)?;
             self.disk.sync_directory()?;
         }
-        self.syncs.on_all_synced(self.end());
+        self.syncs.on_all_synced(self.end);
         Ok(())
-    }
-
-    /// Truncates the unfinished record of the last run. In a segment that is not the newest, it
-    /// would be taken for damage, and will be at the next startup if this fails.
-    fn truncate_unfinished(&mut self, report: &Report) {
-        for segment in &report.segments {
-            if segment.torn.is_none() || segment.is_damaged() {
-                continue;
-            }
-            let name = Name::Segment(segment.number);
-            let truncated = self.disk.truncate(name, segment.used);
-            let is_synced = self.syncs.are_on();
-            let result = truncated
-                .and_then(|()| if is_synced { self.disk.sync(name).map(drop) } else { Ok(()) });
-            if let Err(error) = result {
-                warn!("cannot truncate an unfinished record, which will count as damage: {error}");
-            }
-            self.disk.close(name);
-        }
-    }
-
-    /// Removes the preallocated files after startup has failed. A segment without records stays,
-    /// because it may be the only one that holds the next id.
-    fn remove_created(&mut self) {
-        while let Some(file) = self.reserve.take_first() {
-            let _ = self.disk.remove(file.name());
-        }
     }
 
     /// Removes the preallocated files of the last run, and truncates the zeros after its records. A
@@ -111,13 +69,30 @@ impl Log {
                 }
             }
         }
+        self.truncate(report, false);
+    }
+
+    /// Truncates segments of the last run to their records: those which end in an unfinished record
+    /// if `is_torn`, or those which end in zeros. In a segment that is not the newest, an unfinished
+    /// record would be taken for damage, and will be at the next startup if this fails.
+    fn truncate(&mut self, report: &Report, is_torn: bool) {
         for segment in &report.segments {
-            let name = Name::Segment(segment.number);
-            if segment.is_damaged() || segment.torn.is_some() || segment.used >= segment.size {
+            let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;
+            if segment.is_damaged() || !has_rest {
                 continue;
             }
-            if let Err(error) = self.disk.truncate(name, segment.used) {
-                warn!("cannot truncate a segment of the last run: {error}");
+            let name = Name::Segment(segment.number);
+            let mut result = self.disk.truncate(name, segment.used);
+            if is_torn && result.is_ok() {
+                result = self.disk.sync(name).map(drop);
+            }
+            if let Err(error) = result {
+                let what = if is_torn {
+                    "an unfinished record, which will count as damage"
+                } else {
+                    "a segment of the last run"
+                };
+                warn!("cannot truncate {what}: {error}");
             }
             self.disk.close(name);
         }

@@ -55,11 +55,12 @@ pub struct GatheringTime {
 
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Default)]
-struct SyncTime {
+pub(super) struct SyncTime {
     /// A moving average over about eight syncs.
     average: Duration,
     is_long: bool,
-    all: ShortTimes,
+    /// How long all syncs of records have taken.
+    pub(super) all: ShortTimes,
 }
 
 impl SyncTime {
@@ -85,14 +86,14 @@ pub(super) struct Syncs {
     /// When the oldest write was made that no sync covers, not even the one under way.
     dirty_since: Option<Time>,
     in_flight: Option<InFlight>,
-    time: SyncTime,
+    pub(super) time: SyncTime,
     /// The events since they were last taken.
     events: SyncEvents,
     /// With `-f0` in the background: the next sync begins at this time, because more changes are
     /// expected before.
     pub(super) wait_until: Option<Time>,
     /// The bytes of the binlog that are synced: see [`End::length`].
-    synced: u64,
+    pub(super) synced: u64,
 }
 
 impl Syncs {
@@ -128,16 +129,6 @@ impl Syncs {
     /// Whether all writes of earlier turns are synced.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty_since.is_none() && self.in_flight.is_none()
-    }
-
-    /// Returns how many bytes of the binlog are synced.
-    pub(super) fn synced(&self) -> u64 {
-        self.synced
-    }
-
-    /// How long all syncs of records have taken.
-    pub(super) fn times(&self) -> &ShortTimes {
-        &self.time.all
     }
 
     /// Takes the events since the last call.
@@ -180,11 +171,9 @@ impl Syncs {
         (self.is_written, self.dirty_since) = (false, None);
     }
 
-    /// Syncs a segment that gets no more records, unless the policy is never to sync.
+    /// Syncs a segment that gets no more records.
     pub(super) fn sync_complete(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
-        if self.are_on() {
-            disk.sync(end.name())?;
-        }
+        disk.sync(end.name())?;
         self.is_written = false;
         self.on_all_synced(end);
         Ok(())
@@ -318,7 +307,7 @@ mod tests {
         let syncs = &binlog.wal.log.syncs;
         let covers = syncs.in_flight.expect("the sync is under way").covers;
         assert_eq!(syncs.dirty_since, Some(since));
-        assert!(covers < binlog.wal.log.end().length);
+        assert!(covers < binlog.wal.log.end.length);
         binlog.disk.state().ends_syncs = true;
         binlog.wait(SYNC_POLL_INTERVAL);
         binlog.turn();

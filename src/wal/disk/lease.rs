@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::Disk;
+use super::{Disk, Name};
 use crate::clock::Time;
 
 /// How long the daemon relies on a confirmed lock. A daemon that takes over waits for longer, so
@@ -18,15 +18,18 @@ pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Box<dyn Disk>,
+    /// Whether anything is ever synced.
+    is_synced: bool,
     confirmed_at: Time,
     /// Why the lock cannot be relied on any more.
     lost: Option<io::Error>,
 }
 
 impl Lease {
-    /// The lease of a disk whose lock was confirmed at `now`.
-    pub(in crate::wal) fn new(disk: Box<dyn Disk>, now: Time) -> Self {
-        Self { disk, confirmed_at: now, lost: None }
+    /// The lease of a disk whose lock was confirmed at `now`. Unless it `is_synced`, nothing is ever
+    /// synced.
+    pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
+        Self { disk, is_synced, confirmed_at: now, lost: None }
     }
 
     /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
@@ -48,6 +51,16 @@ impl Lease {
         }
         self.confirmed_at = now;
         self.confirm().map(|()| true)
+    }
+
+    /// As [`Disk::sync`], but does nothing if nothing is ever synced.
+    pub(in crate::wal) fn sync(&mut self, name: Name) -> io::Result<Duration> {
+        if self.is_synced { self.disk.sync(name) } else { Ok(Duration::ZERO) }
+    }
+
+    /// As [`Disk::sync_directory`], but does nothing if nothing is ever synced.
+    pub(in crate::wal) fn sync_directory(&mut self) -> io::Result<()> {
+        if self.is_synced { self.disk.sync_directory() } else { Ok(()) }
     }
 
     /// Why it is lost, if it is.
@@ -78,7 +91,7 @@ mod tests {
     #[test]
     fn a_lease_is_confirmed_from_time_to_time_and_never_comes_back() {
         let disk = MemoryDisk::default();
-        let mut lease = Lease::new(Box::new(disk.clone()), START);
+        let mut lease = Lease::new(Box::new(disk.clone()), true, START);
         let later = START + LOCK_CONFIRM_INTERVAL;
         disk.state().is_lock_lost = true;
         assert!(!lease.confirm_if_due(START).expect("not due"));
