@@ -190,22 +190,14 @@ impl Disk for Directory {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().and_then(Name::parse) else { continue };
-            let size = match fs::metadata(entry.path()) {
-                Ok(metadata) => metadata.is_file().then_some(metadata.len()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    if fs::symlink_metadata(entry.path()).is_err() {
-                        continue; // It was removed meanwhile.
-                    }
-                    None // It is a dangling link.
-                }
-                Err(error) => return Err(error),
+            let metadata = match fs::metadata(entry.path()) {
+                // It was removed meanwhile, or it is a dangling link.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                result => result?,
             };
-            files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
-            match (name, size) {
-                (name, Some(size)) => files.push((name, size)),
-                // It is a directory or the like: it is never read, and no segment may use its name.
-                (Name::Segment(number), None) => files.push((Name::Damaged(number), 0)),
-                (Name::Preallocated(_) | Name::Damaged(_), None) => {}
+            if metadata.is_file() {
+                files.try_reserve(1).map_err(|_| io::ErrorKind::OutOfMemory)?;
+                files.push((name, metadata.len()));
             }
         }
         Ok(files)

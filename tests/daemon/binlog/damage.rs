@@ -535,10 +535,12 @@ fn foreign_files_are_left_alone() {
     fs::write(inside("binlog.1000"), "").expect("a file");
     let noise: Vec<u8> = (0..10_000u32).map(|at| (at * at % 255).to_le_bytes()[0]).collect();
     fs::write(inside("binlog.1001"), &noise).expect("a file");
-    // Two are not files at all; one of them has the name of the next segment.
-    std::os::unix::fs::symlink("nowhere", inside("binlog.2000")).expect("a link");
-    fs::create_dir(inside("binlog.2001")).expect("a directory");
-    fs::write(inside("binlog.2001/notes"), "").expect("a file");
+    // Some are not files at all, and have the names that the daemon would give to its next files.
+    std::os::unix::fs::symlink("nowhere", inside("binlog.1002")).expect("a link");
+    for name in ["binlog.1003", "spare.1", "spare.2"] {
+        fs::create_dir(inside(name)).expect("a directory");
+        fs::write(inside(name).join("notes"), "").expect("a file");
+    }
     assert!(count > 1);
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
@@ -553,7 +555,10 @@ fn foreign_files_are_left_alone() {
     for name in foreign {
         assert_eq!(fs::read(inside(name)).expect("it is left alone"), some_segment, "{name}");
     }
-    assert!(inside("binlog.2001/notes").exists());
+    for name in ["binlog.1003", "spare.1", "spare.2"] {
+        assert!(inside(name).join("notes").exists(), "{name}");
+    }
+    assert!(inside("binlog.1002").is_symlink());
     assert_eq!(fs::read(inside("binlog.1001.damaged")).expect("it is kept"), noise);
 }
 
