@@ -4,7 +4,7 @@
 //! startup nor a large job waits for it. If the file system cannot reserve space, whole files are
 //! filled with zeros, and are smaller.
 
-use std::{cmp::Reverse, collections::VecDeque, io};
+use std::{cmp::Reverse, io};
 
 use log::{info, warn};
 
@@ -62,8 +62,9 @@ struct Shortage {
 pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
-    /// The first file, which is the largest, becomes the next segment.
-    files: VecDeque<Preallocated>,
+    /// Ordered by size, and among equals by age. The last one, which is the oldest of the largest,
+    /// becomes the next segment.
+    files: Vec<Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
     next_number: u32,
@@ -78,7 +79,7 @@ impl Reserve {
         let size = segment_size.clamp(1, u64::MAX / 4);
         Self {
             segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
-            files: VecDeque::new(),
+            files: Vec::new(),
             filling: None,
             next_number: last.checked_add(1).unwrap_or(1),
             slots: 0,
@@ -88,12 +89,12 @@ impl Reserve {
 
     /// Returns the file that becomes the next segment.
     pub(super) fn first(&self) -> Option<Preallocated> {
-        self.files.front().copied()
+        self.files.last().copied()
     }
 
     /// Returns the space for records, with `current` bytes left in the current segment.
     pub(super) fn space(&self, current: u64) -> Space {
-        let next = self.files.front().map_or(0, |file| file.size);
+        let next = self.first().map_or(0, |file| file.size);
         Space { current, next, preallocated_slots: self.slots }
     }
 
@@ -185,12 +186,7 @@ impl Reserve {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;
         }
-        if self.filling.is_none() {
-            self.filling = Some(self.begin_file(disk, size)?);
-        }
-        while self.filling.is_some() {
-            self.fill_step(disk)?;
-        }
+        while !self.make_step(disk, size)? {}
         Ok(())
     }
 
@@ -198,79 +194,63 @@ impl Reserve {
     fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
         let number = self.create_file(disk)?;
         let name = Name::Preallocated(number);
-        match disk.reserve(name, size) {
-            Ok(is_reserved) => {
-                if !is_reserved {
-                    self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
-                }
-                Ok(Preallocated { number, size, filled: 0, is_reserved })
-            }
-            Err(error) => {
-                // The file would only take up space. If this fails too, the next startup removes
-                // it.
-                let _ = disk.remove(name);
-                Err(error)
-            }
+        // The file would only take up space. If this fails too, the next startup removes it.
+        let is_reserved = disk.reserve(name, size).inspect_err(|_| drop(disk.remove(name)))?;
+        if !is_reserved {
+            self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
         }
+        Ok(Preallocated { number, size, filled: 0, is_reserved })
     }
 
     /// Creates an empty file under the next free name.
     fn create_file(&mut self, disk: &mut Lease) -> io::Result<u32> {
-        let mut result = Err(io::ErrorKind::AlreadyExists.into());
-        for _ in 0..NAMES_TRIED_MAX {
+        let mut names_left = NAMES_TRIED_MAX;
+        loop {
             let number = self.next_number;
             self.next_number = number.checked_add(1).unwrap_or(1);
-            result = disk.create(Name::Preallocated(number)).map(|()| number);
-            match &result {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                _ => break,
+            names_left -= 1;
+            match disk.create(Name::Preallocated(number)) {
+                Err(error) if names_left > 0 && error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => return result.map(|()| number),
             }
         }
-        result
     }
 
-    /// Fills a piece of the file that is being made. If that fails, the file is removed.
-    fn fill_step(&mut self, disk: &mut Lease) -> io::Result<()> {
-        let Some(mut file) = self.filling.take() else { return Ok(()) };
+    /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
+    /// whether the file is complete. If this fails, the file is removed.
+    fn make_step(&mut self, disk: &mut Lease, size: u64) -> io::Result<bool> {
+        let mut file = match self.filling.take() {
+            Some(file) => file,
+            None => self.begin_file(disk, size)?,
+        };
         let length = WORK_PER_TURN_MIN_BYTES.min(file.fill_end() - file.filled);
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
-        if let Err(error) = disk.write(file.name(), file.filled, zeros) {
-            let _ = disk.remove(file.name());
-            return Err(error);
-        }
+        let filled = disk.write(file.name(), file.filled, zeros);
+        filled.inspect_err(|_| drop(disk.remove(file.name())))?;
         file.filled += length;
         if file.filled < file.fill_end() {
             self.filling = Some(file);
-            return Ok(());
+            return Ok(false);
         }
         // Preallocated files hold no descriptors: this one is opened again when it is needed.
         disk.close(file.name());
         self.slots += file_slots(file.size);
-        // The next record must fit into the first file.
-        if self.files.front().is_some_and(|first| first.size < file.size) {
-            self.files.push_front(file);
-        } else {
-            self.files.push_back(file);
-        }
-        Ok(())
+        self.files.push(file);
+        self.files.sort_unstable_by_key(|file| (file.size, Reverse(file.number)));
+        Ok(true)
     }
 
     /// Takes the first file out of the list.
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
-        let file = self.files.pop_front()?;
+        let file = self.files.pop()?;
         self.slots -= file_slots(file.size);
-        // The largest file must be the first; among equals, the oldest.
-        let by_size = |index: &usize| Reverse(self.files[*index].size);
-        if let Some(largest) = (0..self.files.len()).min_by_key(by_size) {
-            self.files.swap(0, largest);
-        }
         Some(file)
     }
 
     /// Whether to remove the first file: see [`Demand::has_surplus`]. The last file of the usual
     /// size stays.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
-        self.files.front().is_some_and(|file| {
+        self.first().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
             !is_only_usual && demand.has_surplus(space, file.size)
         })
@@ -286,13 +266,9 @@ impl Reserve {
 
     /// Makes a piece of another file. Returns false if no more of it can be made now.
     pub(super) fn make_piece(&mut self, disk: &mut Lease, demand: Demand, now: Time) -> bool {
-        let begun = match self.filling {
-            Some(_) => Ok(()),
-            None => self.begin_file(disk, self.segment_size).map(|it| self.filling = Some(it)),
-        };
-        match begun.and_then(|()| self.fill_step(disk)) {
-            Ok(()) => {
-                if self.filling.is_none() {
+        match self.make_step(disk, self.segment_size) {
+            Ok(is_complete) => {
+                if is_complete {
                     self.on_space();
                 }
                 return true;

@@ -73,8 +73,8 @@ impl Log {
     }
 
     /// Truncates segments of the last run to their records: those which end in an unfinished record
-    /// if `is_torn`, or those which end in zeros. In a segment that is not the newest, an unfinished
-    /// record would be taken for damage, and will be at the next startup if this fails.
+    /// if `is_torn`, or else in zeros. In a segment that is not the newest, an unfinished record
+    /// would be taken for damage, and will be at the next startup if this fails.
     fn truncate(&mut self, report: &Report, is_torn: bool) {
         for segment in &report.segments {
             let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;
