@@ -9,7 +9,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Read, Seek},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -118,23 +118,15 @@ fn write_line(file: &File, holder: &str) -> io::Result<()> {
     line.resize(LINE_BYTES - 1, b' ');
     line.push(b'\n');
     file.write_all_at(&line, 0)?;
-    if file.metadata()?.len() > LINE_BYTES as u64 {
-        file.set_len(LINE_BYTES as u64)?;
-    }
-    Ok(())
+    file.set_len(LINE_BYTES as u64)
 }
 
 /// Reads one byte more than a line has.
-fn read_line(file: &File) -> io::Result<Vec<u8>> {
-    let mut line = vec![0; LINE_BYTES + 1];
-    let mut length = 0;
-    while length < line.len() {
-        match file.read_at(&mut line[length..], length as u64)? {
-            0 => break,
-            count => length += count,
-        }
-    }
-    line.truncate(length);
+fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
+    // With this capacity, it takes one read and another to see the end.
+    let mut line = Vec::with_capacity(2 * LINE_BYTES);
+    file.rewind()?;
+    file.take(LINE_BYTES as u64 + 1).read_to_end(&mut line)?;
     Ok(line)
 }
 
