@@ -43,8 +43,9 @@ pub(super) struct Log {
     pub(super) current: Option<Current>,
     /// Records not yet written: the last bytes of the current segment.
     pending: Vec<u8>,
-    /// The first error of this turn. After it, nothing more is appended in this turn.
-    failure: Option<io::Error>,
+    /// The first error of an append or a write of this turn. After it, nothing more is appended in
+    /// this turn.
+    pub(super) failure: Option<io::Error>,
     /// The first id whose job has no record in a file yet, or may have none because its write has
     /// failed; `u64::MAX` if all have one.
     pub(super) unrecorded_from: u64,
@@ -84,15 +85,10 @@ impl Log {
         })
     }
 
-    /// Whether an append or a write of this turn has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failure.is_some()
-    }
-
     /// Whether records or an error are pending after a commit, because a closing connection may
     /// bury jobs.
     pub(super) fn needs_commit(&self) -> bool {
-        !self.pending.is_empty() || self.has_failed()
+        !self.pending.is_empty() || self.failure.is_some()
     }
 
     /// A restart skips the ids below this; `u64::MAX` if no segment is open.
@@ -113,11 +109,6 @@ impl Log {
     /// Returns the number of the next segment. Fails if there is none.
     pub(super) fn next_number(&self) -> Result<u32, Error> {
         number_after(self.end.number)
-    }
-
-    /// Uses up a number without a segment, because the disk has no space for one.
-    pub(super) fn skip_number(&mut self) {
-        self.end.open(self.end.number + 1);
     }
 
     /// Returns the space that the disk has granted for records.
@@ -181,7 +172,7 @@ impl Log {
                 let body_at = self.end.used - body.len() as u64;
                 self.write_through(body_at)?;
                 self.disk.write(self.end.name(), body_at, body)?;
-                self.syncs.on_write();
+                self.syncs.is_written = true;
             }
             Some((_, body)) => self.pending.extend_from_slice(body),
             None => {}
@@ -298,7 +289,7 @@ impl Log {
             return Ok(());
         }
         self.disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
-        self.syncs.on_write();
+        self.syncs.is_written = true;
         self.pending.clear();
         Ok(())
     }
@@ -393,9 +384,7 @@ impl Log {
         }
         if self.reserve.first().is_none() {
             let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
-            if !self.reserve.on_made(&made, now) {
-                return Err(io::Error::other("no file could be preallocated"));
-            }
+            self.reserve.on_made(made, now)?;
         }
         self.open_next(0, next_id)
     }

@@ -54,7 +54,7 @@ mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::io;
+use std::{io, mem};
 
 use ::log::{debug, error, info};
 
@@ -171,7 +171,7 @@ impl Wal {
         }
         self.compact(jobs, budget, now);
         let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
-        let events = self.log.syncs.take_events();
+        let events = mem::take(&mut self.log.syncs.events);
         if let Err(error) = written.and_then(|()| self.remove_oldest(now)) {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
@@ -240,7 +240,7 @@ impl Wal {
     pub fn check(&self) {
         self.log.check();
         self.index.check();
-        assert!(self.log.has_failed() || self.index.end == self.log.end);
+        assert!(self.log.failure.is_some() || self.index.end == self.log.end);
     }
 }
 
@@ -250,7 +250,7 @@ impl Wal {
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         let is_possible = match (change, self.recovery.state) {
             // Recovery may need the space that deletes free.
-            (Change::Delete, State::Recovering) | (_, State::Sound) => !self.log.has_failed(),
+            (Change::Delete, State::Recovering) | (_, State::Sound) => self.log.failure.is_none(),
             (_, State::Failed { .. } | State::Recovering) => false,
         };
         if !is_possible {
@@ -272,7 +272,7 @@ impl Wal {
 
     /// Whether the binlog works and holds every job. If not, no jobs may be handed out.
     pub fn is_sound(&self) -> bool {
-        self.recovery.state == State::Sound && !self.log.has_failed()
+        self.recovery.state == State::Sound && self.log.failure.is_none()
     }
 
     /// Why some changes are refused, or soon will be. The disk is also reported as failed if no
@@ -380,7 +380,7 @@ impl Wal {
     /// are appended.
     fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
         let mut left = budget;
-        while left > 0 && !self.log.has_failed() {
+        while left > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.length_of(job));
             // This may use the space kept for compaction, but not the space kept for deletes.
@@ -441,7 +441,7 @@ impl Wal {
 impl Wal {
     /// Why another daemon may have taken over. Nothing more is written: the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
-        self.log.disk.lost()
+        self.log.disk.lost.as_ref()
     }
 
     /// See `Lease::confirm_if_due`. `now` must be read just before. Returns whether it asked.
@@ -451,7 +451,7 @@ impl Wal {
 
     /// Whether syncs with `-f0` run in the background.
     pub fn syncs_in_background(&self) -> bool {
-        self.log.syncs.are_long() && self.recovery.state == State::Sound
+        self.log.syncs.time.is_long && self.recovery.state == State::Sound
     }
 
     /// Whether a commit syncs in the queue's thread.

@@ -95,7 +95,6 @@ impl Recovery {
     pub(super) fn on_complete(&mut self) {
         self.state = State::Sound;
         self.suspect_from = u32::MAX;
-        self.delay = RETRY_DELAY;
     }
 }
 

@@ -121,7 +121,7 @@ impl Reserve {
             return false;
         }
         let made = self.try_preallocate(disk, least);
-        self.on_made(&made, now)
+        self.on_made(made, now).is_ok()
     }
 
     /// Preallocates the file that a new segment needs at once: with space for all deletes, or on a
@@ -137,14 +137,14 @@ impl Reserve {
         }
     }
 
-    /// Notes the result of [`Reserve::try_preallocate`], and returns whether there is a file.
-    pub(super) fn on_made(&mut self, made: &io::Result<bool>, now: Time) -> bool {
-        match made {
+    /// Notes the result of [`Reserve::try_preallocate`]. Fails if there is no file.
+    pub(super) fn on_made(&mut self, made: io::Result<bool>, now: Time) -> io::Result<()> {
+        match &made {
             Ok(true) => self.on_space(),
             Ok(false) => {}
             Err(error) => self.on_shortage(error, now),
         }
-        made.is_ok()
+        made.map(drop)
     }
 
     /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
@@ -276,7 +276,7 @@ impl Reserve {
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
                 let made = self.try_preallocate_first(disk, demand);
-                self.on_made(&made, now);
+                let _ = self.on_made(made, now);
             }
             Err(error) => self.on_shortage(&error, now),
         }

@@ -31,7 +31,8 @@ impl Log {
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, now);
                 if self.end.number < number {
-                    self.skip_number();
+                    // The number is used up, because the disk has no space for its segment.
+                    self.end.open(number);
                 }
                 error!(
                     "the disk has no space for a single delete: changes are refused until it has"

@@ -58,7 +58,8 @@ pub struct GatheringTime {
 pub(super) struct SyncTime {
     /// A moving average over about eight syncs.
     average: Duration,
-    is_long: bool,
+    /// Whether they take so long that with `-f0` they run in the background.
+    pub(super) is_long: bool,
     /// How long all syncs of records have taken.
     pub(super) all: ShortTimes,
 }
@@ -81,14 +82,15 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    /// Whether something has been written that is not yet noted in `dirty_since`.
-    is_written: bool,
+    /// Whether something has been written to the current segment that is not yet noted in
+    /// `dirty_since`.
+    pub(super) is_written: bool,
     /// When the oldest write was made that no sync covers, not even the one under way.
     dirty_since: Option<Time>,
     in_flight: Option<InFlight>,
     pub(super) time: SyncTime,
     /// The events since they were last taken.
-    events: SyncEvents,
+    pub(super) events: SyncEvents,
     /// With `-f0` in the background: the next sync begins at this time, because more changes are
     /// expected before.
     pub(super) wait_until: Option<Time>,
@@ -121,19 +123,9 @@ impl Syncs {
         self.policy == SyncPolicy::EACH_CHANGE
     }
 
-    /// Whether they take so long that with `-f0` they run in the background.
-    pub(super) fn are_long(&self) -> bool {
-        self.time.is_long
-    }
-
     /// Whether all writes of earlier turns are synced.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty_since.is_none() && self.in_flight.is_none()
-    }
-
-    /// Takes the events since the last call.
-    pub(super) fn take_events(&mut self) -> SyncEvents {
-        mem::take(&mut self.events)
     }
 
     /// How long the next sync with `-f0` may wait for more changes. `None` if there is no next
@@ -159,11 +151,6 @@ impl Syncs {
             }
             _ => None,
         }
-    }
-
-    /// Notes a write to the current segment.
-    pub(super) fn on_write(&mut self) {
-        self.is_written = true;
     }
 
     /// Notes that writes to an abandoned segment need no sync. A sync that is under way continues.

@@ -21,8 +21,8 @@ pub(in crate::wal) struct Lease {
     /// Whether anything is ever synced.
     is_synced: bool,
     confirmed_at: Time,
-    /// Why the lock cannot be relied on any more.
-    lost: Option<io::Error>,
+    /// Why the lock cannot be relied on any more, if so.
+    pub(in crate::wal) lost: Option<io::Error>,
 }
 
 impl Lease {
@@ -62,11 +62,6 @@ impl Lease {
     pub(in crate::wal) fn sync_directory(&mut self) -> io::Result<()> {
         if self.is_synced { self.disk.sync_directory() } else { Ok(()) }
     }
-
-    /// Why it is lost, if it is.
-    pub(in crate::wal) fn lost(&self) -> Option<&io::Error> {
-        self.lost.as_ref()
-    }
 }
 
 impl Deref for Lease {
@@ -99,6 +94,6 @@ mod tests {
         disk.state().is_lock_lost = false;
         assert!(lease.confirm_if_due(later).is_err());
         assert!(lease.confirm().is_err());
-        assert!(lease.lost().is_some());
+        assert!(lease.lost.is_some());
     }
 }
