@@ -145,9 +145,9 @@ impl Directory {
         })
     }
 
-    /// Makes a call on a file. If it fails, names it in the error and closes the file. The next call
-    /// opens the file again, because a network file system may have invalidated the descriptor but
-    /// not the file.
+    /// Makes a call on a file. If it fails, names it in the error, and closes the file. The next
+    /// call opens the file again, because a network file system may have invalidated the descriptor
+    /// but not the file.
     fn on_file<T>(
         &mut self,
         call: &str,
