@@ -1,10 +1,10 @@
 //! The types that callers of the binlog pass and receive.
 
-use std::time::Duration;
+use std::{error, fmt, io, time::Duration};
 
 #[cfg(doc)]
 use super::Wal;
-use super::{index::SegmentIndex, log::Log, syncs::SyncEvents};
+use super::{Name, index::SegmentIndex, log::Log, syncs::SyncEvents};
 use crate::{
     collections::Key,
     memory::Bodies,
@@ -50,6 +50,115 @@ pub struct Options {
     pub sync: SyncPolicy,
     /// An unpredictable number from which the salts of checksums are drawn.
     pub seed: u64,
+}
+
+/// Why a binlog cannot be opened or read. No record has been changed. Printed as one line that
+/// names the file or the call, and the next step for the operator, if there is one.
+#[derive(Debug)]
+pub enum Error {
+    /// A call on the directory or on one of its files has failed.
+    Disk(io::Error),
+    /// Another process has locked the directory. This line names it, as far as it is known.
+    Locked(String),
+    /// There is not enough memory for this.
+    OutOfMemory(String),
+    /// A segment has a layout that only the program that wrote it can read: its name, and the
+    /// layout.
+    Foreign(String),
+    /// No segment can follow this file, because it has the largest number.
+    NoNumberLeft(Name),
+    /// The caller's progress function has interrupted the replay.
+    Interrupted,
+}
+
+impl Error {
+    /// Adds the name of the file that was read.
+    pub(super) fn in_file(self, name: Name) -> Self {
+        match self {
+            Self::Disk(error) => {
+                Self::Disk(io::Error::new(error.kind(), format!("{name}: {error}")))
+            }
+            Self::Foreign(layout) => Self::Foreign(format!("{name}: {layout}")),
+            other => other,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk(error) => write!(f, "{error}"),
+            Self::Locked(text) | Self::Foreign(text) => f.write_str(text),
+            Self::OutOfMemory(need) => {
+                write!(f, "not enough memory{need}. Nothing has been changed")
+            }
+            Self::NoNumberLeft(last) => write!(f, "no number is left after {last}"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Disk(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why the binlog cannot take a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unavailable {
+    /// The disk is full.
+    Full,
+    /// The disk has failed, and not all jobs have been written again.
+    Failed,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the disk is full",
+            Self::Failed => "the disk has failed",
+        })
+    }
+}
+
+impl error::Error for Unavailable {}
+
+/// Permission to append the record of one change, consumed by the append. There is space for the
+/// record, unless the change may be deferred.
+#[must_use = "a change that is not appended does not outlast a restart"]
+#[derive(Debug)]
+pub struct Permit(pub(super) Change);
+
+/// A change that a permit allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A new job, whose full record has this many bytes: see [`full_length`](super::full_length).
+    Put(u64),
+    /// A new state, priority or delay.
+    Update,
+    /// A new state, priority or delay that must not fail because the disk is full. Its record is
+    /// appended when there is space; a crash before that undoes the change.
+    DeferrableUpdate,
+    /// The delete of a job. Permitted even on a full disk, where its space has been kept, and
+    /// during recovery.
+    Delete,
+}
+
+impl Permit {
+    /// Consumes the permit for `change`. Panics if it was given for a different change.
+    pub(super) fn spend(self, change: Change) {
+        assert_eq!(self.0, change, "a permit is for one change");
+    }
 }
 
 /// The result of a commit.
@@ -99,5 +208,20 @@ impl BinlogCounts {
             dead: index.used().saturating_sub(index.live()),
             unsynced: log.syncs.are_on().then_some(unsynced),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::{SyncPolicy, testing::Fixture};
+
+    #[test]
+    #[should_panic(expected = "a permit is for one change")]
+    fn a_permit_for_a_put_is_none_for_a_delete() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        let job = binlog.put(10);
+        let permit = binlog.wal.permit(Change::Put(200), binlog.now).expect("there is space");
+        binlog.wal.delete(permit, &binlog.restored.queue, job);
     }
 }

@@ -26,7 +26,7 @@
 //! | `recovery` | whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | the wall clock, and the fields of a job's record, which contains dates |
-//! | `interface`, `permit`, `error` | the types that callers pass and get, `BinlogCounts` too |
+//! | `interface` | the types that callers pass and get: options, permits, errors, figures |
 //! | `start` | the first segment of a start, after everything has been read |
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
 //! | `read/replay`, `read/reader` | all files into jobs and a `Report`; one file by a `Reader` |
@@ -37,11 +37,9 @@
 
 mod dates;
 mod disk;
-mod error;
 mod index;
 mod interface;
 mod log;
-mod permit;
 mod read;
 mod record;
 mod recovery;
@@ -71,9 +69,9 @@ use self::{
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
     disk::{Directory, Disk, LOCK_CONFIRM_INTERVAL, Name},
-    error::Error,
-    interface::{BinlogCounts, CommitOutcome, Jobs, Options, SyncPolicy},
-    permit::{Change, Permit, Unavailable},
+    interface::{
+        BinlogCounts, Change, CommitOutcome, Error, Jobs, Options, Permit, SyncPolicy, Unavailable,
+    },
     read::{Inspection, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Format, full_length},
     syncs::{GatheringTime, SyncEvents},
