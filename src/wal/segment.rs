@@ -3,6 +3,8 @@
 //! A sync is fastest over zeros that are already written, so a short stretch ahead of the records
 //! is filled with zeros, one piece in each turn.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
 use super::{
     disk::{Lease, Name},
     record::SegmentHeader,
@@ -93,18 +95,15 @@ impl Current {
     }
 }
 
-/// The generator of salts.
+/// The generator of salts: the last one, at first the seed.
 #[derive(Debug)]
 pub(super) struct Salts(pub(super) u64);
 
 impl Salts {
-    /// Returns the next number of the splitmix64 sequence.
+    /// Returns the next salt, a hash of the last one.
     pub(super) fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        self.0 = BuildHasherDefault::<DefaultHasher>::default().hash_one(self.0);
+        self.0
     }
 }
 
