@@ -8,6 +8,8 @@
 //! segment header within a body differs from a real one in the records after it: only a real one is
 //! followed by sound records up to the end.
 
+use std::collections::BTreeMap;
+
 use crc32fast::Hasher;
 
 use super::{reader::sound_record, window::Window};
@@ -168,7 +170,7 @@ pub(super) fn find_salt(
         }
     }
     // Each salt, and how many bytes of the file are sound records with it.
-    let mut salts: Vec<(u64, u64)> = Vec::new();
+    let mut salts: BTreeMap<u64, u64> = BTreeMap::new();
     let mut first_header = None;
     let mut at = VERSION_BYTES as u64;
     while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
@@ -188,11 +190,8 @@ pub(super) fn find_salt(
             return Ok(Some(header.salt));
         }
         let end = sound_run_end(window, at, header.salt)?;
-        let is_full = salts.len() == SALTS_MAX;
-        match salts.iter_mut().find(|(salt, _)| *salt == header.salt) {
-            Some((_, explained)) => *explained += end - at,
-            None if is_full => {}
-            None => salts.push((header.salt, end - at)),
+        if salts.len() < SALTS_MAX || salts.contains_key(&header.salt) {
+            *salts.entry(header.salt).or_default() += end - at;
         }
         at = end.max(at + 1);
     }
