@@ -236,13 +236,6 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Whether the current segment was made for a large job that has been deleted: it is longer
-    /// than `usual`, and most of it is garbage. That space is freed only after the segment is
-    /// closed.
-    pub(super) fn is_current_garbage(&self, usual: u64) -> bool {
-        self.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
-    }
-
     /// Returns the job to write again next, if any: from the `suspects`, from other `doubtful`
     /// segments, or from the oldest segment if the closed ones have more than twice the bytes of
     /// all live records.
@@ -252,8 +245,8 @@ impl SegmentIndex {
         doubtful: RangeInclusive<u32>,
     ) -> Option<Key<Job>> {
         self.first_job_in(suspects).or_else(|| self.first_job_in(doubtful)).or_else(|| {
-            let (_, job) = self.oldest_closed()?;
-            job.filter(|_| self.closed > 2 * self.live)
+            let oldest = self.oldest_closed().filter(|_| self.closed > 2 * self.live)?;
+            oldest.jobs.front().map(Key::paired)
         })
     }
 
@@ -262,14 +255,12 @@ impl SegmentIndex {
     /// in the oldest segment.
     pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
         self.first_job_in(suspects).is_none()
-            && self.oldest_closed().is_some_and(|(_, job)| job.is_none())
+            && self.oldest_closed().is_some_and(|oldest| oldest.jobs.is_empty())
     }
 
-    /// Returns the oldest segment, unless it is the current one, and the job that has been in it
-    /// longest.
-    fn oldest_closed(&self) -> Option<(&Segment, Option<Key<Job>>)> {
-        let oldest = self.segments.front().filter(|_| self.segments.len() > 1)?;
-        Some((oldest, oldest.jobs.front().map(Key::paired)))
+    /// Returns the oldest segment, unless it is the current one.
+    fn oldest_closed(&self) -> Option<&Segment> {
+        self.oldest().filter(|_| self.segments.len() > 1)
     }
 
     /// Returns the job that has been longest in its segment, which is the first of `numbers` that
@@ -359,10 +350,12 @@ mod tests {
     fn a_segment_is_unneeded_when_its_last_job_has_left() {
         let (mut index, keys) = index(2);
         open(&mut index, 2);
-        assert_eq!(index.oldest_closed().expect("segment 1").1, Some(keys[0]));
+        assert_eq!(index.first_job_in(1..=1), Some(keys[0]));
+        assert!(!index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
         index.relocate(keys[0]);
         index.remove(keys[1]);
-        assert_eq!(index.oldest_closed().expect("segment 1").1, None);
+        assert_eq!(index.first_job_in(1..=1), None);
+        assert!(index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
         index.drop_oldest();
         assert!(index.oldest_closed().is_none());
         assert_eq!(index.closed, 0);

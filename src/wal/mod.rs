@@ -392,11 +392,12 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment, because it is mostly garbage, so that its space is
-    /// freed. All jobs must have space for their deletes in preallocated files.
+    /// Whether to close the current segment, so that its space is freed: it was made for a large
+    /// job that has been deleted, and most of it is garbage. All jobs must have space for their
+    /// deletes in preallocated files.
     fn should_leave_segment(&self) -> bool {
-        let space = self.log.space();
-        self.index.is_current_garbage(self.log.reserve.segment_size)
+        let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
+        self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
             && self.log.current.is_some()
             && space.next > 0
             && space.preallocated_slots >= self.demand().slots()
