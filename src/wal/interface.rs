@@ -4,7 +4,7 @@ use std::{error, fmt, io, time::Duration};
 
 #[cfg(doc)]
 use super::Wal;
-use super::{Name, index::SegmentIndex, log::Log, syncs::SyncEvents};
+use super::{Name, syncs::SyncEvents};
 use crate::{
     collections::Key,
     memory::Bodies,
@@ -194,21 +194,6 @@ pub struct BinlogCounts {
     /// The bytes that have been written, or are pending, and are not synced yet. `None` if nothing
     /// is ever synced.
     pub unsynced: Option<u64>,
-}
-
-impl BinlogCounts {
-    pub(super) fn new(log: &Log, index: &SegmentIndex, migrated: u64) -> Self {
-        let unsynced = log.end.length.saturating_sub(log.syncs.synced);
-        Self {
-            oldest: index.oldest().map_or(0, |it| it.number),
-            current: index.end.number,
-            migrated,
-            written: log.records,
-            live: index.live(),
-            dead: index.used().saturating_sub(index.live()),
-            unsynced: log.syncs.are_on().then_some(unsynced),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -170,7 +170,9 @@ impl Wal {
         self.compact(jobs, budget, now);
         let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
         let events = mem::take(&mut self.log.syncs.events);
-        if let Err(error) = written.and_then(|()| self.remove_oldest(now)) {
+        let Self { log, index, recovery, removal, .. } = self;
+        let removed = written.and_then(|()| removal.remove_oldest(log, index, recovery, now));
+        if let Err(error) = removed {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
                     "the binlog has failed; no change is acknowledged until it works again: {error}"
@@ -181,8 +183,7 @@ impl Wal {
             return CommitOutcome::Failed;
         }
         self.log.work_ahead(self.demand(), self.has_garbage(), budget, now);
-        let is_removal_blocked = self.removal.retry_at.is_some();
-        if self.recovery.is_over(&self.index, self.log.syncs.is_clean(), is_removal_blocked) {
+        if self.recovery.is_over(&self.index, &self.log.syncs, &self.removal) {
             info!("the binlog works again, and holds every job");
             self.recovery.on_complete();
             return CommitOutcome::Recovered;
@@ -418,15 +419,6 @@ impl Wal {
         syncs.sync_if_due(disk, end, in_background, is_urgent, now)
     }
 
-    /// Removes the oldest segment, if that is safe.
-    fn remove_oldest(&mut self, now: Time) -> io::Result<()> {
-        let Self { log, index, recovery, removal, .. } = self;
-        if removal.is_due(now) && Removal::is_safe(index, recovery, &log.syncs) {
-            removal.remove_oldest(&mut log.disk, index, now)?;
-        }
-        Ok(())
-    }
-
     /// Opens a new segment after a failure. Every job must be written again from there on.
     fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
         let last = self.log.end.number;
@@ -478,7 +470,16 @@ impl Wal {
 
     /// Returns the figures of `stats` and `metrics`.
     pub fn counts(&self) -> BinlogCounts {
-        BinlogCounts::new(&self.log, &self.index, self.migrated)
+        let Self { log, index, .. } = self;
+        BinlogCounts {
+            oldest: index.oldest().map_or(0, |it| it.number),
+            current: index.end.number,
+            migrated: self.migrated,
+            written: log.records,
+            live: index.live(),
+            dead: index.used().saturating_sub(index.live()),
+            unsynced: log.syncs.are_on().then(|| log.end.length.saturating_sub(log.syncs.synced)),
+        }
     }
 
     /// How long syncs have taken.

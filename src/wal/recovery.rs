@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::index::SegmentIndex;
+use super::{index::SegmentIndex, removal::Removal, syncs::Syncs};
 use crate::clock::Time;
 
 /// The delay before a full or failed disk is tried again.
@@ -80,15 +80,11 @@ impl Recovery {
 
     /// Whether recovery is complete: the doubtful segments are gone. If the oldest cannot be
     /// removed, it suffices that no job needs it and that everything is synced.
-    pub(super) fn is_over(
-        &self,
-        index: &SegmentIndex,
-        is_clean: bool,
-        is_removal_blocked: bool,
-    ) -> bool {
+    pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs, removal: &Removal) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > self.rewrite_through);
-        let is_relocated = || is_clean && index.first_job_in(self.doubtful()).is_none();
-        self.state == State::Recovering && (is_gone() || (is_removal_blocked && is_relocated()))
+        let is_relocated = || syncs.is_clean() && index.first_job_in(self.doubtful()).is_none();
+        let is_blocked = removal.retry_at.is_some();
+        self.state == State::Recovering && (is_gone() || (is_blocked && is_relocated()))
     }
 
     /// Notes that every job has been written again.

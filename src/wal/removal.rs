@@ -7,6 +7,7 @@ use log::{debug, warn};
 use super::{
     disk::{Lease, Name},
     index::SegmentIndex,
+    log::Log,
     record::VERSION_BYTES,
     recovery::{RETRY_DELAY, RETRY_DELAY_MAX, Recovery, State},
     syncs::Syncs,
@@ -23,12 +24,6 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// Whether an attempt may be made.
-    pub(super) fn is_due(&mut self, now: Time) -> bool {
-        self.retry_at.take_if(|at| *at <= now);
-        self.retry_at.is_none()
-    }
-
     /// Whether the oldest segment may be removed: no job needs it, and the records that replace its
     /// own are synced. Later records need not be synced; otherwise, constant writing would prevent
     /// the removal. After a failure, all records must be synced.
@@ -40,16 +35,20 @@ impl Removal {
         is_synced && index.is_oldest_unneeded(recovery.suspects())
     }
 
-    /// Removes the oldest segment, or renames it if it is damaged. If that fails, the binlog still
-    /// works, and tries again after increasing delays. Fails if the lock is lost, or if the
-    /// directory cannot be synced.
+    /// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
+    /// the binlog still works, and tries again after increasing delays. Fails if the lock is lost,
+    /// or if the directory cannot be synced.
     pub(super) fn remove_oldest(
         &mut self,
-        disk: &mut Lease,
+        log: &mut Log,
         index: &mut SegmentIndex,
+        recovery: &Recovery,
         now: Time,
     ) -> io::Result<()> {
-        let Some(segment) = index.oldest() else { return Ok(()) };
+        self.retry_at.take_if(|at| *at <= now);
+        let is_due = self.retry_at.is_none() && Self::is_safe(index, recovery, &log.syncs);
+        let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
+        let disk = &mut log.disk;
         disk.confirm()?;
         let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
         let removed = if segment.is_damaged {

@@ -161,14 +161,13 @@ impl Syncs {
     /// Syncs a segment that gets no more records.
     pub(super) fn sync_complete(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
         disk.sync(end.name())?;
-        self.is_written = false;
         self.on_all_synced(end);
         Ok(())
     }
 
     /// Notes that all of the binlog is synced, or need not be.
     pub(super) fn on_all_synced(&mut self, end: End) {
-        (self.dirty_since, self.in_flight) = (None, None);
+        (self.is_written, self.dirty_since, self.in_flight) = (false, None, None);
         self.synced = end.length;
     }
 

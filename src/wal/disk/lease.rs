@@ -26,7 +26,7 @@ pub(in crate::wal) struct Lease {
 }
 
 impl Lease {
-    /// The lease of a disk whose lock was confirmed at `now`. Unless it `is_synced`, nothing is ever
+    /// The lease of a disk whose lock was confirmed at `now`. If not `is_synced`, nothing is ever
     /// synced.
     pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
         Self { disk, is_synced, confirmed_at: now, lost: None }
