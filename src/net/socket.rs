@@ -95,17 +95,10 @@ impl Socket {
         result
     }
 
-    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them.
-    pub(super) fn discard_peeked(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
-        while !buffer.is_empty() {
-            match self.read(buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => buffer = &mut buffer[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them. Leaves
+    /// the latch as the peek has set it.
+    pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(buffer)
     }
 
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
@@ -137,16 +130,6 @@ impl Socket {
             Err(_) => {}
         }
         result
-    }
-
-    /// Stores the bytes of a read that were not consumed.
-    pub(super) fn keep_unconsumed(&mut self, rest: &[u8]) {
-        if rest.is_empty() {
-            self.unconsumed = Vec::new();
-        } else {
-            self.unconsumed.clear();
-            self.unconsumed.extend_from_slice(rest);
-        }
     }
 
     /// Removes the first `consumed` bytes from those stored.
@@ -227,11 +210,11 @@ mod tests {
     #[test]
     fn an_idle_connection_keeps_no_large_buffer() {
         let (mut socket, _client) = pair();
-        socket.keep_unconsumed(&vec![b'x'; 100_000]);
+        socket.unconsumed = vec![b'x'; 100_000];
         socket.drop_consumed(99_990);
         assert_eq!(socket.unconsumed.len(), 10);
         assert!(socket.unconsumed.capacity() < LINE_LIMIT);
-        socket.keep_unconsumed(b"");
+        socket.drop_consumed(10);
         assert_eq!(socket.unconsumed.capacity(), 0);
     }
 }

@@ -46,14 +46,14 @@ impl EventLoop {
         let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
         let taken = if may_store || is_part { end } else { consumed.max(left) };
         let has_more = feed_result != FeedResult::More && taken < end;
-        let (before, is_readable) = (socket.unconsumed.capacity(), socket.is_readable);
-        socket.keep_unconsumed(&bytes[consumed..taken]);
+        let before = socket.unconsumed.capacity();
+        socket.unconsumed = bytes[consumed..taken].to_vec();
         self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
         if !may_store {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                 return self.fail(key, &error);
             }
-            socket.is_readable = is_readable || has_more;
+            socket.is_readable |= has_more;
         }
         self.reschedule(key, feed_result, now);
     }
