@@ -118,14 +118,13 @@ impl Listener {
             return Err(io::Error::other("it is not a listening stream socket"));
         }
         let listener = unix::net::UnixListener::from(fd);
+        listener.set_nonblocking(true)?;
         if listener.local_addr().is_ok() {
-            listener.set_nonblocking(true)?;
             return Ok(Self(Kind::Unix(UnixListener::from_std(listener), None)));
         }
         let listener = std::net::TcpListener::from(OwnedFd::from(listener));
         listener.local_addr()?;
         sys::set_tcp_options(&listener)?;
-        listener.set_nonblocking(true)?;
         Ok(Self(Kind::Tcp(TcpListener::from_std(listener))))
     }
 
@@ -162,23 +161,16 @@ impl Listener {
             Kind::Unix(listener, _) => listener,
         }
     }
-
-    /// Removes the socket file that this process made, unless another file is at the path now.
-    fn remove_file(&self) -> io::Result<()> {
-        let Kind::Unix(_, Some(file)) = &self.0 else { return Ok(()) };
-        match fs::symlink_metadata(&file.path) {
-            Ok(found) if (found.dev(), found.ino()) == (file.device, file.inode) => {
-                fs::remove_file(&file.path)
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
-/// The file is removed whenever the process exits cleanly, even before it serves.
+/// The file is removed whenever the process exits cleanly, even before it serves, unless another
+/// file is at its path now.
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Err(error) = self.remove_file() {
+        let Kind::Unix(_, Some(file)) = &self.0 else { return };
+        let is_ours = fs::symlink_metadata(&file.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (file.device, file.inode));
+        if is_ours && let Err(error) = fs::remove_file(&file.path) {
             warn!("cannot remove the socket file: {error}");
         }
     }
@@ -194,8 +186,7 @@ fn inherited_count(
     let number = |name: &str, text: &OsString| {
         let number = text.to_str().and_then(|text| text.parse::<u32>().ok());
         number.ok_or_else(|| {
-            let text = text.to_string_lossy();
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is not a number: {text}"))
+            io::Error::other(format!("{name} is not a number: {}", text.to_string_lossy()))
         })
     };
     if number("LISTEN_PID", &for_pid)? != pid {
@@ -205,8 +196,7 @@ fn inherited_count(
     if count == 0 {
         // This is an error, because otherwise the daemon would listen on an address that was not
         // intended.
-        let error = "LISTEN_FDS is 0: no socket is passed on";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        return Err(io::Error::other("LISTEN_FDS is 0: no socket is passed on"));
     }
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
@@ -240,26 +230,27 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    let mut attempts = REFUSALS;
-    let error = loop {
-        attempts -= 1;
+    let mut refusals = 0;
+    loop {
         // Connecting does not wait.
-        match UnixStream::connect(path) {
-            Ok(_) => return Err(ListenError::InUse(path.into())),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && attempts > 0 => {
+        let Err(error) = UnixStream::connect(path) else {
+            return Err(ListenError::InUse(path.into()));
+        };
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                refusals += 1;
+                // The owner has ended.
+                if refusals == REFUSALS {
+                    return Ok(true);
+                }
                 thread::sleep(REFUSAL_INTERVAL);
             }
-            Err(error) => break error,
+            // It has just been removed.
+            io::ErrorKind::NotFound => return Ok(false),
+            // There is an owner, and it is too busy to accept.
+            io::ErrorKind::WouldBlock => return Err(ListenError::InUse(path.into())),
+            _ => return Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
         }
-    };
-    match error.kind() {
-        // The owner has ended.
-        io::ErrorKind::ConnectionRefused => Ok(true),
-        // It has just been removed.
-        io::ErrorKind::NotFound => Ok(false),
-        // There is an owner, and it is too busy to accept.
-        io::ErrorKind::WouldBlock => Err(ListenError::InUse(path.into())),
-        _ => Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
     }
 }
 
