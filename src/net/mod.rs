@@ -292,12 +292,12 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        let due = [server, notifier, accept, work, retry, close, drain, self.binlog_exit_at()];
-        let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         // The binlog stores delays as dates, and no event reports that the wall clock was set.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
-        let calendar_check = is_dated.then_some(CALENDAR_CHECK_INTERVAL);
-        let timeout = [timeout, calendar_check].into_iter().flatten().min();
+        let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
+        let exit = self.binlog_exit_at();
+        let due = [server, notifier, accept, work, retry, close, drain, calendar, exit];
+        let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         if timeout == Some(Duration::ZERO) {
             return self.poll(events, timeout);
         }
@@ -378,17 +378,14 @@ impl EventLoop {
                 libc::SIGUSR1 => self.server.set_draining(true),
                 libc::SIGUSR2 => self.server.set_draining(false),
                 signal => {
-                    let connections = counted(self.connections(), "connection");
+                    let connections = self.sockets.iter().flatten().count();
+                    let connections = counted(connections, "connection");
                     let jobs = counted(self.server.queue().jobs(), "job");
                     info!("ending on {}, with {connections} and {jobs}", signal_name(signal));
                     self.is_stopping = true;
                 }
             }
         }
-    }
-
-    fn connections(&self) -> usize {
-        self.sockets.iter().flatten().count()
     }
 }
 

@@ -91,9 +91,7 @@ impl EventLoop {
             self.queues.busy.push_back(key);
         }
     }
-}
 
-impl EventLoop {
     /// Shares the turn among the queued connections: first those with an event, but some visits are
     /// kept for busy ones. If there are very many, those left run first in the next turn, so that
     /// due work does not wait for all of them.

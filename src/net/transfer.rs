@@ -22,7 +22,6 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// How long a shortage of memory may stop all service before connections are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// Input.
 impl EventLoop {
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
     /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
@@ -65,10 +64,7 @@ impl EventLoop {
         socket.drop_consumed(consumed);
         self.reschedule(key, feed_result, now);
     }
-}
 
-/// Output.
-impl EventLoop {
     /// Sends the replies of this turn, and those that earlier turns could not send.
     pub(super) fn flush(&mut self) {
         self.send_all(Self::send);
