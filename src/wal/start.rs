@@ -50,14 +50,13 @@ impl Log {
 
     /// Syncs the segments of the last run, unless the policy is never to sync.
     fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
-        if self.syncs.are_on() {
-            let names: Vec<_> =
-                report.segments.iter().map(|segment| Name::Segment(segment.number)).collect();
-            self.disk.sync_all(&names)?;
-            self.disk.sync_directory()?;
+        if !self.syncs.are_on() {
+            return Ok(());
         }
-        self.syncs.on_all_synced(self.end);
-        Ok(())
+        let segments = report.segments.iter();
+        let names: Vec<_> = segments.map(|segment| Name::Segment(segment.number)).collect();
+        self.disk.sync_all(&names)?;
+        self.disk.sync_directory()
     }
 
     /// Removes the preallocated files of the last run, and truncates the zeros after its records. A

@@ -99,7 +99,8 @@ pub(super) struct Syncs {
 }
 
 impl Syncs {
-    /// The first `synced` bytes have been written and synced; nothing else has been written.
+    /// The first `synced` bytes have been written, and the start syncs them; nothing else has been
+    /// written.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
@@ -166,7 +167,7 @@ impl Syncs {
     }
 
     /// Notes that all of the binlog is synced, or need not be.
-    pub(super) fn on_all_synced(&mut self, end: End) {
+    fn on_all_synced(&mut self, end: End) {
         (self.is_written, self.dirty_since, self.in_flight) = (false, None, None);
         self.synced = end.length;
     }
