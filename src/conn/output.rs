@@ -75,8 +75,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Holds all bytes appended from now on, until a sync covers them. Returns whether these are the
-    /// first ones held, apart from bytes covered by a sync that is under way.
+    /// Holds all bytes appended from now on, until a sync covers them. Returns whether these are
+    /// the first ones held, apart from bytes covered by a sync that is under way.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
