@@ -6,6 +6,7 @@
 use std::{
     cmp::Ordering,
     fmt,
+    hash::{Hash, Hasher},
     marker::PhantomData,
     mem,
     num::NonZeroU32,
@@ -24,6 +25,11 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
+    fn from_slot(slot: usize) -> Self {
+        let slot = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
+        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
+    }
+
     /// The slot as a number: for tokens, log lines, and as the last term of total orders.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
@@ -37,8 +43,7 @@ impl<T> Key<T> {
 
     /// Makes a key from its index; the inverse of [`Key::index`].
     pub fn from_index(index: usize) -> Self {
-        let slot = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
-        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
+        Self::from_slot(index)
     }
 }
 
@@ -63,6 +68,11 @@ impl<T> PartialOrd for Key<T> {
 impl<T> Ord for Key<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.slot.cmp(&other.slot)
+    }
+}
+impl<T> Hash for Key<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.slot.hash(state);
     }
 }
 impl<T> fmt::Debug for Key<T> {
@@ -164,7 +174,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
             self.open.pop();
         }
         self.len += 1;
-        Key::from_index(number * CHUNK_LENGTH + slot)
+        Key::from_slot(number * CHUNK_LENGTH + slot)
     }
 
     /// Removes an item. Its key may name another item from now on.
@@ -174,14 +184,23 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            // The last one stays last, because it may be empty.
-            let below_last = self.open.len().saturating_sub(1);
-            self.open.insert(below_last, u32::try_from(number).expect("fewer than 2^32 chunks"));
+            self.release_last_if_empty();
+            self.open.push(u32::try_from(number).expect("fewer than 2^32 chunks"));
         } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
             self.releasable.push(mem::take(chunk));
         }
         self.len -= 1;
         item
+    }
+
+    /// Makes the memory of the last open chunk releasable if it is empty. Another chunk becomes
+    /// last.
+    fn release_last_if_empty(&mut self) {
+        let Some(&number) = self.open.last() else { return };
+        let chunk = &mut self.chunks[number as usize];
+        if chunk.is_empty() {
+            self.releasable.push(mem::take(chunk));
+        }
     }
 
     /// Releases the memory of one empty chunk to the system. Returns whether there was one. Each
@@ -231,7 +250,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             chunk
                 .iter()
-                .map(move |(slot, item)| (Key::from_index(number * CHUNK_LENGTH + slot), item))
+                .map(move |(slot, item)| (Key::from_slot(number * CHUNK_LENGTH + slot), item))
         })
     }
 }
