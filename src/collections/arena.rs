@@ -6,7 +6,6 @@
 use std::{
     cmp::Ordering,
     fmt,
-    hash::{Hash, Hasher},
     marker::PhantomData,
     mem,
     num::NonZeroU32,
@@ -25,11 +24,6 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    fn from_slot(slot: usize) -> Self {
-        let slot = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
-        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
-    }
-
     /// The slot as a number: for tokens, log lines, and as the last term of total orders.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
@@ -43,7 +37,8 @@ impl<T> Key<T> {
 
     /// Makes a key from its index; the inverse of [`Key::index`].
     pub fn from_index(index: usize) -> Self {
-        Self::from_slot(index)
+        let slot = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Self { slot: slot.expect("an arena holds fewer than 2^32 items"), of: PhantomData }
     }
 }
 
@@ -68,11 +63,6 @@ impl<T> PartialOrd for Key<T> {
 impl<T> Ord for Key<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.slot.cmp(&other.slot)
-    }
-}
-impl<T> Hash for Key<T> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.slot.hash(state);
     }
 }
 impl<T> fmt::Debug for Key<T> {
@@ -174,7 +164,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
             self.open.pop();
         }
         self.len += 1;
-        Key::from_slot(number * CHUNK_LENGTH + slot)
+        Key::from_index(number * CHUNK_LENGTH + slot)
     }
 
     /// Removes an item. Its key may name another item from now on.
@@ -250,7 +240,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             chunk
                 .iter()
-                .map(move |(slot, item)| (Key::from_slot(number * CHUNK_LENGTH + slot), item))
+                .map(move |(slot, item)| (Key::from_index(number * CHUNK_LENGTH + slot), item))
         })
     }
 }
