@@ -23,9 +23,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Location {
     /// The segment of its full record.
-    segment: u32,
+    pub(super) segment: u32,
     /// The length of that record, in bytes.
-    length: u32,
+    pub(super) length: u32,
     /// Whether a short record has followed.
     is_updated: bool,
     /// The job has changed, and its record was deferred because there was no space.
@@ -216,14 +216,9 @@ impl SegmentIndex {
         self.closed + self.end.used
     }
 
-    /// Returns the number of the segment with a job's full record.
-    pub(super) fn segment_of(&self, job: Key<Job>) -> u32 {
-        self.locations[job.paired()].segment
-    }
-
-    /// Returns the length of a job's full record, in bytes.
-    pub(super) fn length_of(&self, job: Key<Job>) -> u32 {
-        self.locations[job.paired()].length
+    /// Returns where a job's full record is.
+    pub(super) fn location(&self, job: Key<Job>) -> &Location {
+        &self.locations[job.paired()]
     }
 
     /// Returns the current segment.
@@ -342,7 +337,8 @@ mod tests {
         open(&mut index, 2);
         index.relocate(keys[0]);
         assert_eq!(index.live(), 200, "a full record replaces the short one, too");
-        assert_eq!((index.segment_of(keys[0]), index.segment_of(keys[2])), (2, 1));
+        let segment = |key| index.location(key).segment;
+        assert_eq!((segment(keys[0]), segment(keys[2])), (2, 1));
         index.check();
     }
 

@@ -381,7 +381,7 @@ impl Wal {
         let mut left = budget;
         while left > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
-            let length = u64::from(self.index.length_of(job));
+            let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
             if !self.log.ensure_space(length, self.index.jobs(), now) {
                 return;
@@ -489,6 +489,6 @@ impl Wal {
 
     /// Returns the number of the segment with a job's full record: `file` of `stats-job`.
     pub fn segment_of(&self, job: Key<Job>) -> u32 {
-        self.index.segment_of(job)
+        self.index.location(job).segment
     }
 }
