@@ -178,10 +178,9 @@ impl Bodies {
         let is_full = len > before;
         let capacity =
             if is_full { len.max(2 * before).max(OWN_MIN_BYTES).min(size) } else { before };
-        let is_piece = bytes.len() < size;
         // Memory that was taken for a piece earlier becomes resident only now.
-        let resident = if self.budget.limits_resident && is_piece { bytes.len() } else { 0 };
-        let taken = resident.max(capacity - before);
+        let is_resident = self.budget.limits_resident && bytes.len() < size;
+        let taken = (capacity - before).max(if is_resident { bytes.len() } else { 0 });
         if taken > 0 {
             self.take(taken, Need::Storage)?;
         }

@@ -158,10 +158,7 @@ impl Bodies {
             self.budget.forget_refusals();
             taken = self.budget.take(need, bytes);
         }
-        if taken.is_err() {
-            self.expect_shortage();
-        }
-        taken
+        taken.inspect_err(|_| self.expect_shortage())
     }
 }
 
