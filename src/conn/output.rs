@@ -200,7 +200,7 @@ impl Output {
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());
-        for (slice, piece) in slices.iter_mut().zip(iter::once(&self.first).chain(&self.rest)) {
+        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
             let bytes = &piece.bytes(bodies)[mem::take(&mut sent)..];
             let bytes = &bytes[..bytes.len().min(left)];
             *slice = IoSlice::new(bytes);
@@ -229,11 +229,14 @@ impl Output {
         }
     }
 
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        iter::once(&self.first).chain(&self.rest)
+    }
+
     /// How many bytes of the first piece have been sent. O(pieces): a few dozen at most, because
     /// input pauses while too much is unsent.
     fn sent_of_first(&self) -> usize {
-        let pieces = iter::once(&self.first).chain(&self.rest);
-        pieces.map(Piece::len).sum::<usize>() - self.len
+        self.pieces().map(Piece::len).sum::<usize>() - self.len
     }
 
     /// Removes everything, because it will not be sent.
@@ -246,8 +249,7 @@ impl Output {
 
     /// The bytes of copied bodies that it still counts: for checks.
     pub fn copied(&self) -> u64 {
-        let pieces = iter::once(&self.first).chain(&self.rest);
-        let copied = pieces.map(|piece| match piece {
+        let copied = self.pieces().map(|piece| match piece {
             Piece::Copied(_, of_bodies) => *of_bodies,
             Piece::Shared(_) => 0,
         });
@@ -256,8 +258,7 @@ impl Output {
 
     /// How many body handles it has: for checks.
     pub fn handles(&self) -> usize {
-        let pieces = iter::once(&self.first).chain(&self.rest);
-        pieces.filter(|piece| matches!(piece, Piece::Shared(_))).count()
+        self.pieces().filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }
 }
 
@@ -276,8 +277,7 @@ mod tests {
         for _ in 0..10_000 {
             output.copy(&body, &mut bodies);
             output.sent(1000, &mut bodies);
-            let pieces = iter::once(&output.first).chain(&output.rest);
-            let held: usize = pieces.map(Piece::len).sum();
+            let held: usize = output.pieces().map(Piece::len).sum();
             assert!(held <= 2 * BUFFER_FULL_BYTES, "{held} bytes held for {} unsent", output.len());
         }
         bodies.remove(body);
