@@ -39,15 +39,12 @@ pub enum ListenError {
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
-            Self::InUse(path) => {
-                write!(f, "cannot listen on {}: another process is listening there", path.display())
-            }
-            Self::NotASocket(path) => {
-                write!(f, "cannot listen on {}: the file there is not a socket", path.display())
-            }
-        }
+        let (path, reason) = match self {
+            Self::Bind(address, error) => return write!(f, "cannot listen on {address}: {error}"),
+            Self::InUse(path) => (path, "another process is listening there"),
+            Self::NotASocket(path) => (path, "the file there is not a socket"),
+        };
+        write!(f, "cannot listen on {}: {reason}", path.display())
     }
 }
 
