@@ -49,6 +49,8 @@ pub(super) struct Slices {
     pub(super) disconnect_steps: u32,
     /// Closed connections that hold no jobs and watch no tubes any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
+    /// Whether the last turn has left unused memory to release.
+    pub(super) has_releasable: bool,
 }
 
 impl Server {

@@ -128,8 +128,6 @@ pub struct Server {
     shortage: Shortage,
     slices: Slices,
     dirty: Dirty,
-    /// Whether the last turn has left unused memory to release.
-    has_releasable: bool,
 }
 
 /// When to retry due work for which there was no memory.
@@ -178,7 +176,6 @@ impl Server {
             shortage: Shortage { until: None, retry_delay: SHORTAGE_RETRY_DELAY },
             slices: Slices::default(),
             dirty: Dirty::default(),
-            has_releasable: false,
         }
     }
 
@@ -402,7 +399,7 @@ impl Server {
     /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if it has
     /// some now.
     pub fn next_deadline(&self) -> Option<Time> {
-        if self.has_releasable || self.bodies.should_move() {
+        if self.slices.has_releasable || self.bodies.should_move() {
             return Some(Time::AT_ONCE);
         }
         let binlog = self.wal.as_ref().and_then(Wal::next_deadline);
@@ -423,7 +420,7 @@ impl Server {
             self.conns.remove(key);
             self.queue.forget(key.paired());
         }
-        self.has_releasable = (0..RELEASES_PER_TURN).all(|_| self.release_one());
+        self.slices.has_releasable = (0..RELEASES_PER_TURN).all(|_| self.release_one());
     }
 
     /// Answers every `put` with `DRAINING` from now on, or accepts jobs again.
