@@ -26,13 +26,14 @@
 //!    after a crash, and a reader for any bytes;
 //! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that
 //!    must be asked before anything grows;
-//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
-//!    passes the flags of `cli` on to the `Settings`, `Options` or `Limits` of their users.
+//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. The flags of
+//!    `cli` are fields of the `Settings` of the server (`server/identity.rs`), and of the
+//!    `Options` and `Limits` of others. `startup` passes them on.
 //!
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|
 //! | a key of `stats` | `server/stats.rs` |
-//! | a flag | `cli/mod.rs`, the type above with its value, and the place where it applies |
+//! | a flag | `cli/mod.rs`, the type above that has it, and the place where it applies |
 //! | the kinds of records | `wal/record.rs`, `wal/read/reader.rs`, and the method of `Wal` |
 //! | the times of syncs | `wal/interface.rs`, `wal/syncs.rs`, `cli/mod.rs` |
 //! | a limit on a command | `cli/mod.rs`, `Settings`, and the command in `server/dispatch.rs` |

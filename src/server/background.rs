@@ -8,6 +8,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
+    memory::{self, Need},
     proto::Reply,
     queue::{DeleteStep, DeleteTube, Expired, Job, Kick, ListReserved, Timer, Tube},
     wal::{Change, Unavailable, Wal},
@@ -18,6 +19,9 @@ const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.
 const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// How many long commands may begin even if memory is scarce.
+const FEW_LONG_COMMANDS: usize = 16;
 
 /// A command that takes more than one turn.
 #[derive(Debug)]
@@ -135,6 +139,14 @@ impl Server {
             let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) else { break };
             self.deliver(pair, now);
         }
+    }
+
+    /// Ensures memory for another long command. A few may use the last of the memory, because they
+    /// may free some.
+    pub(super) fn ensure_memory_for_long_command(&mut self) -> memory::Result {
+        let count = self.slices.long_commands.len() + 1;
+        let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
+        self.bodies.budget.grow_deque(need, &mut self.slices.long_commands, count)
     }
 
     /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,

@@ -24,9 +24,6 @@ use crate::{
 /// executed.
 type Answer = Result<(), Reply<'static>>;
 
-/// How many long commands may begin even if memory is scarce.
-const FEW_LONG_COMMANDS: usize = 16;
-
 /// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
@@ -177,14 +174,6 @@ impl Server {
         };
         self.send_document(key, &document);
         Ok(())
-    }
-
-    /// Ensures memory for another long command. A few may use the last of the memory, because they
-    /// may free some.
-    fn ensure_memory_for_long_command(&mut self) -> Answer {
-        let count = self.slices.long_commands.len() + 1;
-        let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
-        Ok(self.bodies.budget.grow_deque(need, &mut self.slices.long_commands, count)?)
     }
 
     /// Lists the first jobs of a tube in one state, in the order of service.

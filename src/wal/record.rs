@@ -20,7 +20,7 @@ use crc32fast::Hasher;
 
 use crate::{
     proto::{self, CRLF, NAME_LIMIT},
-    queue::History,
+    queue::{Dated, History},
 };
 
 /// The version of the format, which is the first four bytes of a segment.
@@ -155,6 +155,12 @@ pub enum Format {
 }
 
 impl JobFields {
+    /// Which instants of the job are stored as dates.
+    pub(super) fn dated(&self) -> Dated {
+        let is_state_at = matches!(self.kind, Kind::Delayed | Kind::Buried);
+        Dated { is_created: true, is_state_at }
+    }
+
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.pri.to_le_bytes());

@@ -4,7 +4,7 @@ use super::{
     formats,
     replay::SegmentReport,
     search::{PrefixSums, find_salt},
-    sink::{Sink, dated, free_memory_in_replay},
+    sink::{Sink, free_memory_in_replay},
     window::Window,
 };
 use crate::{
@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         sink.queue.raise_id(fields.id.saturating_add(1));
         match known {
             Some(job) if !frame.is_full() && fields.kind != Kind::Deleted => {
-                sink.queue.replace_record(job, sink.known(fields), dated(fields));
+                sink.queue.replace_record(job, sink.known(fields), fields.dated());
                 sink.segment_index.update(job);
                 return Ok(Ok(()));
             }
@@ -295,7 +295,7 @@ impl<'a> Reader<'a> {
         };
         let head = window.at(at, frame.head_length)?;
         let tube = frame.name(head).expect("it has been verified");
-        let job = sink.queue.restore(sink.known(fields), dated(fields), tube, body);
+        let job = sink.queue.restore(sink.known(fields), fields.dated(), tube, body);
         sink.bodies.own(sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
         sink.segment_index.insert(job, length);

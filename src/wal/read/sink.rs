@@ -4,7 +4,7 @@ use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
     memory::{Bodies, Body, OutOfMemory},
-    queue::{Dated, Queue, Record, State},
+    queue::{Queue, Record, State},
     wal::{
         Error,
         index::SegmentIndex,
@@ -79,12 +79,6 @@ impl Sink<'_> {
             }
         }
     }
-}
-
-/// Returns which instants of the job are stored as dates in its binlog.
-pub(super) fn dated(fields: &JobFields) -> Dated {
-    let is_state_at = matches!(fields.kind, Kind::Delayed | Kind::Buried);
-    Dated { is_created: true, is_state_at }
 }
 
 /// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.
