@@ -198,8 +198,9 @@ mod tests {
 
     /// Returns the most short records that are admitted after one of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
-        let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count));
-        most.filter(|&most| !space.admits(length, most + 1))
+        let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count))?;
+        assert!(!space.admits(length, most + 1), "more than all, after {length} bytes");
+        Some(most)
     }
 
     /// A full disk would lose a delete, or the daemon would stop at a record without space.
@@ -255,6 +256,20 @@ mod tests {
             assert!(space.admits(length, 0), "{length}");
             assert!(file_slots(size) >= length / SHORT_BYTES, "{length}");
         }
+    }
+
+    #[test]
+    fn what_is_wanted_ahead_grows_with_the_jobs_up_to_a_segment() {
+        let demand = |jobs| Demand { jobs, oldest_live: 0, segment_size: 8192 };
+        assert_eq!(
+            [0, 100, 1_000_000].map(|it| demand(it).slots_ahead()),
+            [8, 58, 8 + file_slots(8192)]
+        );
+        for jobs in 0..=1000 {
+            let size = demand(jobs).file_size_for_deletes();
+            assert!(size == 8192 || file_slots(size) >= jobs && size <= 8192, "{jobs}: {size}");
+        }
+        assert_eq!([0, 1000].map(|it| demand(it).file_size_for_deletes()), [4096, 8192]);
     }
 
     #[test]
