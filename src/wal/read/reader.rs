@@ -16,7 +16,6 @@ use crate::{
             Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader,
             VERSION, VERSION_5, VERSION_BYTES,
         },
-        space::Layout,
     },
 };
 
@@ -29,6 +28,10 @@ const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 /// The largest id accepted with a checksum. It leaves enough ids for later jobs, whose records must
 /// be accepted, too.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
+
+/// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
+/// before a sync. A larger number is not an id, but bytes of something else.
+const TORN_ID_REACH: u64 = 1 << 16;
 
 /// An unfinished record at the end of the newest segment has at most the length that it announces,
 /// or this many bytes if its length cannot be read. More is damage.
@@ -60,9 +63,6 @@ impl<'a> Reader<'a> {
             self.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
         }
         if self.report.is_damaged() {
-            // Clients may have seen the ids of jobs that cannot be read.
-            let unread = Layout::new(self.report.size).puts();
-            self.sink.queue.raise_id(self.sink.queue.next_id().saturating_add(unread));
             self.sink.segment_index.mark_damaged();
         }
         self.report
@@ -149,6 +149,7 @@ impl<'a> Reader<'a> {
             let sums = sums.as_ref().expect("it was made above");
             let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
+            self.raise_id_past_torn(at, end, format)?;
             // Only the newest segment may end in an unfinished record. If only the name of the
             // record was written, it looks like the end of the records.
             let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
@@ -171,14 +172,18 @@ impl<'a> Reader<'a> {
         loop {
             let damage = self.read_sound(&mut at, format)?;
             if let (Some(damage), Some(next)) = (damage, self.after_flaw(at, format)?) {
+                self.raise_id_past_torn(at, next, format)?;
                 self.report_lost(at, Some(damage), next - at);
                 at = next;
                 continue;
             }
             let last = self.window.last_data(at)?;
-            if damage.is_some() || last.is_some() {
+            if let Some(damage) = damage {
                 let end = last.map_or(self.window.size(), |last| last + 1);
-                self.report_lost(at, damage, end - at);
+                self.raise_id_past_torn(at, end, format)?;
+                self.report_lost(at, Some(damage), end - at);
+            } else if let Some(last) = last {
+                self.report_lost(at, None, last + 1 - at);
             }
             return Ok(());
         }
@@ -245,6 +250,26 @@ impl<'a> Reader<'a> {
         let verdict = verify(&mut self.window, at, &frame, Format::Salted(salt))?;
         let is_whole = !matches!(verdict, Err(Damage::Torn | Damage::Checksum));
         Ok(!is_whole && length <= frame.length())
+    }
+
+    /// Ensures that ids of unfinished or damaged records between two offsets are not assigned
+    /// again. Considers only records that are complete except for the body.
+    fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> Result<(), Error> {
+        let mut at = from;
+        while at < end {
+            let Some(data) = self.window.first_data(at)? else { return Ok(()) };
+            // Skips zeros, except for the four that a short record begins with.
+            at = at.max(data.saturating_sub(4));
+            let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
+                return Ok(());
+            };
+            let (id, next) = (frame.fields.id, self.sink.queue.next_id());
+            if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
+                self.sink.queue.raise_id(id + 1);
+            }
+            at += frame.length();
+        }
+        Ok(())
     }
 
     /// Applies a verified record to the queue. If the body size of a short record differs from the
