@@ -82,6 +82,56 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
+    /// Sorts the items by `key`; equal ones keep their order. Merges neighbouring runs that are
+    /// already sorted, two at a time, and allocates nothing. O(length · log runs).
+    pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: impl Fn(&T) -> K) {
+        loop {
+            let mut rest = std::mem::take(self);
+            let mut runs = 0;
+            while !rest.is_empty() {
+                let mut one = rest.pop_run(items, &key);
+                let mut other = rest.pop_run(items, &key);
+                while let (Some(first), Some(second)) = (one.head, other.head) {
+                    let from = if key(&items[second]) < key(&items[first]) {
+                        &mut other
+                    } else {
+                        &mut one
+                    };
+                    self.take_front(items, from);
+                }
+                for left in [&mut one, &mut other] {
+                    while !left.is_empty() {
+                        self.take_front(items, left);
+                    }
+                }
+                runs += 1;
+            }
+            if runs <= 1 {
+                return;
+            }
+        }
+    }
+
+    /// Removes the longest sorted run from the front and returns it.
+    fn pop_run<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) -> Self {
+        let mut run = Self::default();
+        while let Some(next) = self.head {
+            if run.tail.is_some_and(|last| key(&items[next]) < key(&items[last])) {
+                break;
+            }
+            run.take_front(items, self);
+        }
+        run
+    }
+
+    /// Moves the first item of `from`, if any, to the end of this list.
+    fn take_front(&mut self, items: &mut Arena<T>, from: &mut Self) {
+        if let Some(key) = from.head {
+            from.unlink(items, key);
+            self.push_back(items, key);
+        }
+    }
+
     /// Iterates from the first to the last item. O(length): for checks.
     pub fn iter<'a>(&self, items: &'a Arena<T>) -> impl Iterator<Item = Key<T>> + use<'a, T> {
         std::iter::successors(self.head, |&key| items[key].links().after)
@@ -111,6 +161,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Item {
         links: Links<Item>,
+        rank: u8,
     }
 
     impl Linked for Item {
@@ -123,6 +174,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn is_sorted_as_a_vector_is(ranks in prop::collection::vec(0..20u8, 0..300)) {
+            let (mut items, mut list): (Arena<_>, _) = (Arena::default(), List::default());
+            let mut wanted = Vec::new();
+            for rank in ranks {
+                let key = items.insert(Item { rank, ..Item::default() });
+                list.push_back(&mut items, key);
+                wanted.push((rank, key));
+            }
+            wanted.sort_by_key(|&(rank, _)| rank);
+            list.sort_by_key(&mut items, |item| item.rank);
+            list.check(&items);
+            let found: Vec<_> = list.iter(&items).map(|key| (items[key].rank, key)).collect();
+            prop_assert_eq!(found, wanted);
+        }
+
         /// If a list skipped an item, a client's job would never come back to its tube.
         #[test]
         fn agrees_with_a_queue(

@@ -117,10 +117,10 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
 }
 
 /// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
-/// White space and a sign may precede it, anything may follow it, and `-1` kicks all jobs.
+/// White space but CR and a sign may precede it, anything may follow it, and `-1` kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
-    let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r')).count();
+    let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
     let rest = &rest[blank..];
     let negative = rest.starts_with(b"-");
     arguments.rest = rest.strip_prefix(b"-").or(rest.strip_prefix(b"+")).unwrap_or(rest);

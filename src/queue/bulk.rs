@@ -116,7 +116,7 @@ pub struct DeleteTube {
 }
 
 /// Visiting this many jobs takes no longer than deleting one.
-const VISITED_PER_STEP: usize = 64;
+const VISITED_PER_STEP: usize = 16;
 
 /// One step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::{Dated, Job, Pause, Queue, Record, State};
 use crate::{
     clock::Time,
     collections::Key,
-    memory::{self, Body, MemoryBudget, Need},
+    memory::{self, Body, MemoryBudget},
 };
 
 /// Arena slots scanned per job of a slice; scanning them takes no longer than shifting one job.
@@ -27,7 +27,10 @@ impl Queue {
         budget: &mut MemoryBudget,
     ) -> memory::Result {
         let tube = self.find_or_make_tube(tube, budget)?;
-        self.ensure_memory_to_put(tube, id, 1, budget)
+        // Any record of a job may make it delayed. The first job of a tube needs so little that the
+        // headroom suffices, and many tubes with one job each must fit again after a restart.
+        let may_delay = self.tubes.arena[tube].jobs() > 0;
+        self.ensure_memory_to_put(tube, id, may_delay.into(), budget)
     }
 
     /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.
@@ -70,22 +73,13 @@ impl Queue {
         self.next_id
     }
 
-    /// Sorts the buried jobs of every tube by the time of the bury. Fails if there is no memory to
-    /// sort those of one tube.
-    pub fn sort_buried(&mut self, budget: &mut MemoryBudget) -> memory::Result {
-        let jobs = &mut self.jobs.arena;
-        let mut keys = Vec::new();
+    /// Sorts the buried jobs of every tube by the time of the bury. It allocates nothing. O(jobs),
+    /// if they are mostly in that order.
+    pub fn sort_buried(&mut self) {
         for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
-            budget.grow_vec(Need::Storage, &mut keys, buried.len())?;
-            keys.extend(buried.iter(jobs));
-            keys.sort_unstable_by_key(|&key| jobs[key].due_key(jobs[key].record.state_at));
-            for key in keys.drain(..) {
-                buried.unlink(jobs, key);
-                buried.push_back(jobs, key);
-            }
+            buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
         }
-        Ok(())
     }
 
     /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete one meanwhile.

@@ -1,7 +1,7 @@
 //! A report on a binlog for the operator: its segments, its jobs and all damage. It changes
 //! nothing, so a daemon may be running meanwhile.
 
-use std::{collections::BTreeSet, fmt, io};
+use std::{fmt, io};
 
 use super::replay::{self, Report, Restored, SegmentReport, go_on};
 use crate::{
@@ -114,8 +114,16 @@ impl fmt::Display for Inspection {
         writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
-        let names: BTreeSet<&str> = self.restored.queue.tube_names(None).collect();
-        names.into_iter().try_for_each(|name| self.tube(f, name))?;
+        let names = || self.restored.queue.tube_names(None);
+        let mut sorted: Vec<&str> = Vec::new();
+        if sorted.try_reserve_exact(names().count()).is_ok() {
+            sorted.extend(names());
+            sorted.sort_unstable();
+            sorted.iter().try_for_each(|name| self.tube(f, name))?;
+        } else {
+            // There is no memory to sort the names.
+            names().try_for_each(|name| self.tube(f, name))?;
+        }
         let verdict = if self.is_odd() { "Something is damaged." } else { "Nothing is damaged." };
         writeln!(f, "\n{verdict}")
     }

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use super::{
     reader::Reader,
-    sink::{Sink, free_memory_in_replay, no_memory_to_replay},
+    sink::{Sink, free_memory_in_replay},
     window::Window,
 };
 use crate::{
@@ -162,7 +162,7 @@ pub(in crate::wal) fn replay(
         }
     }
     queue.raise_id(seen_below);
-    queue.sort_buried(&mut bodies.budget).map_err(no_memory_to_replay)?;
+    queue.sort_buried();
     bodies.budget.limit_headroom(usize::MAX);
     Ok(report)
 }
