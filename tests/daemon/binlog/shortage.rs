@@ -111,6 +111,33 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
+/// The same for tubes with one job each, which need less memory for a job while the daemon runs
+/// than others.
+#[test]
+fn tubes_that_fitted_before_a_restart_fit_after_it() {
+    let limits = format!("ulimit -v {LIMIT_KIB}");
+    let folder = Folder::new();
+    let (daemon, place) = serve_within(&limits, &folder, &["-F"]);
+    let mut client = Peer::at(&place);
+    let (mut jobs, mut is_full) = (0, false);
+    while !is_full {
+        let tubes = jobs..jobs + 200;
+        let text = tubes.clone().map(|tube| format!("use tube-{tube}\r\nput 0 0 60 1\r\nx\r\n"));
+        client.send(&text.collect::<String>());
+        for _ in tubes {
+            let (used, put) = (client.line(), client.line());
+            is_full |= !used.starts_with("USING ") || !put.starts_with("INSERTED ");
+            jobs += u64::from(put.starts_with("INSERTED "));
+        }
+    }
+    assert!(jobs > 5000, "{jobs} jobs");
+    end(daemon, libc::SIGTERM);
+    let (daemon, place) = serve_within(&limits, &folder, &["-F"]);
+    let stats =
+        Peer::at(&place).0.yaml("stats").unwrap_or_else(|it| panic!("{it}: {}", daemon.stderr()));
+    assert!(stats.contains(&format!("current-jobs-ready: {jobs}\n")), "{jobs}: {stats}");
+}
+
 /// Jobs for which there is no memory at startup would be taken for damaged, and be lost; in the
 /// original's files, deleted jobs would come back.
 #[test]
