@@ -123,7 +123,7 @@ fn tubes_that_fitted_before_a_restart_fit_after_it() {
     while !is_full {
         let tubes = jobs..jobs + 200;
         let text = tubes.clone().map(|tube| format!("use tube-{tube}\r\nput 0 0 60 1\r\nx\r\n"));
-        client.send(&text.collect::<String>());
+        client.send(text.collect::<String>());
         for _ in tubes {
             let (used, put) = (client.line(), client.line());
             is_full |= !used.starts_with("USING ") || !put.starts_with("INSERTED ");
