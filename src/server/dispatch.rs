@@ -90,12 +90,7 @@ impl Server {
                 return self.peek(key, self.queue.first_delayed(self.used(key)));
             }
             Command::PeekBuried => return self.peek(key, self.queue.first_buried(self.used(key))),
-            Command::Kick(bound) => {
-                self.ensure_memory_for_long_command()?;
-                let tube = self.used(key);
-                let work = LongWork::Kick(self.queue.begin_kick(tube, bound));
-                self.advance_long(LongCommand { by: Some(key), tube, work }, now);
-            }
+            Command::Kick(bound) => return self.kick(key, bound, now),
             Command::KickJob(id) => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
             Command::StatsJob(id) => {
@@ -123,15 +118,24 @@ impl Server {
             Command::DeleteTube { name, state, last_id } => {
                 return self.delete_tube(key, name, state, last_id, now);
             }
-            Command::Drain(drains) => {
-                self.is_draining = drains.unwrap_or(self.is_draining);
-                let reply = if self.is_draining { Reply::DRAINING } else { Reply::NOT_DRAINING };
-                self.reply(key, reply);
-            }
+            Command::Drain(drains) => self.answer_drain(key, drains),
             Command::Metrics(tube) => return self.send_metrics(key, tube, now),
             Command::Quit => self.end_of_input(key),
         }
         Ok(())
+    }
+
+    fn kick(&mut self, key: Key<Conn>, bound: u32, now: Time) -> Answer {
+        self.ensure_memory_for_long_command()?;
+        let tube = self.used(key);
+        let work = LongWork::Kick(self.queue.begin_kick(tube, bound));
+        self.advance_long(LongCommand { by: Some(key), tube, work }, now);
+        Ok(())
+    }
+
+    fn answer_drain(&mut self, key: Key<Conn>, drains: Option<bool>) {
+        self.is_draining = drains.unwrap_or(self.is_draining);
+        self.reply(key, if self.is_draining { Reply::DRAINING } else { Reply::NOT_DRAINING });
     }
 
     fn pause_tube(&mut self, key: Key<Conn>, name: &str, delay: u32, now: Time) -> Answer {
