@@ -167,8 +167,10 @@ impl Drop for Listener {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
         let is_ours = fs::symlink_metadata(&file.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == (file.device, file.inode));
-        if is_ours && let Err(error) = fs::remove_file(&file.path) {
-            warn!("cannot remove the socket file: {error}");
+        if is_ours {
+            if let Err(error) = fs::remove_file(&file.path) {
+                warn!("cannot remove the socket file: {error}");
+            }
         }
     }
 }
