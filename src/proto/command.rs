@@ -59,8 +59,8 @@ pub enum Command<'a> {
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. Reserved
-    /// jobs stay, so that state is none of these.
+    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. The state
+    /// is never reserved, because reserved jobs stay.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,

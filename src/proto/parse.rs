@@ -47,7 +47,7 @@ fn has_stray_byte(line: &[u8]) -> bool {
 type Read = for<'a> fn(&mut Arguments<'a>) -> Parsed<'a>;
 
 /// Each command: the prefix of its line, and the reader of its arguments.
-const COMMANDS: [(&str, Read); COMMAND_COUNT] = [
+const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
     ("reserve-with-abort", |_| Ok(Command::ReserveWithAbort)),
@@ -83,7 +83,7 @@ const COMMANDS: [(&str, Read); COMMAND_COUNT] = [
 ];
 
 /// The number of commands.
-pub const COMMAND_COUNT: usize = 31;
+pub const COMMAND_COUNT: usize = COMMANDS.len();
 
 /// The names of all commands.
 pub fn command_names() -> impl Iterator<Item = &'static str> {
@@ -117,7 +117,8 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
 }
 
 /// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
-/// White space but CR and a sign may precede it, anything may follow it, and `-1` kicks all jobs.
+/// White space other than CR, and a sign, may precede it. Anything may follow it, and `-1` kicks
+/// all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();

@@ -158,11 +158,14 @@ impl Server {
     ) -> Answer {
         let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
         self.ensure_memory_for_long_command()?;
-        let state = state.map(|state| match state {
-            JobState::Ready => State::Ready,
-            JobState::Delayed => State::Delayed,
-            JobState::Buried | JobState::Reserved => State::Buried,
-        });
+        let state = match state {
+            None => None,
+            Some(JobState::Ready) => Some(State::Ready),
+            Some(JobState::Delayed) => Some(State::Delayed),
+            Some(JobState::Buried) => Some(State::Buried),
+            // The parser has refused it.
+            Some(JobState::Reserved) => return Err(Reply::BAD_FORMAT),
+        };
         let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
         self.advance_long(LongCommand { by: Some(key), tube, work }, now);
         Ok(())

@@ -412,8 +412,8 @@ impl Server {
     }
 
     /// Ends a turn: keys of closed connections may be reused, and some unused memory is released.
-    /// Before this, the event loop must
-    /// empty [`Server::next_dirty`] and drop all copies of those keys.
+    /// Before this, the event loop must empty [`Server::next_dirty`] and drop all copies of those
+    /// keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.0.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {

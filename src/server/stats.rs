@@ -15,8 +15,8 @@ use crate::{
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
-/// The commands that `stats` counts, in the original's order. It does not count the others that it
-/// knows; the extensions would add keys.
+/// The commands that `stats` counts, in the original's order. The original does not count
+/// `reserve-job`, `kick-job` and `quit`, and counts of extensions would add keys.
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";

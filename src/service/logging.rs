@@ -41,7 +41,7 @@ pub fn start(verbosity: usize) {
 
 /// The text before a message: `<4>`, or `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
 fn head(is_journal: bool, level: Level) -> String {
-    // The numbers are those of syslog.
+    // Priorities of syslog.
     let (priority, weight) = match level {
         Level::Error => (3, "error: "),
         Level::Warn => (4, "warning: "),

@@ -111,8 +111,8 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
-/// The same for tubes with one job each, which need less memory for a job while the daemon runs
-/// than others.
+/// The same for many tubes with one job each: a start may take no more memory for a tube than it
+/// took before.
 #[test]
 fn tubes_that_fitted_before_a_restart_fit_after_it() {
     let limits = format!("ulimit -v {LIMIT_KIB}");
