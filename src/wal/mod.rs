@@ -30,7 +30,7 @@
 //! | `start` | the first segment of a start, after everything has been read |
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
 //! | `read/replay`, `read/reader` | all files into jobs and a `Report`; one file by a `Reader` |
-//! | `read/search` | the next sound record after damage by `PrefixSums`, and a lost salt |
+//! | `read/search` | `Search`: the next sound record after damage; a lost salt |
 //! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`, with its `lock` |
 //! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |

@@ -109,36 +109,18 @@ pub(super) struct JobFields {
 pub(super) enum Damage {
     /// The segment ends within the record.
     Torn,
-    /// The length of the name is illegal: this number.
-    NameLength(i64),
-    /// The name has bytes that are illegal in a tube's name.
-    Name,
-    /// The size of the body is illegal, or differs from the job's: this number.
-    BodySize(i32),
-    /// The body does not end in CR LF.
-    Body,
-    /// The id is larger than the id of any job.
-    Id(u64),
-    /// The date of the put is 0: most of the record is zeros.
-    NoDate,
-    /// The state is unknown: this number.
-    State(u8),
     /// The checksum does not match the bytes.
     Checksum,
+    /// A part of the record has a value that no sound one has: this part.
+    Illegal(&'static str),
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Torn => f.write_str("the file ends within a record"),
-            Self::NameLength(length) => write!(f, "a tube name of {length} bytes"),
-            Self::Name => f.write_str("a tube name with bytes that no name has"),
-            Self::BodySize(size) => write!(f, "a body of {size} bytes"),
-            Self::Body => f.write_str("a body without its line end"),
-            Self::Id(id) => write!(f, "the job id {id}"),
-            Self::NoDate => f.write_str("a job without a date"),
-            Self::State(number) => write!(f, "a job state numbered {number}"),
-            Self::Checksum => f.write_str("a checksum that does not fit"),
+            Self::Checksum => f.write_str("a record with a wrong checksum"),
+            Self::Illegal(part) => write!(f, "a record with {part}"),
         }
     }
 }
@@ -343,7 +325,7 @@ impl Frame {
         };
         let length = length.ok_or(Damage::Torn)?;
         let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
-        let name_length = legal.ok_or(Damage::NameLength(length))?;
+        let name_length = legal.ok_or(Damage::Illegal("a tube name of wrong length"))?;
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
         let fields = bytes.get(at..at + size).ok_or(Damage::Torn)?;
@@ -356,15 +338,15 @@ impl Frame {
         let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaw = if Kind::from_number(state).is_none() {
-            Some(Damage::State(state))
+            Some(Damage::Illegal("an unknown state"))
         } else if fields.id > ID_LIMIT && !is_header {
-            Some(Damage::Id(fields.id))
+            Some(Damage::Illegal("too large an id"))
         } else if fields.created_at == 0 {
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
-            Some(Damage::NoDate)
+            Some(Damage::Illegal("no date"))
         } else if name_length > 0 && proto::tube_name(name).is_none() {
-            Some(Damage::Name)
+            Some(Damage::Illegal("a wrong tube name"))
         } else {
             None
         };
@@ -406,7 +388,7 @@ impl Frame {
             return Err(flaw);
         }
         if self.is_full() && body_end != CRLF {
-            return Err(Damage::Body);
+            return Err(Damage::Illegal("a body without its line end"));
         }
         Ok(())
     }
@@ -414,7 +396,7 @@ impl Frame {
 
 /// A body ends in CR LF, so its size is at least two bytes.
 fn body_length(size: i32) -> Result<usize, Damage> {
-    usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::BodySize(size))
+    usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::Illegal("a wrong body size"))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::{
     formats,
     replay::SegmentReport,
-    search::{PrefixSums, find_salt},
+    search::{Search, find_salt},
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -75,15 +75,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports that `lost` bytes at `at` were skipped: a damaged record, or else bytes after the
-    /// end of the records.
-    fn report_lost(&mut self, at: u64, damage: Option<Damage>, lost: u64) {
-        self.report_problem(match damage {
-            Some(damage) => format!("at {at}: {damage}; {lost} bytes skipped"),
-            None => format!("at {at}: {lost} bytes after the end"),
-        });
-    }
-
     pub(super) fn read(&mut self, is_newest: bool) -> Result<(), Error> {
         let size = self.window.size();
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
@@ -106,10 +97,7 @@ impl<'a> Reader<'a> {
         }
         self.report.format = Some(format);
         self.report.used = VERSION_BYTES as u64;
-        match format {
-            Format::Salted(salt) => self.read_checked(salt, is_newest),
-            Format::Plain | Format::Five => self.read_unchecked(format),
-        }
+        self.read_records(format, is_newest)
     }
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
@@ -128,128 +116,87 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a segment with checksums, as this daemon writes it.
-    fn read_checked(&mut self, salt: u64, is_newest: bool) -> Result<(), Error> {
-        let format = Format::Salted(salt);
+    /// Reads all records. After damage it searches for the next one, if there are checksums. In a
+    /// segment of the original it skips only a record whose length can be trusted.
+    fn read_records(&mut self, format: Format, is_newest: bool) -> Result<(), Error> {
         let mut at = VERSION_BYTES as u64;
-        let mut sums = None;
+        let mut search = match format {
+            Format::Salted(salt) => Some(Search::new(salt, self.window.size())),
+            Format::Plain | Format::Five => None,
+        };
         loop {
             let damage = self.read_sound(&mut at, format)?;
-            let Some(last) = self.window.last_data(at)? else {
-                if damage.is_some() {
-                    // Only zeros follow, as after a crash within a record.
-                    self.report.torn = Some(at);
-                }
-                return Ok(());
+            let Some(last) = self.window.last_data(at)? else { return Ok(()) };
+            let next = match (&mut search, damage) {
+                (Some(search), _) => search.next_record(&mut self.window, at + 1)?,
+                (None, Some(_)) => self.after_flaw(at, format)?,
+                (None, None) => None,
             };
-            if sums.is_none() {
-                let size = self.window.size().min(last + SHORT_RECORD_BYTES as u64);
-                sums = Some(PrefixSums::new(&mut self.window, size)?);
-            }
-            let sums = sums.as_ref().expect("it was made above");
-            let next = sums.next_record(&mut self.window, at + 1, salt)?;
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            // Only the newest segment may end in an unfinished record. If only the name of the
-            // record was written, it looks like the end of the records.
-            let is_begun = damage.is_some() || end - at <= (4 + NAME_LIMIT) as u64;
-            let may_be_torn = next.is_none() && is_newest && is_begun;
-            if may_be_torn && self.is_unfinished(at, end - at, salt)? {
+            // Only the newest segment may end in an unfinished record.
+            let may_be_torn = is_newest && search.is_some() && next.is_none();
+            if may_be_torn && self.is_unfinished(at, end - at, damage)? {
                 self.report.torn = Some(at);
                 return Ok(());
             }
-            self.report_lost(at, damage, end - at);
-            match next {
-                Some(next) => at = next,
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Reads a segment of the original, without checksums.
-    fn read_unchecked(&mut self, format: Format) -> Result<(), Error> {
-        let mut at = VERSION_BYTES as u64;
-        loop {
-            let damage = self.read_sound(&mut at, format)?;
-            if let (Some(damage), Some(next)) = (damage, self.after_flaw(at, format)?) {
-                self.raise_id_past_torn(at, next, format)?;
-                self.report_lost(at, Some(damage), next - at);
-                at = next;
-                continue;
-            }
-            let last = self.window.last_data(at)?;
-            if let Some(damage) = damage {
-                let end = last.map_or(self.window.size(), |last| last + 1);
-                self.raise_id_past_torn(at, end, format)?;
-                self.report_lost(at, Some(damage), end - at);
-            } else if let Some(last) = last {
-                self.report_lost(at, None, last + 1 - at);
-            }
-            return Ok(());
+            self.report_problem(match damage {
+                Some(damage) => format!("at {at}: {damage}; {} bytes skipped", end - at),
+                None => format!("at {at}: {} bytes after the end", end - at),
+            });
+            let Some(next) = next else { return Ok(()) };
+            at = next;
         }
     }
 
     /// Returns where the record after a flawed one begins, if the length of the flawed one can be
-    /// trusted, and a sound record or the end follows it.
+    /// trusted: at most one bit of its line end is wrong, and a sound record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
             return Ok(None);
         };
+        let next = at + frame.length();
         // A damaged segment header looks like a short record, and may be unrecognisable.
         let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
-        if is_perhaps_ours || !self.ends_soundly(at, frame.length(), &frame, 1, format)? {
+        if is_perhaps_ours || next > self.window.size() {
             return Ok(None);
-        }
-        if frame.is_full() && !self.ends_soundly(at, frame.length(), &frame, 0, format)? {
-            // A bit is wrong, either in the line end or in the length. In the second case, the next
-            // bytes are part of a body, which may imitate a record.
-            for bit in 0..31 {
-                let body_length = frame.body_length ^ (1 << bit);
-                let length = (frame.head_length + body_length) as u64;
-                if body_length >= 2 && self.ends_soundly(at, length, &frame, 0, format)? {
-                    return Ok(None);
-                }
-            }
-        }
-        Ok(Some(at + frame.length()))
-    }
-
-    /// Whether a record of `length` bytes at `at` would have a line end with at most `flips` wrong
-    /// bits, and a sound record or the end after it.
-    fn ends_soundly(
-        &mut self,
-        at: u64,
-        length: u64,
-        frame: &Frame,
-        flips: u32,
-        format: Format,
-    ) -> Result<bool, Error> {
-        let next = at.saturating_add(length);
-        if next > self.window.size() {
-            return Ok(false);
         }
         if frame.is_full() {
             let mut end = [0; CRLF.len()];
             self.window.peek(next - CRLF.len() as u64, &mut end)?;
             let wrong: u32 = end.iter().zip(CRLF).map(|(is, be)| (is ^ be).count_ones()).sum();
-            if wrong > flips {
-                return Ok(false);
+            if wrong > 1 {
+                return Ok(None);
             }
         }
-        match sound_record(&mut self.window, next, format)? {
-            Ok(None) => Ok(self.window.last_data(next)?.is_none()),
-            record => Ok(record.is_ok()),
-        }
+        let is_sound = match sound_record(&mut self.window, next, format)? {
+            Ok(None) => self.window.last_data(next)?.is_none(),
+            record => record.is_ok(),
+        };
+        Ok(is_sound.then_some(next))
     }
 
     /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: not all
-    /// of it, and no more than it announces.
-    fn is_unfinished(&mut self, at: u64, length: u64, salt: u64) -> Result<bool, Error> {
-        let frame = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
-        let Ok(Some(frame)) = frame else { return Ok(length <= TORN_TAIL_MAX_BYTES) };
-        let verdict = verify(&mut self.window, at, &frame, Format::Salted(salt))?;
-        let is_whole = !matches!(verdict, Err(Damage::Torn | Damage::Checksum));
-        Ok(!is_whole && length <= frame.length())
+    /// of it, and no more than it announces. `damage` was found there, or what looks like the end.
+    fn is_unfinished(
+        &mut self,
+        at: u64,
+        length: u64,
+        damage: Option<Damage>,
+    ) -> Result<bool, Error> {
+        // A segment header is synced before its segment gets its name.
+        if at == VERSION_BYTES as u64 {
+            return Ok(false);
+        }
+        Ok(match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+            Ok(Some(frame)) => {
+                let is_whole = !matches!(damage, Some(Damage::Torn | Damage::Checksum));
+                !is_whole && length <= frame.length()
+            }
+            Err(_) => length <= TORN_TAIL_MAX_BYTES,
+            // If only the name of a record was written, it looks like the end of the records.
+            Ok(None) => length <= (4 + NAME_LIMIT) as u64,
+        })
     }
 
     /// Ensures that ids of unfinished or damaged records between two offsets are not assigned
@@ -282,7 +229,7 @@ impl<'a> Reader<'a> {
         let is_checked = matches!(format, Format::Salted(_));
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
-            return Ok(Err(Damage::Id(id)));
+            return Ok(Err(Damage::Illegal("too large an id")));
         }
         if let Some(header) = header {
             sink.queue.raise_id(header.next_id);
@@ -293,7 +240,7 @@ impl<'a> Reader<'a> {
         let size = usize::try_from(fields.body_size);
         let has_other_size = |job| Ok(sink.queue.job(job).body.len()) != size;
         if !frame.is_full() && known.is_some_and(has_other_size) {
-            return Ok(Err(Damage::BodySize(fields.body_size)));
+            return Ok(Err(Damage::Illegal("a wrong body size")));
         }
         report.records += 1;
         sink.queue.raise_id(fields.id.saturating_add(1));
@@ -341,7 +288,12 @@ pub(super) fn sound_record(
 }
 
 /// Checks that a record is complete and unchanged since it was written.
-fn verify(window: &mut Window<'_>, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
+pub(super) fn verify(
+    window: &mut Window<'_>,
+    at: u64,
+    frame: &Frame,
+    format: Format,
+) -> Verdict<()> {
     if frame.length() > window.size().saturating_sub(at) {
         return Ok(Err(Damage::Torn));
     }
@@ -390,14 +342,6 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String
     if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
         return Ok(Ok(Format::Salted(salt)));
     }
-    if likely.is_none() {
-        formats::refuse(window, version, start)?;
-    }
-    Ok(match theirs {
-        _ if likely.is_some() => {
-            Err("its segment header is damaged, so no record in it can be checked".into())
-        }
-        Some(format) => Ok(format),
-        None => Err(unknown_version(version)),
-    })
+    formats::refuse(window, version, start)?;
+    Ok(theirs.ok_or_else(|| unknown_version(version)))
 }

@@ -119,12 +119,17 @@ fn damage_is_named() {
         bytes[at] = byte;
         decode(&bytes, 0, Format::Plain).unwrap_err()
     };
-    assert_eq!(changed(0, 201), Damage::NameLength(201));
-    assert_eq!(changed(3, 0x80), Damage::NameLength(i64::from(i32::MIN) + 4));
-    assert_eq!(changed(4, 0xFF), Damage::Name);
-    assert_eq!(changed(8 + 32, 1), Damage::BodySize(1));
-    assert_eq!(changed(8 + 35, 0x80), Damage::BodySize(i32::MIN + 7));
-    assert_eq!(changed(8 + 76, 9), Damage::State(9));
+    for (at, byte, part) in [
+        (0, 201, "tube name"),
+        (3, 0x80, "tube name"),
+        (4, 0xFF, "tube name"),
+        (8 + 32, 1, "body size"),
+        (8 + 35, 0x80, "body size"),
+        (8 + 76, 9, "state"),
+    ] {
+        let damage = changed(at, byte).to_string();
+        assert!(damage.contains(part), "{damage}");
+    }
 }
 
 #[test]

@@ -271,15 +271,11 @@ fn expected(healthy: &Files, damaged: &Files) -> Jobs {
     jobs
 }
 
-/// Whether the first mark, although damaged, still looks like one and has its salt, and the record
-/// directly after it confirms the salt.
+/// Whether the first mark, although damaged, still looks like one and reveals its salt.
 fn tells_its_salt(healthy: &[u8], found: &[u8]) -> bool {
     let is_there = |range: std::ops::Range<usize>| found.get(range.clone()) == healthy.get(range);
     // A short record, the id of a mark, and its magic.
     let signs = [is_there(4..8), is_there(8..16), is_there(48..56)];
-    let second = format::records(healthy).into_iter().nth(1);
-    let is_second_there =
-        second.is_some_and(|record| is_there(record.at..record.at + record.bytes.len()));
     let flips = |range: std::ops::Range<usize>| -> u32 {
         let pairs = healthy[range.clone()].iter().zip(found.get(range).unwrap_or_default());
         pairs.map(|(one, other)| (one ^ other).count_ones()).sum()
@@ -288,7 +284,7 @@ fn tells_its_salt(healthy: &[u8], found: &[u8]) -> bool {
         return false;
     }
     // One wrong bit of the salt is corrected by the mark's own checksum.
-    (flips(32..40) == 0 && is_second_there) || (flips(32..40) == 1 && flips(4..88) == 1)
+    flips(32..40) == 0 || flips(4..88) == 1
 }
 
 fn apply(record: &format::Record<'_>, jobs: &mut Jobs) {

@@ -175,7 +175,7 @@ fn put_all(server: &mut Server, bodies: impl IntoIterator<Item = Vec<u8>>) {
 #[test]
 fn nothing_in_a_body_hides_the_records_behind_it() {
     // A short record, or the mark of another salt, at every offset; and full records that claim to
-    // end where the body does.
+    // end where the body does, or another one much later.
     let short = record(3, "", b"x\r\n", 1);
     let mut mark = record(u64::MAX, "", b"", 0);
     mark[4 + 40..][..8].copy_from_slice(b"bnstlkRS");
@@ -187,10 +187,12 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
         bytes
     };
     let size = 60_000;
-    let bodies: [Vec<u8>; 3] = [
+    let stride = size + 2 + record(1, "default", b"", 1).len() + record(1, "", b"", 1).len();
+    let bodies: [Vec<u8>; 4] = [
         short.iter().copied().cycle().take(size).collect(),
         mark.iter().copied().cycle().take(size).collect(),
         (0..size / 85).flat_map(|number| full(size - number * 85)).collect(),
+        (0..size / 85).flat_map(|number| full(size - number * 85 + 100 * stride)).collect(),
     ];
     for (nth, body) in bodies.into_iter().enumerate() {
         let disk = Memory::default();
@@ -290,7 +292,7 @@ fn a_wrong_length_leads_into_no_body() {
     // The number of bytes that the first body would reach into the second with 128 bytes more.
     let reach = 128 - second.len();
     let delete = record(1, "", b"12345678\r\n", 0);
-    for end in [*b"\r\n", *b"\x0c\n", *b"\r\x0b"] {
+    for end in [*b"\r\n", *b"\x0c\x0b", *b"xx"] {
         let mut body = vec![b'x'; reach];
         body[reach - 2..].copy_from_slice(&end);
         body.extend_from_slice(&delete);
