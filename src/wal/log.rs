@@ -16,7 +16,7 @@ use super::{
     },
     reserve::Reserve,
     segment::{Current, End, Salts, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, HEADER_BYTES, SHORT_BYTES, Space, file_size},
+    space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
 };
 use crate::clock::Time;
@@ -101,11 +101,6 @@ impl Log {
         self.unrecorded_from = self.unrecorded_from.min(id);
     }
 
-    /// Whether another segment can follow the current one: numbers end at [`NUMBER_MAX`].
-    pub(super) fn can_rotate(&self) -> bool {
-        self.end.number < NUMBER_MAX
-    }
-
     /// Returns the number of the next segment. Fails if there is none.
     pub(super) fn next_number(&self) -> Result<u32, Error> {
         number_after(self.end.number)
@@ -114,9 +109,6 @@ impl Log {
     /// Returns the space that the disk has granted for records.
     pub(super) fn space(&self) -> Space {
         let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
-        if !self.can_rotate() {
-            return Space { current, next: 0, preallocated_slots: 0 };
-        }
         self.reserve.space(current)
     }
 
@@ -124,8 +116,9 @@ impl Log {
     /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
         while !self.space().admits(length, slots) {
-            let least = file_size(length);
-            if !self.can_rotate() || !self.reserve.preallocate(&mut self.disk, least, now) {
+            let Self { reserve, disk, .. } = self;
+            if reserve.is_resting(now) || reserve.preallocate(disk, file_size(length), now).is_err()
+            {
                 return false;
             }
         }
@@ -304,12 +297,9 @@ impl Log {
         if self.reserve.has_surplus(demand, self.space()) {
             self.reserve.remove_first(&mut self.disk);
         }
-        if self.reserve.retry_at().is_some_and(|at| at > now) {
-            return;
-        }
         let mut left = budget;
-        while left > 0 && self.wants_file(demand, has_garbage) {
-            if !self.reserve.make_piece(&mut self.disk, demand, now) {
+        while left > 0 && !self.reserve.is_resting(now) && self.wants_file(demand, has_garbage) {
+            if !self.reserve.make_piece(&mut self.disk, now) {
                 return;
             }
             left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
@@ -328,7 +318,7 @@ impl Log {
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
         let is_early = space.current > self.reserve.segment_size / 2;
-        self.can_rotate() && self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
+        self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
     /// Called when the daemon ends. Writes pending records, and a header which notes that no client
@@ -375,7 +365,7 @@ impl Log {
 
     /// Opens a new segment after a failure. First it checks the lock, because another daemon may
     /// have taken over while the disk failed.
-    pub(super) fn reopen(&mut self, demand: Demand, next_id: u64, now: Time) -> io::Result<()> {
+    pub(super) fn reopen(&mut self, next_id: u64, now: Time) -> io::Result<()> {
         self.disk.confirm()?;
         if let Some((name, written)) = self.abandoned.take() {
             // Its zeros may take up the space that is needed. An error here does no harm.
@@ -383,8 +373,7 @@ impl Log {
             self.disk.close(name);
         }
         if self.reserve.first().is_none() {
-            let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
-            self.reserve.on_made(made, now)?;
+            self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now)?;
         }
         self.open_next(0, next_id)
     }

@@ -214,7 +214,7 @@ impl Wal {
         if removal.is_none() && Removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
-        let has_work = (self.next_relocation().is_some() && self.log.can_rotate())
+        let has_work = self.next_relocation().is_some()
             || self.can_append_deferred()
             || self.should_leave_segment()
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
@@ -422,7 +422,7 @@ impl Wal {
     /// Opens a new segment after a failure. Every job must be written again from there on.
     fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
         let last = self.log.end.number;
-        let result = self.log.reopen(self.demand(), queue.next_id(), now);
+        let result = self.log.reopen(queue.next_id(), now);
         self.index.follow(self.log.end);
         result.map(|()| self.recovery.on_reopened(last))
     }

@@ -20,9 +20,6 @@ use crate::clock::Time;
 /// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// How many names are tried for a new file, because some may be taken.
-const NAMES_TRIED_MAX: u32 = 1000;
-
 /// The log line if there is no space for another file.
 const NO_SPACE: &str = "no disk space for another segment";
 
@@ -53,8 +50,7 @@ impl Preallocated {
 #[derive(Debug, Clone, Copy)]
 struct Shortage {
     retry_at: Time,
-    /// Whether the reason was a full disk, and nothing else.
-    is_full: bool,
+    reason: Unavailable,
 }
 
 /// The preallocated files.
@@ -100,7 +96,7 @@ impl Reserve {
 
     /// Why no file could be made when one was last needed.
     pub(super) fn shortage(&self) -> Option<Unavailable> {
-        self.shortage.map(|it| if it.is_full { Unavailable::Full } else { Unavailable::Failed })
+        self.shortage.map(|shortage| shortage.reason)
     }
 
     /// Returns when to try again, after a file could not be made.
@@ -114,65 +110,48 @@ impl Reserve {
         self.filling.is_some() || self.shortage.is_some() || demand.wants_file(space)
     }
 
-    /// Preallocates a file by [`Reserve::try_preallocate`], and returns whether there is one. Tries
-    /// nothing if one could not be made within the last second.
-    pub(super) fn preallocate(&mut self, disk: &mut Lease, least: u64, now: Time) -> bool {
-        if self.retry_at().is_some_and(|at| at > now) {
-            return false;
-        }
-        let made = self.try_preallocate(disk, least);
-        self.on_made(made, now).is_ok()
-    }
-
-    /// Preallocates the file that a new segment needs at once: with space for all deletes, or on a
-    /// fuller disk for some of them. Those then free space for the others.
-    pub(super) fn try_preallocate_first(
-        &mut self,
-        disk: &mut Lease,
-        demand: Demand,
-    ) -> io::Result<bool> {
-        match self.try_preallocate(disk, demand.file_size_for_deletes()) {
-            Err(error) if is_full(&error) => self.try_preallocate(disk, SEGMENT_ALIGN_BYTES),
-            made => made,
-        }
-    }
-
-    /// Notes the result of [`Reserve::try_preallocate`]. Fails if there is no file.
-    pub(super) fn on_made(&mut self, made: io::Result<bool>, now: Time) -> io::Result<()> {
-        match &made {
-            Ok(true) => self.on_space(),
-            Ok(false) => {}
-            Err(error) => self.on_shortage(error, now),
-        }
-        made.map(drop)
+    /// Whether no attempt to make a file is due, because one failed within the last second.
+    pub(super) fn is_resting(&self, now: Time) -> bool {
+        self.retry_at().is_some_and(|at| at > now)
     }
 
     /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
     /// so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a large
     /// record the first size is `least` plus the usual size, so that later records fit, too.
-    /// Returns whether the file has the first size tried.
-    pub(super) fn try_preallocate(&mut self, disk: &mut Lease, least: u64) -> io::Result<bool> {
+    pub(super) fn preallocate(
+        &mut self,
+        disk: &mut Lease,
+        least: u64,
+        now: Time,
+    ) -> io::Result<()> {
         let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
-        loop {
-            match self.make_file(disk, size) {
-                Ok(()) => return Ok(size == whole),
-                Err(error) if size <= least || !is_full(&error) => return Err(error),
-                Err(_) => size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least),
+        while let Err(error) = self.make_file(disk, size) {
+            if size <= least || !is_full(&error) {
+                self.on_shortage(&error, now);
+                return Err(error);
             }
+            size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least);
         }
+        if size == whole {
+            self.on_space();
+        }
+        Ok(())
     }
 
     /// Notes that no file could be made.
     pub(super) fn on_shortage(&mut self, error: &io::Error, now: Time) {
-        let is_full = is_full(error);
-        if self.shortage.is_none_or(|before| before.is_full != is_full) {
-            let what = if is_full { NO_SPACE } else { "another segment cannot be made" };
-            warn!("{what}; jobs are refused once the present ones are full: {error}");
+        let (reason, text) = if is_full(error) {
+            (Unavailable::Full, NO_SPACE)
+        } else {
+            (Unavailable::Failed, "another segment cannot be made")
+        };
+        if self.shortage() != Some(reason) {
+            warn!("{text}; jobs are refused once the present ones are full: {error}");
         }
-        self.shortage = Some(Shortage { retry_at: now + RETRY_DELAY, is_full });
+        self.shortage = Some(Shortage { retry_at: now + RETRY_DELAY, reason });
     }
 
     fn on_space(&mut self) {
@@ -192,28 +171,17 @@ impl Reserve {
 
     /// Creates a preallocated file and reserves its space. If that fails, the file is removed.
     fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
-        let number = self.create_file(disk)?;
+        // If the name is taken, the next attempt takes another one.
+        let number = self.next_number;
+        self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
+        disk.create(name)?;
         // The file would only take up space. If this fails too, the next startup removes it.
         let is_reserved = disk.reserve(name, size).inspect_err(|_| drop(disk.remove(name)))?;
         if !is_reserved {
             self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
         }
         Ok(Preallocated { number, size, filled: 0, is_reserved })
-    }
-
-    /// Creates an empty file under the next free name.
-    fn create_file(&mut self, disk: &mut Lease) -> io::Result<u32> {
-        let mut names_left = NAMES_TRIED_MAX;
-        loop {
-            let number = self.next_number;
-            self.next_number = number.checked_add(1).unwrap_or(1);
-            names_left -= 1;
-            match disk.create(Name::Preallocated(number)) {
-                Err(error) if names_left > 0 && error.kind() == io::ErrorKind::AlreadyExists => {}
-                result => return result.map(|()| number),
-            }
-        }
     }
 
     /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
@@ -265,7 +233,7 @@ impl Reserve {
     }
 
     /// Makes a piece of another file. Returns false if no more of it can be made now.
-    pub(super) fn make_piece(&mut self, disk: &mut Lease, demand: Demand, now: Time) -> bool {
+    pub(super) fn make_piece(&mut self, disk: &mut Lease, now: Time) -> bool {
         match self.make_step(disk, self.segment_size) {
             Ok(is_complete) => {
                 if is_complete {
@@ -275,8 +243,7 @@ impl Reserve {
             }
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
-                let made = self.try_preallocate_first(disk, demand);
-                let _ = self.on_made(made, now);
+                let _ = self.preallocate(disk, SEGMENT_ALIGN_BYTES, now);
             }
             Err(error) => self.on_shortage(&error, now),
         }

@@ -141,11 +141,6 @@ impl Demand {
         8 + (self.jobs / 2).min(file_slots(self.segment_size))
     }
 
-    /// Returns the size of a segment file for all deletes, or a usual segment's if that is smaller.
-    pub(super) fn file_size_for_deletes(self) -> u64 {
-        file_size((self.jobs + 1) * SHORT_BYTES).min(self.segment_size)
-    }
-
     /// Whether another file should be preallocated. There should always be one.
     pub(super) fn wants_file(self, space: Space) -> bool {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
@@ -265,11 +260,6 @@ mod tests {
             [0, 100, 1_000_000].map(|it| demand(it).slots_ahead()),
             [8, 58, 8 + file_slots(8192)]
         );
-        for jobs in 0..=1000 {
-            let size = demand(jobs).file_size_for_deletes();
-            assert!(size == 8192 || file_slots(size) >= jobs && size <= 8192, "{jobs}: {size}");
-        }
-        assert_eq!([0, 1000].map(|it| demand(it).file_size_for_deletes()), [4096, 8192]);
     }
 
     #[test]

@@ -4,7 +4,13 @@ use std::io;
 
 use log::{error, warn};
 
-use super::{Error, Report, disk::Name, log::Log, reserve::is_full, space::Demand};
+use super::{
+    Error, Report,
+    disk::Name,
+    log::Log,
+    reserve::is_full,
+    space::{Demand, SEGMENT_ALIGN_BYTES},
+};
 use crate::clock::Time;
 
 impl Log {
@@ -23,8 +29,8 @@ impl Log {
         // First, because on a full disk the space of the last run is all there is.
         self.disk.confirm()?;
         self.free_unused_space(files, report);
-        let made = self.reserve.try_preallocate_first(&mut self.disk, demand);
-        match made.and_then(|_| self.open_next(0, next_id)) {
+        let made = self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now);
+        match made.and_then(|()| self.open_next(0, next_id)) {
             Ok(()) => {}
             // The jobs are served meanwhile, and the operator may free space. Some file systems,
             // such as btrfs, need more space than they have reserved.
