@@ -128,6 +128,17 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
+/// Writes everything that the file system of this file holds in memory. May report no error, and
+/// does nothing on systems without such a call: it only makes later syncs of its files shorter.
+pub fn write_file_system(file: &impl AsRawFd) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes no pointers.
+    unsafe {
+        libc::syncfs(file.as_raw_fd());
+    }
+    let _ = file;
+}
+
 /// An error number that some file systems return, though it is internal to the kernel.
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;

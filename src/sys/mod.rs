@@ -15,7 +15,10 @@ use std::{ffi::c_int, io};
 
 pub use self::{
     clock::{monotonic_nanoseconds, thread_cpu_time, wall_nanoseconds},
-    file::{forget_cached, lock_file, lock_until_closed, next_data, rename_to_new, reserve_space},
+    file::{
+        forget_cached, lock_file, lock_until_closed, next_data, rename_to_new, reserve_space,
+        write_file_system,
+    },
     memory::{ResidentMemory, release_free_memory, tune_allocator},
     process::{
         Uname, UserError, become_user, boot_id, cpu_time, raise_descriptor_limit, random_number,

@@ -100,9 +100,10 @@ impl SegmentIndex {
         self.end = end;
     }
 
-    /// Notes that something in the current segment could not be read.
-    pub(super) fn mark_damaged(&mut self) {
-        self.current_mut().is_damaged = true;
+    /// Notes that something in this segment could not be read.
+    pub(super) fn mark_damaged(&mut self, number: u32) {
+        let at = self.segments.partition_point(|segment| segment.number < number);
+        self.segments[at].is_damaged = true;
     }
 
     fn current_mut(&mut self) -> &mut Segment {

@@ -65,8 +65,6 @@ pub enum Error {
     /// A segment has a layout that only the program that wrote it can read: its name, and the
     /// layout.
     Foreign(String),
-    /// No segment can follow this file, because it has the largest number.
-    NoNumberLeft(Name),
     /// The caller's progress function has interrupted the replay.
     Interrupted,
 }
@@ -98,7 +96,6 @@ impl fmt::Display for Error {
             Self::OutOfMemory(need) => {
                 write!(f, "not enough memory{need}. Nothing has been changed")
             }
-            Self::NoNumberLeft(last) => write!(f, "no number is left after {last}"),
             Self::Interrupted => f.write_str("interrupted"),
         }
     }

@@ -25,7 +25,7 @@ use crate::clock::Time;
 const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number of a segment, because the original reads no larger one.
-const NUMBER_MAX: u32 = u32::MAX / 2;
+pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
 
 /// A body larger than this is written directly from its memory, and not copied to the pending
 /// records.
@@ -99,11 +99,6 @@ impl Log {
     /// Notes that the full record of a new job is pending.
     pub(super) fn on_put(&mut self, id: u64) {
         self.unrecorded_from = self.unrecorded_from.min(id);
-    }
-
-    /// Returns the number of the next segment. Fails if there is none.
-    pub(super) fn next_number(&self) -> Result<u32, Error> {
-        number_after(self.end.number)
     }
 
     /// Returns the space that the disk has granted for records.
@@ -185,7 +180,6 @@ impl Log {
     fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.disk.confirm()?;
         let current = self.current.ok_or_else(no_segment)?;
-        self.next_number().map_err(io::Error::other)?;
         self.write()?;
         self.syncs.end_flight(&mut self.disk, true)?;
         let name = self.end.name();
@@ -202,7 +196,7 @@ impl Log {
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new file if
     /// that one was removed by hand.
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
-        let mut number = self.next_number().map_err(io::Error::other)?;
+        let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.reserve.first().is_none_or(|file| file.size < size) {
@@ -213,7 +207,7 @@ impl Log {
                 // It was put there by hand, and may hold jobs. The next startup reads it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment of another origin is left alone: {error}");
-                    number = number_after(number).map_err(io::Error::other)?;
+                    number = number_after(number, NUMBER_MAX)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     warn!("a preallocated file is missing, another is made: {error}");
@@ -389,8 +383,10 @@ impl Log {
     }
 }
 
-fn number_after(last: u32) -> Result<u32, Error> {
-    if last < NUMBER_MAX { Ok(last + 1) } else { Err(Error::NoNumberLeft(Name::Segment(last))) }
+/// Returns the number of the segment after `last`. Fails if it is larger than `max`.
+pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
+    let text = || format!("no number is left after {}", Name::Segment(last));
+    if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
 }
 
 fn no_segment() -> io::Error {

@@ -7,7 +7,7 @@ use log::{error, warn};
 use super::{
     Error, Report,
     disk::Name,
-    log::Log,
+    log::{Log, NUMBER_MAX, number_after},
     reserve::is_full,
     space::{Demand, SEGMENT_ALIGN_BYTES},
 };
@@ -24,7 +24,8 @@ impl Log {
         next_id: u64,
         now: Time,
     ) -> Result<(), Error> {
-        let number = self.next_number()?;
+        // No daemon uses the other half.
+        let number = number_after(self.end.number, NUMBER_MAX / 2)?;
         self.sync_old_segments(report)?;
         // First, because on a full disk the space of the last run is all there is.
         self.disk.confirm()?;

@@ -72,8 +72,8 @@ pub trait Disk: fmt::Debug {
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Lists the files with their sizes in bytes, in no particular order. Other entries, such as
-    /// directories, are left out, so the name of one may be taken.
+    /// Lists the files with their sizes in bytes, sorted. Other entries, such as directories, are
+    /// left out, so the name of one may be taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Takes the descriptors that a running daemon might not get later. Changes no file. Fails if
     /// there are none.

@@ -32,22 +32,16 @@ const ATTEMPTS: usize = 20;
 /// memory is missing, or if segments appear or vanish during each of 20 attempts.
 pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
-        let files = sorted_files(disk)?;
+        let files = disk.list()?;
         let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
         let report =
             replay::replay(disk, &files, &mut restored, &mut index, calendar, now, &mut go_on);
         // If segments appeared or vanished, jobs that moved from one to another may be missing.
-        if names(&files) == names(&sorted_files(disk)?) {
+        if names(&files) == names(&disk.list()?) {
             return Ok(Inspection { restored, report: report?, files, live: index.live() });
         }
     }
     Err(io::Error::other("the files change too fast to be read").into())
-}
-
-fn sorted_files(disk: &mut dyn Disk) -> Result<Vec<(Name, u64)>, Error> {
-    let mut files = disk.list()?;
-    files.sort_unstable();
-    Ok(files)
 }
 
 /// The names of all files except preallocated ones.

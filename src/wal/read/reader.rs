@@ -19,9 +19,6 @@ use crate::{
     },
 };
 
-/// The most problems of one segment that are kept. Any others are only counted.
-const PROBLEMS_MAX: usize = 20;
-
 /// The largest id accepted without a checksum: a damaged id must not use up the ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
@@ -60,27 +57,21 @@ impl<'a> Reader<'a> {
 
     pub(super) fn finish(mut self) -> SegmentReport {
         if let Some((offset, lost, error)) = self.window.unreadable() {
-            self.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
+            self.report
+                .report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
         }
         if self.report.is_damaged() {
-            self.sink.segment_index.mark_damaged();
+            self.sink.segment_index.mark_damaged(self.report.number);
         }
         self.report
     }
 
-    fn report_problem(&mut self, text: String) {
-        self.report.problem_count += 1;
-        if self.report.problems.len() < PROBLEMS_MAX {
-            self.report.problems.push(text);
-        }
-    }
-
-    pub(super) fn read(&mut self, is_newest: bool) -> Result<(), Error> {
+    pub(super) fn read(&mut self) -> Result<(), Error> {
         let size = self.window.size();
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
             // The file had been created, but not yet written, when the power failed.
             if size > 0 {
-                self.report_problem("no version".into());
+                self.report.report_problem("no version".into());
             }
             return Ok(());
         };
@@ -88,16 +79,16 @@ impl<'a> Reader<'a> {
         let format = match format(&mut self.window, version)? {
             Ok(format) => format,
             Err(problem) => {
-                self.report_problem(problem);
+                self.report.report_problem(problem);
                 return Ok(());
             }
         };
         if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-            self.report_problem(unknown_version(version));
+            self.report.report_problem(unknown_version(version));
         }
         self.report.format = Some(format);
         self.report.used = VERSION_BYTES as u64;
-        self.read_records(format, is_newest)
+        self.read_records(format)
     }
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
@@ -118,7 +109,7 @@ impl<'a> Reader<'a> {
 
     /// Reads all records. After damage it searches for the next one, if there are checksums. In a
     /// segment of the original it skips only a record whose length can be trusted.
-    fn read_records(&mut self, format: Format, is_newest: bool) -> Result<(), Error> {
+    fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let mut at = VERSION_BYTES as u64;
         let mut search = match format {
             Format::Salted(salt) => Some(Search::new(salt, self.window.size())),
@@ -134,13 +125,12 @@ impl<'a> Reader<'a> {
             };
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            // Only the newest segment may end in an unfinished record.
-            let may_be_torn = is_newest && search.is_some() && next.is_none();
+            let may_be_torn = search.is_some() && next.is_none();
             if may_be_torn && self.is_unfinished(at, end - at, damage)? {
                 self.report.torn = Some(at);
                 return Ok(());
             }
-            self.report_problem(match damage {
+            self.report.report_problem(match damage {
                 Some(damage) => format!("at {at}: {damage}; {} bytes skipped", end - at),
                 None => format!("at {at}: {} bytes after the end", end - at),
             });

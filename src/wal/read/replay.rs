@@ -41,6 +41,9 @@ pub(super) const HEADROOM_BYTES: usize = 1 << 20;
 /// the headroom that a connection must leave free. With less, it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
+/// The most problems of one segment that are kept. Any others are only counted.
+const PROBLEMS_MAX: usize = 20;
+
 /// The findings in one segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SegmentReport {
@@ -66,6 +69,27 @@ impl SegmentReport {
     /// Whether something in it could not be read.
     pub fn is_damaged(&self) -> bool {
         self.problem_count > 0
+    }
+
+    pub(super) fn report_problem(&mut self, text: String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(text);
+        }
+    }
+
+    /// Whether there is more than a segment header.
+    fn has_records(&self) -> bool {
+        self.used > HEADER_BYTES || self.torn.is_some() || self.is_damaged()
+    }
+
+    /// Reports that the unfinished last record is damage after all.
+    fn reject_torn(&mut self) {
+        if let Some(at) = self.torn.take() {
+            self.report_problem(format!(
+                "at {at}: an unfinished record, but newer files have more"
+            ));
+        }
     }
 }
 
@@ -124,22 +148,18 @@ pub(in crate::wal) fn replay(
     let Restored { queue, bodies } = restored;
     bodies.budget.limit_headroom(HEADROOM_BYTES);
     let mut report = Report::default();
-    let mut segments: Vec<(u32, u64)> = Vec::new();
     let budget = &mut bodies.budget;
     let made = budget
-        .grow_vec(Need::Storage, &mut segments, files.len())
-        .and_then(|()| budget.grow_vec(Need::Storage, &mut report.segments, files.len()))
+        .grow_vec(Need::Storage, &mut report.segments, files.len())
         .and_then(|()| segment_index.ensure_memory_for_segments(budget, files.len()));
     made.map_err(|_| Error::OutOfMemory(format!(" for a list of {} files", files.len())))?;
-    segments.extend(files.iter().filter_map(|&(name, size)| match name {
+    let segments = files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
         Name::Preallocated(_) | Name::Damaged(_) => None,
-    }));
-    segments.sort_unstable();
+    });
     let mut buffer = Window::buffer()?;
-    let newest = last_written(disk, &segments, &mut buffer)?;
-    let all = segments.iter().map(|&(_, size)| size).sum();
-    let (mut before, mut seen_below, mut end) = (0, 0, End::default());
+    let all = segments.clone().map(|(_, size)| size).sum();
+    let (mut before, mut seen_below, mut end, mut torn) = (0, 0, End::default(), None);
     for (number, size) in segments {
         let name = Name::Segment(number);
         end.open(number);
@@ -149,11 +169,20 @@ pub(in crate::wal) fn replay(
         let seen_below = &mut seen_below;
         let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
         let mut reader = Reader::new(number, size, window, sink);
-        let result = reader.read(Some(number) == newest);
-        result.map_err(|error| explain(error, name, reader.queue(), all))?;
+        reader.read().map_err(|error| explain(error, name, reader.queue(), all))?;
         let segment = reader.finish();
         end.advance(segment.used);
         segment_index.follow(end);
+        // Only the newest segment with records may end in an unfinished one.
+        if segment.has_records() {
+            if let Some(earlier) = torn.take().map(|at: usize| &mut report.segments[at]) {
+                earlier.reject_torn();
+                segment_index.mark_damaged(earlier.number);
+            }
+        }
+        if segment.torn.is_some() {
+            torn = Some(report.segments.len());
+        }
         report.segments.push(segment);
         disk.close(name);
         before += size;
@@ -179,28 +208,6 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<
     }
     let jobs = queue.jobs();
     Err(Error::OutOfMemory(format!(" for a connection beside {jobs} jobs")))
-}
-
-/// Returns the number of the newest segment with records, the only one that may end in an
-/// unfinished record. Newer segments were only just begun.
-fn last_written(
-    disk: &mut dyn Disk,
-    segments: &[(u32, u64)],
-    buffer: &mut [u8],
-) -> Result<Option<u32>, Error> {
-    for &(number, size) in segments.iter().rev() {
-        let name = Name::Segment(number);
-        let mut on_progress = |_| ControlFlow::Continue(());
-        let is_written = Window::new(disk, name, size, buffer, &mut on_progress)
-            .and_then(|mut window| window.first_data(HEADER_BYTES))
-            .map_err(|error| error.in_file(name))?
-            .is_some();
-        disk.close(name);
-        if is_written {
-            return Ok(Some(number));
-        }
-    }
-    Ok(None)
 }
 
 /// Describes the error that ended a replay, and how much memory was needed if memory was short.
