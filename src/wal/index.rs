@@ -92,11 +92,14 @@ impl SegmentIndex {
     /// Notes that records have been appended up to `end`. If that is in a new segment, it is the
     /// current one from now on.
     pub(super) fn follow(&mut self, end: End) {
-        if self.current().is_none_or(|segment| segment.number != end.number) {
-            self.closed += self.end.used;
-            self.segments.push_back(Segment { number: end.number, ..Segment::default() });
+        let (number, used) = (end.number, end.used);
+        match self.segments.back_mut() {
+            Some(current) if current.number == number => current.used = used,
+            _ => {
+                self.closed += self.end.used;
+                self.segments.push_back(Segment { number, used, ..Segment::default() });
+            }
         }
-        self.current_mut().used = end.used;
         self.end = end;
     }
 
@@ -104,10 +107,6 @@ impl SegmentIndex {
     pub(super) fn mark_damaged(&mut self, number: u32) {
         let at = self.segments.partition_point(|segment| segment.number < number);
         self.segments[at].is_damaged = true;
-    }
-
-    fn current_mut(&mut self) -> &mut Segment {
-        self.segments.back_mut().expect("a segment is open")
     }
 
     /// Ensures the memory that [`SegmentIndex::insert`] takes.

@@ -4,7 +4,7 @@ use std::{error, fmt, io, time::Duration};
 
 #[cfg(doc)]
 use super::Wal;
-use super::{Name, syncs::SyncEvents};
+use super::syncs::SyncEvents;
 use crate::{
     collections::Key,
     memory::Bodies,
@@ -67,19 +67,6 @@ pub enum Error {
     Foreign(String),
     /// The caller's progress function has interrupted the replay.
     Interrupted,
-}
-
-impl Error {
-    /// Adds the name of the file that was read.
-    pub(super) fn in_file(self, name: Name) -> Self {
-        match self {
-            Self::Disk(error) => {
-                Self::Disk(io::Error::new(error.kind(), format!("{name}: {error}")))
-            }
-            Self::Foreign(layout) => Self::Foreign(format!("{name}: {layout}")),
-            other => other,
-        }
-    }
 }
 
 impl From<io::Error> for Error {

@@ -3,7 +3,10 @@
 //! Records of a turn are gathered and written at once. A full segment is truncated, synced and
 //! closed, and the first preallocated file becomes the next one.
 
-use std::io;
+use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    io,
+};
 
 use log::{debug, warn};
 
@@ -15,7 +18,7 @@ use super::{
         full_length,
     },
     reserve::Reserve,
-    segment::{Current, End, Salts, WORK_PER_TURN_MIN_BYTES},
+    segment::{Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
 };
@@ -51,7 +54,8 @@ pub(super) struct Log {
     pub(super) unrecorded_from: u64,
     /// The segment that was abandoned after a failure, and how many bytes of it were in use.
     abandoned: Option<(Name, u64)>,
-    salts: Salts,
+    /// The last salt, at first [`Options::seed`]. Each is a hash of the one before.
+    salt: u64,
     /// The number of records appended.
     pub(super) records: u64,
 }
@@ -80,7 +84,7 @@ impl Log {
             failure: None,
             unrecorded_from: u64::MAX,
             abandoned: None,
-            salts: Salts(options.seed),
+            salt: options.seed,
             records: 0,
         })
     }
@@ -223,7 +227,8 @@ impl Log {
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
-        let current = Current::new(self.salts.draw(), next_id, file);
+        self.salt = BuildHasherDefault::<DefaultHasher>::default().hash_one(self.salt);
+        let current = Current::new(self.salt, next_id, file);
         let mut header = VERSION.to_le_bytes().to_vec();
         current.header(next_id).encode(VERSION_BYTES as u64, &mut header);
         self.disk.write(from, 0, &header)?;

@@ -1,6 +1,6 @@
 //! The removal of segments that no job needs.
 
-use std::{io, time::Duration};
+use std::io;
 
 use log::{debug, warn};
 
@@ -9,7 +9,7 @@ use super::{
     index::SegmentIndex,
     log::Log,
     record::VERSION_BYTES,
-    recovery::{RETRY_DELAY, RETRY_DELAY_MAX, Recovery, State},
+    recovery::{RETRY_DELAY_MAX, Recovery, State},
     syncs::Syncs,
 };
 use crate::clock::Time;
@@ -19,8 +19,6 @@ use crate::clock::Time;
 pub(super) struct Removal {
     /// When to try again, if the oldest segment could not be removed.
     pub(super) retry_at: Option<Time>,
-    /// The delay after the last failure; zero if the last attempt has not failed.
-    delay: Duration,
 }
 
 impl Removal {
@@ -36,7 +34,7 @@ impl Removal {
     }
 
     /// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
-    /// the binlog still works, and tries again after increasing delays. Fails if the lock is lost,
+    /// the binlog still works, and tries again later. Fails if the lock is lost,
     /// or if the directory cannot be synced.
     pub(super) fn remove_oldest(
         &mut self,
@@ -70,12 +68,10 @@ impl Removal {
             }
             Err(error) => {
                 warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
-                self.delay = (2 * self.delay).clamp(RETRY_DELAY, RETRY_DELAY_MAX);
-                self.retry_at = Some(now + self.delay);
+                self.retry_at = Some(now + RETRY_DELAY_MAX);
                 return Ok(());
             }
         }
-        *self = Self::default();
         disk.sync_directory()?;
         index.drop_oldest();
         Ok(())

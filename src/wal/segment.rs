@@ -3,8 +3,6 @@
 //! A sync is fastest over zeros that are already written, so a short stretch ahead of the records
 //! is filled with zeros, one piece in each turn.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-
 use super::{
     disk::{Lease, Name},
     record::SegmentHeader,
@@ -92,18 +90,6 @@ impl Current {
             Ok(()) => start + length,
             Err(_) => self.layout.size,
         };
-    }
-}
-
-/// The generator of salts: the last one, at first the seed.
-#[derive(Debug)]
-pub(super) struct Salts(pub(super) u64);
-
-impl Salts {
-    /// Returns the next salt, a hash of the last one.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.0 = BuildHasherDefault::<DefaultHasher>::default().hash_one(self.0);
-        self.0
     }
 }
 

@@ -29,11 +29,12 @@ const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
 /// later version. The caller has found neither a segment header nor a sound first record of a known
 /// layout at `start`.
 pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Result<(), Error> {
+    let name = window.name;
     let known = [VERSION, VERSION_5];
     let is_flipped = known.iter().any(|known| (version ^ known).is_power_of_two());
     let machine = if LATER_VERSIONS.contains(&version) && !is_flipped {
         return Err(Error::Foreign(format!(
-            "its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
+            "{name}: its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
              the program that wrote it serve its jobs. Nothing has been changed"
         )));
     } else if known.contains(&version.swap_bytes()) {
@@ -44,7 +45,7 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
         return Ok(());
     };
     Err(Error::Foreign(format!(
-        "the original wrote it on {machine}, and only the original there can read it. Nothing has \
+        "{name}: the original wrote it on {machine}, and only the original there can read it. Nothing has \
          been changed"
     )))
 }

@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     proto::{CRLF, NAME_LIMIT},
-    queue::Queue,
     wal::{
         Error,
         record::{
@@ -35,7 +34,7 @@ const TORN_ID_REACH: u64 = 1 << 16;
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// A reader of one segment.
-pub(super) struct Reader<'a> {
+struct Reader<'a> {
     report: SegmentReport,
     window: Window<'a>,
     sink: Sink<'a>,
@@ -44,51 +43,49 @@ pub(super) struct Reader<'a> {
 /// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
 type Verdict<T> = Result<Result<T, Damage>, Error>;
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(number: u32, size: u64, window: Window<'a>, sink: Sink<'a>) -> Self {
-        let report = SegmentReport { number, size, ..SegmentReport::default() };
-        Self { report, window, sink }
+/// Reads one segment into the sink. Damage is no error, but in the report.
+pub(super) fn read<'a>(
+    number: u32,
+    window: Window<'a>,
+    sink: Sink<'a>,
+) -> Result<SegmentReport, Error> {
+    let report = SegmentReport { number, size: window.size(), ..SegmentReport::default() };
+    let mut reader = Reader { report, window, sink };
+    reader.read()?;
+    let Reader { mut report, mut window, sink } = reader;
+    if let Some((offset, lost, error)) = window.unreadable() {
+        report.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
     }
-
-    /// Returns the queue with all jobs read so far.
-    pub(super) fn queue(&self) -> &Queue {
-        self.sink.queue
+    if report.is_damaged() {
+        sink.segment_index.mark_damaged(number);
     }
+    Ok(report)
+}
 
-    pub(super) fn finish(mut self) -> SegmentReport {
-        if let Some((offset, lost, error)) = self.window.unreadable() {
-            self.report
-                .report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
-        }
-        if self.report.is_damaged() {
-            self.sink.segment_index.mark_damaged(self.report.number);
-        }
-        self.report
-    }
-
-    pub(super) fn read(&mut self) -> Result<(), Error> {
-        let size = self.window.size();
+impl Reader<'_> {
+    fn read(&mut self) -> Result<(), Error> {
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
             // The file had been created, but not yet written, when the power failed.
-            if size > 0 {
+            if self.report.size > 0 {
                 self.report.report_problem("no version".into());
             }
             return Ok(());
         };
         let version = u32::from_le_bytes(version);
-        let format = match format(&mut self.window, version)? {
-            Ok(format) => format,
+        match format(&mut self.window, version)? {
+            Ok(format) => {
+                if version != if format == Format::Five { VERSION_5 } else { VERSION } {
+                    self.report.report_problem(unknown_version(version));
+                }
+                self.report.format = Some(format);
+                self.report.used = VERSION_BYTES as u64;
+                self.read_records(format)
+            }
             Err(problem) => {
                 self.report.report_problem(problem);
-                return Ok(());
+                Ok(())
             }
-        };
-        if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-            self.report.report_problem(unknown_version(version));
         }
-        self.report.format = Some(format);
-        self.report.used = VERSION_BYTES as u64;
-        self.read_records(format)
     }
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage

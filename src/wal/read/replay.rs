@@ -16,7 +16,7 @@
 use std::ops::ControlFlow;
 
 use super::{
-    reader::Reader,
+    reader,
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -168,9 +168,8 @@ pub(in crate::wal) fn replay(
         let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
         let seen_below = &mut seen_below;
         let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
-        let mut reader = Reader::new(number, size, window, sink);
-        reader.read().map_err(|error| explain(error, name, reader.queue(), all))?;
-        let segment = reader.finish();
+        let segment =
+            reader::read(number, window, sink).map_err(|error| explain(error, name, queue, all))?;
         end.advance(segment.used);
         segment_index.follow(end);
         // Only the newest segment with records may end in an unfinished one.
@@ -212,7 +211,7 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<
 
 /// Describes the error that ended a replay, and how much memory was needed if memory was short.
 fn explain(error: Error, name: Name, queue: &Queue, all: u64) -> Error {
-    let Error::OutOfMemory(_) = error else { return error.in_file(name) };
+    let Error::OutOfMemory(_) = error else { return error };
     let (jobs, held) = (queue.jobs(), queue.job_bytes());
     Error::OutOfMemory(format!(
         ": beside the {held} bytes of {jobs} jobs, the next one in {name} does not fit; all files \

@@ -11,7 +11,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A view of one file. The file must not change meanwhile, except after the end of the view.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
-    name: Name,
+    pub(super) name: Name,
     /// The length of the file in bytes.
     size: u64,
     /// The offset of the first byte in memory.
@@ -128,7 +128,10 @@ impl<'a> Window<'a> {
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                     count += self.skip_unreadable(at, &mut buffer[count..end], &error);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let text = format!("{}: {error}", self.name);
+                    return Err(io::Error::new(error.kind(), text).into());
+                }
             }
         }
         Ok(count)
