@@ -44,16 +44,15 @@ pub(super) struct Log {
     pub(super) end: End,
     /// `None` before the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records not yet written: the last bytes of the current segment.
-    pending: Vec<u8>,
+    /// Records not yet written: the last bytes of the current segment. There may be some after a
+    /// commit, because a closing connection may bury jobs.
+    pub(super) pending: Vec<u8>,
     /// The first error of an append or a write of this turn. After it, nothing more is appended in
     /// this turn.
     pub(super) failure: Option<io::Error>,
     /// The first id whose job has no record in a file yet, or may have none because its write has
     /// failed; `u64::MAX` if all have one.
     pub(super) unrecorded_from: u64,
-    /// The segment that was abandoned after a failure, and how many bytes of it were in use.
-    abandoned: Option<(Name, u64)>,
     /// The last salt, at first [`Options::seed`]. Each is a hash of the one before.
     salt: u64,
     /// The number of records appended.
@@ -83,26 +82,14 @@ impl Log {
             pending,
             failure: None,
             unrecorded_from: u64::MAX,
-            abandoned: None,
             salt: options.seed,
             records: 0,
         })
     }
 
-    /// Whether records or an error are pending after a commit, because a closing connection may
-    /// bury jobs.
-    pub(super) fn needs_commit(&self) -> bool {
-        !self.pending.is_empty() || self.failure.is_some()
-    }
-
     /// A restart skips the ids below this; `u64::MAX` if no segment is open.
     pub(super) fn seen_below(&self) -> u64 {
         self.current.map_or(u64::MAX, |current| current.seen_below)
-    }
-
-    /// Notes that the full record of a new job is pending.
-    pub(super) fn on_put(&mut self, id: u64) {
-        self.unrecorded_from = self.unrecorded_from.min(id);
     }
 
     /// Returns the space that the disk has granted for records.
@@ -183,13 +170,11 @@ impl Log {
     /// Closes the current segment and opens the next, with space for a record of `length` bytes.
     fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.disk.confirm()?;
-        let current = self.current.ok_or_else(no_segment)?;
+        self.current.ok_or_else(no_segment)?;
         self.write()?;
         self.syncs.end_flight(&mut self.disk, true)?;
         let name = self.end.name();
-        if self.end.used < current.layout.size {
-            self.disk.truncate(name, self.end.used)?;
-        }
+        self.disk.truncate(name, self.end.used)?;
         self.syncs.sync_complete(&mut self.disk, self.end)?;
         self.disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
@@ -353,9 +338,12 @@ impl Log {
     /// Stops using the current segment. Nothing more is written until the next attempt to open one.
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
-            let written = self.end.used.saturating_sub(self.pending.len() as u64);
-            self.abandoned = Some((self.end.name(), written));
-            self.disk.close(self.end.name());
+            let (name, pending) = (self.end.name(), self.pending.len() as u64);
+            // Its zeros may take up the space that is needed. An error here does no harm.
+            if self.disk.confirm().is_ok() {
+                let _ = self.disk.truncate(name, self.end.used.saturating_sub(pending));
+            }
+            self.disk.close(name);
         }
         self.pending.clear();
         self.failure = None;
@@ -366,11 +354,6 @@ impl Log {
     /// have taken over while the disk failed.
     pub(super) fn reopen(&mut self, next_id: u64, now: Time) -> io::Result<()> {
         self.disk.confirm()?;
-        if let Some((name, written)) = self.abandoned.take() {
-            // Its zeros may take up the space that is needed. An error here does no harm.
-            let _ = self.disk.truncate(name, written);
-            self.disk.close(name);
-        }
         if self.reserve.first().is_none() {
             self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now)?;
         }

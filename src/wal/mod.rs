@@ -204,7 +204,7 @@ impl Wal {
         if self.lost_lock().is_some() {
             return None;
         }
-        if self.dates.are_shifting() || self.log.needs_commit() {
+        if self.dates.are_shifting() || !self.log.pending.is_empty() || self.log.failure.is_some() {
             return Some(Time::AT_ONCE);
         }
         if let State::Failed { retry_at } = self.recovery.state {
@@ -297,7 +297,8 @@ impl Wal {
         let length = self.append_full(jobs, job);
         permit.spend(Change::Put(length.into()));
         self.index.insert(job, length);
-        self.log.on_put(jobs.queue.job(job).record.id);
+        let id = jobs.queue.job(job).record.id;
+        self.log.unrecorded_from = self.log.unrecorded_from.min(id);
     }
 
     /// Appends the new state, priority or delay of a job. If the permit allows it, this is deferred

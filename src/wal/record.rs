@@ -315,7 +315,7 @@ impl Frame {
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        let (name_at, length, size, unit) = match format {
+        let (name_at, length, fields_bytes, unit) = match format {
             Format::Five => {
                 (8, bytes.first_chunk().map(|it| i64::from_le_bytes(*it)), FIELDS_5_BYTES, 1000)
             }
@@ -328,13 +328,18 @@ impl Frame {
         let name_length = legal.ok_or(Damage::Illegal("a tube name of wrong length"))?;
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
-        let fields = bytes.get(at..at + size).ok_or(Damage::Torn)?;
+        let fields = bytes.get(at..at + fields_bytes).ok_or(Damage::Torn)?;
         if part::<8>(fields, 0) == [0; 8] {
             return Ok(None);
         }
         let state = fields[76];
         let fields = JobFields::read(&part(fields, 0), unit);
-        let body_length = if name_length > 0 { body_length(fields.body_size)? } else { 0 };
+        // A body ends in CR LF, so its size is at least two bytes.
+        let size = usize::try_from(fields.body_size).ok().filter(|&size| size >= 2);
+        let body_length = match name_length {
+            0 => 0,
+            _ => size.ok_or(Damage::Illegal("a wrong body size"))?,
+        };
         let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaw = if Kind::from_number(state).is_none() {
@@ -350,7 +355,7 @@ impl Frame {
         } else {
             None
         };
-        let head_length = at + size;
+        let head_length = at + fields_bytes;
         Ok(Some(Self { fields, name_at, name_length, head_length, body_length, flaw }))
     }
 
@@ -392,11 +397,6 @@ impl Frame {
         }
         Ok(())
     }
-}
-
-/// A body ends in CR LF, so its size is at least two bytes.
-fn body_length(size: i32) -> Result<usize, Damage> {
-    usize::try_from(size).ok().filter(|&size| size >= 2).ok_or(Damage::Illegal("a wrong body size"))
 }
 
 #[cfg(test)]

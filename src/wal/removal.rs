@@ -5,11 +5,10 @@ use std::io;
 use log::{debug, warn};
 
 use super::{
-    disk::{Lease, Name},
+    disk::Name,
     index::SegmentIndex,
     log::Log,
-    record::VERSION_BYTES,
-    recovery::{RETRY_DELAY_MAX, Recovery, State},
+    recovery::{RETRY_DELAY, Recovery, State},
     syncs::Syncs,
 };
 use crate::clock::Time;
@@ -43,7 +42,7 @@ impl Removal {
         recovery: &Recovery,
         now: Time,
     ) -> io::Result<()> {
-        self.retry_at.take_if(|at| *at <= now);
+        let is_retry = self.retry_at.take_if(|at| *at <= now).is_some();
         let is_due = self.retry_at.is_none() && Self::is_safe(index, recovery, &log.syncs);
         let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
         let disk = &mut log.disk;
@@ -63,12 +62,11 @@ impl Removal {
             Ok(()) => {}
             // It was removed by hand.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) if !segment.is_damaged && empty(disk, name).is_ok() => {
-                warn!("cannot remove a segment of the binlog; it was emptied instead: {error}");
-            }
             Err(error) => {
-                warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
-                self.retry_at = Some(now + RETRY_DELAY_MAX);
+                if !is_retry {
+                    warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
+                }
+                self.retry_at = Some(now + RETRY_DELAY);
                 return Ok(());
             }
         }
@@ -76,14 +74,6 @@ impl Removal {
         index.drop_oldest();
         Ok(())
     }
-}
-
-/// Truncates a segment that cannot be removed, so that a restart finds no old records.
-fn empty(disk: &mut Lease, name: Name) -> io::Result<()> {
-    disk.truncate(name, VERSION_BYTES as u64)?;
-    disk.sync(name)?;
-    disk.close(name);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -131,7 +121,7 @@ mod tests {
 
     /// An immutable file, for example, cannot be removed.
     #[test]
-    fn a_segment_that_cannot_be_removed_is_truncated_or_tried_again() {
+    fn a_segment_that_cannot_be_removed_is_tried_again() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
         binlog.disk.state().failing = Some("remove binlog");
         for _ in 0..50 {
@@ -139,10 +129,11 @@ mod tests {
             binlog.delete(job);
             binlog.settle();
         }
-        let oldest = binlog.wal.counts().oldest;
-        assert!(oldest > 1, "its records are gone, so it does no harm");
-        assert_eq!(binlog.disk.state().files[&Name::Segment(1)].len(), VERSION_BYTES);
+        assert_eq!(binlog.wal.counts().oldest, 1);
         binlog.disk.state().failing = None;
+        binlog.wait(RETRY_DELAY);
+        binlog.settle();
+        assert!(binlog.wal.counts().oldest > 1);
         assert_eq!(binlog.ids_after_restart(), [0; 0]);
     }
 }

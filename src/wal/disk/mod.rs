@@ -28,18 +28,10 @@ pub enum Name {
 impl Name {
     /// Parses the name of a file. `None` if no file of a binlog has such a name.
     pub fn parse(text: &str) -> Option<Self> {
-        let number = |digits: &str| {
-            let canonical = digits.parse().ok().filter(|number: &u32| number.to_string() == digits);
-            canonical.filter(|&number| number > 0)
-        };
-        if let Some(digits) = text.strip_prefix("spare.") {
-            return number(digits).map(Self::Preallocated);
-        }
-        let rest = text.strip_prefix("binlog.")?;
-        match rest.strip_suffix(".damaged") {
-            Some(digits) => number(digits).map(Self::Damaged),
-            None => number(rest).map(Self::Segment),
-        }
+        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+        let number = digits.parse().ok().filter(|&number| number > 0)?;
+        let names = [Self::Segment(number), Self::Preallocated(number), Self::Damaged(number)];
+        names.into_iter().find(|name| name.to_string() == text)
     }
 }
 

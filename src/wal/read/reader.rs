@@ -49,11 +49,11 @@ pub(super) fn read<'a>(
     window: Window<'a>,
     sink: Sink<'a>,
 ) -> Result<SegmentReport, Error> {
-    let report = SegmentReport { number, size: window.size(), ..SegmentReport::default() };
+    let report = SegmentReport { number, size: window.size, ..SegmentReport::default() };
     let mut reader = Reader { report, window, sink };
     reader.read()?;
-    let Reader { mut report, mut window, sink } = reader;
-    if let Some((offset, lost, error)) = window.unreadable() {
+    let Reader { mut report, window, sink } = reader;
+    if let Some((offset, lost, error)) = window.unreadable {
         report.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
     }
     if report.is_damaged() {
@@ -109,7 +109,7 @@ impl Reader<'_> {
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let mut at = VERSION_BYTES as u64;
         let mut search = match format {
-            Format::Salted(salt) => Some(Search::new(salt, self.window.size())),
+            Format::Salted(salt) => Some(Search::new(salt, self.window.size)),
             Format::Plain | Format::Five => None,
         };
         loop {
@@ -145,12 +145,11 @@ impl Reader<'_> {
         let next = at + frame.length();
         // A damaged segment header looks like a short record, and may be unrecognisable.
         let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
-        if is_perhaps_ours || next > self.window.size() {
+        if is_perhaps_ours || next > self.window.size {
             return Ok(None);
         }
         if frame.is_full() {
-            let mut end = [0; CRLF.len()];
-            self.window.peek(next - CRLF.len() as u64, &mut end)?;
+            let end = self.window.at(next - CRLF.len() as u64, CRLF.len())?;
             let wrong: u32 = end.iter().zip(CRLF).map(|(is, be)| (is ^ be).count_ones()).sum();
             if wrong > 1 {
                 return Ok(None);
@@ -281,14 +280,15 @@ pub(super) fn verify(
     frame: &Frame,
     format: Format,
 ) -> Verdict<()> {
-    if frame.length() > window.size().saturating_sub(at) {
+    if frame.length() > window.size.saturating_sub(at) {
         return Ok(Err(Damage::Torn));
     }
+    let (length, body_length) = (frame.head_length + frame.body_length, frame.body_length);
+    // All of the record, if it fits, so that it is read only once.
+    let bytes = window.at(at, length.min(Window::BYTES))?;
     if let Format::Salted(salt) = format {
-        // All of the record, if it fits, so that it is read only once.
-        let length = (frame.head_length + frame.body_length).min(Window::BYTES);
-        let (mut hasher, wanted) = frame.begin_checksum(window.at(at, length)?, salt, at);
-        window.for_each_part(at + frame.head_length as u64, frame.body_length, |part| {
+        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, at);
+        window.for_each_part(at + frame.head_length as u64, body_length, |part| {
             hasher.update(part);
             Ok(())
         })?;
@@ -296,9 +296,8 @@ pub(super) fn verify(
             return Ok(Err(Damage::Checksum));
         }
     }
-    let mut end = [0; CRLF.len()];
-    window.peek(at + frame.length() - CRLF.len() as u64, &mut end)?;
-    Ok(frame.judge(&end))
+    let end = window.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?;
+    Ok(frame.judge(&end[..CRLF.len().min(end.len())]))
 }
 
 fn unknown_version(version: u32) -> String {

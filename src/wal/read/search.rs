@@ -50,7 +50,7 @@ impl Search {
         offset: u64,
     ) -> Result<Option<u64>, Error> {
         let mut at = offset;
-        while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
+        while at + (SHORT_RECORD_BYTES as u64) <= window.size {
             let Some(data) = window.first_data(at)? else { break };
             // A record begins with no more than eleven zeros.
             at = at.max(data.saturating_sub(11));
@@ -93,7 +93,7 @@ pub(super) fn find_salt(
     }
     let mut first = None;
     let mut at = start;
-    while at + (SHORT_RECORD_BYTES as u64) <= window.size() {
+    while at + (SHORT_RECORD_BYTES as u64) <= window.size {
         let Some(data) = window.first_data(at)? else { break };
         // A segment header begins with four zeros.
         at = at.max(data.saturating_sub(4));

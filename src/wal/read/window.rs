@@ -13,14 +13,15 @@ pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     pub(super) name: Name,
     /// The length of the file in bytes.
-    size: u64,
+    pub(super) size: u64,
     /// The offset of the first byte in memory.
     start: u64,
     buffer: &'a mut [u8],
     /// How many bytes of the buffer are the file's.
     length: usize,
-    /// The unreadable bytes: the first offset, their number, and the first error.
-    unreadable: Option<(u64, u64, String)>,
+    /// The unreadable bytes, which are read as zeros: the first offset, their number, and the first
+    /// error.
+    pub(super) unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset at which that search began.
     last: Option<(u64, Option<u64>)>,
     /// Called with the offset up to which the file has been read. If it breaks, reading ends.
@@ -63,17 +64,6 @@ impl<'a> Window<'a> {
         // A file that cannot be opened must prevent startup, even if nothing would be read from it.
         window.load(0)?;
         Ok(window)
-    }
-
-    /// The length of the file in bytes.
-    pub(super) fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Returns and clears the unreadable part, which was read as zeros: its first offset, the
-    /// number of bytes, and the first error.
-    pub(super) fn unreadable(&mut self) -> Option<(u64, u64, String)> {
-        self.unreadable.take()
     }
 
     /// Returns the bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`],
@@ -150,20 +140,6 @@ impl<'a> Window<'a> {
         let (_, lost, _) = self.unreadable.get_or_insert_with(|| (at, 0, error.to_string()));
         *lost += length as u64;
         length
-    }
-
-    /// Reads bytes at `offset` without moving the window. They must be within the file.
-    pub(super) fn peek(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), Error> {
-        let from = offset.checked_sub(self.start).and_then(|from| usize::try_from(from).ok());
-        let here = from.and_then(|from| self.buffer[..self.length].get(from..from + buffer.len()));
-        if let Some(here) = here {
-            buffer.copy_from_slice(here);
-            return Ok(());
-        }
-        let count = self.fill(offset, buffer)?;
-        // Bytes are missing only if the file is being truncated. Zeros are no record.
-        buffer[count..].fill(0);
-        Ok(())
     }
 
     /// Calls `act` with `length` bytes from `offset` on, piece by piece.
@@ -253,9 +229,6 @@ mod tests {
                 }
             }
             assert_eq!(window.at(bytes.len() as u64, 10).expect("the end"), b"");
-            let mut two = [0; 2];
-            window.peek(Window::BYTES as u64 + 3, &mut two).expect("read");
-            assert_eq!(two, bytes[Window::BYTES + 3..][..2]);
             let mut all = Vec::new();
             let each = window.for_each_part(7, 2 * Window::BYTES, |part| {
                 all.extend_from_slice(part);
