@@ -141,17 +141,14 @@ impl SegmentIndex {
     /// Returns a job with a deferred record. `None` if there is none, or if none was among the
     /// bounded number of locations that it visited. In the second case the caller calls it again.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
-        let locations = self.locations.slots();
-        for _ in 0..locations.min(LOCATIONS_PER_SEARCH) {
-            self.cursor = if self.cursor + 1 < locations { self.cursor + 1 } else { 0 };
-            let key: Key<Location> = Key::from_index(self.cursor);
-            if self.locations.get(key).is_some_and(|location| location.is_deferred) {
-                // The job is returned again until its record has been appended.
-                self.cursor = self.cursor.checked_sub(1).unwrap_or(locations - 1);
-                return Some(key.paired());
-            }
-        }
-        None
+        let slots = self.locations.slots();
+        let count = slots.min(LOCATIONS_PER_SEARCH);
+        let mut visited = (1..=count).map(|step| Key::from_index((self.cursor + step) % slots));
+        let found: Option<Key<Location>> =
+            visited.find(|&key| self.locations.get(key).is_some_and(|it| it.is_deferred));
+        // The job is returned again until its record has been appended.
+        self.cursor = found.map_or(self.cursor + count, |key| key.index() + slots - 1);
+        found.map(Key::paired)
     }
 
     /// Notes that the job has been written in full again, to the current segment.

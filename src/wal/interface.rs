@@ -90,10 +90,7 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Disk(error) => Some(error),
-            _ => None,
-        }
+        if let Self::Disk(error) = self { Some(error) } else { None }
     }
 }
 

@@ -87,11 +87,6 @@ impl Log {
         })
     }
 
-    /// A restart skips the ids below this; `u64::MAX` if no segment is open.
-    pub(super) fn seen_below(&self) -> u64 {
-        self.current.map_or(u64::MAX, |current| current.seen_below)
-    }
-
     /// Returns the space that the disk has granted for records.
     pub(super) fn space(&self) -> Space {
         let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
@@ -114,26 +109,27 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record; `full` has the tube's name and the body of a full one. An error is
+    /// Appends a record: see [`record::encode`]. An error is
     /// reported by [`Log::write_turn`].
-    pub(super) fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, next_id: u64) {
+    pub(super) fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], next_id: u64) {
         if self.failure.is_none() {
-            self.failure = self.try_append(fields, full, next_id).err();
+            self.failure = self.try_append(fields, name, body, next_id).err();
         }
     }
 
     fn try_append(
         &mut self,
         fields: &JobFields,
-        full: Option<(&str, &[u8])>,
+        name: &str,
+        body: &[u8],
         next_id: u64,
     ) -> io::Result<()> {
-        let length = full.map_or(SHORT_BYTES, |(name, body)| full_length(name, body.len()));
+        let length = full_length(name, body.len());
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.try_rotate(length, next_id)?;
         }
         // The buffer must never grow, because that would end the process at a memory limit.
-        let copied = full.map_or(0, |(_, body)| body.len()).min(COPIED_BODY_MAX_BYTES);
+        let copied = body.len().min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
         }
@@ -143,18 +139,16 @@ impl Log {
             current.header(next_id).encode(at, &mut self.pending);
             at += SHORT_BYTES;
         }
-        record::encode(fields, full, current.salt, at, &mut self.pending);
+        record::encode(fields, name, body, current.salt, at, &mut self.pending);
         self.end.advance(at + length);
         self.records += 1;
-        match full {
-            Some((_, body)) if body.len() > COPIED_BODY_MAX_BYTES => {
-                let body_at = self.end.used - body.len() as u64;
-                self.write_through(body_at)?;
-                self.disk.write(self.end.name(), body_at, body)?;
-                self.syncs.is_written = true;
-            }
-            Some((_, body)) => self.pending.extend_from_slice(body),
-            None => {}
+        if body.len() > COPIED_BODY_MAX_BYTES {
+            let body_at = self.end.used - body.len() as u64;
+            self.write_through(body_at)?;
+            self.disk.write(self.end.name(), body_at, body)?;
+            self.syncs.is_written = true;
+        } else {
+            self.pending.extend_from_slice(body);
         }
         Ok(())
     }

@@ -218,7 +218,8 @@ impl Wal {
             || self.can_append_deferred()
             || self.should_leave_segment()
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
-        let work = has_work.then(|| self.log.reserve.retry_at().unwrap_or_default());
+        let work =
+            has_work.then(|| self.log.reserve.shortage.map_or(Time::AT_ONCE, |it| it.retry_at));
         [work, self.log.syncs.next(), removal].into_iter().flatten().min()
     }
 
@@ -277,7 +278,8 @@ impl Wal {
     /// Why some changes are refused, or soon will be. The disk is also reported as failed if no
     /// file could be made when one was last needed, although there may be space.
     pub fn trouble(&self) -> Option<Unavailable> {
-        if self.is_sound() { self.log.reserve.shortage() } else { Some(Unavailable::Failed) }
+        let shortage = self.log.reserve.shortage.map(|shortage| shortage.reason);
+        if self.is_sound() { shortage } else { Some(Unavailable::Failed) }
     }
 
     /// Returns the need for space.
@@ -316,7 +318,7 @@ impl Wal {
     pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
         permit.spend(Change::Delete);
         let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
-        self.append(&fields, None, queue);
+        self.append(&fields, "", b"", queue);
         self.index.remove(job);
     }
 
@@ -349,17 +351,17 @@ impl Wal {
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
         let name = queue.tube(queue.job(job).tube).name();
-        self.append(&self.dates.fields(queue, job), Some((name, body)), queue);
+        self.append(&self.dates.fields(queue, job), name, body, queue);
         u32::try_from(full_length(name, body.len())).expect("a gibibyte and 300 bytes")
     }
 
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
-        self.append(&self.dates.fields(queue, job), None, queue);
+        self.append(&self.dates.fields(queue, job), "", b"", queue);
         self.index.update(job);
     }
 
-    fn append(&mut self, fields: &JobFields, full: Option<(&str, &[u8])>, queue: &Queue) {
-        self.log.append(fields, full, queue.next_id());
+    fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], queue: &Queue) {
+        self.log.append(fields, name, body, queue.next_id());
         self.index.follow(self.log.end);
     }
 }
@@ -454,7 +456,8 @@ impl Wal {
     /// Whether a client may see this id of an unsynced job, because no restart will give it to
     /// another. Always true, unless more puts have been abandoned than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
-        !self.log.syncs.are_of_each_change() || id < self.log.seen_below()
+        !self.log.syncs.are_of_each_change()
+            || self.log.current.is_none_or(|current| id < current.seen_below)
     }
 
     /// How long the next sync may wait for more changes. `None` if there is no next sync.

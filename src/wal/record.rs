@@ -191,17 +191,17 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 /// Appends a record to `out` without its body. The record will be at `offset` in a segment with
-/// this salt. `full` makes it a full record, with the tube's name and the body with its CR LF. The
-/// checksum covers the body, which the caller writes after it.
+/// this salt. A full record has the tube's name, and the body with its CR LF; in a short one both
+/// are empty. The checksum covers the body, which the caller writes after it.
 pub(super) fn encode(
     fields: &JobFields,
-    full: Option<(&str, &[u8])>,
+    name: &str,
+    body: &[u8],
     salt: u64,
     offset: u64,
     out: &mut Vec<u8>,
 ) {
     let start = out.len();
-    let (name, body) = full.unwrap_or(("", b""));
     let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(name.as_bytes());
@@ -236,7 +236,7 @@ impl SegmentHeader {
             deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
             ..JobFields::default()
         };
-        encode(&fields, None, self.salt, offset, out);
+        encode(&fields, "", b"", self.salt, offset, out);
     }
 
     /// Reads the fields of a record as a segment header, if it is one.

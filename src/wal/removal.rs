@@ -33,8 +33,8 @@ impl Removal {
     }
 
     /// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
-    /// the binlog still works, and tries again later. Fails if the lock is lost,
-    /// or if the directory cannot be synced.
+    /// the binlog still works, and tries again later. Fails if the lock is lost, or if the directory
+    /// cannot be synced.
     pub(super) fn remove_oldest(
         &mut self,
         log: &mut Log,
@@ -48,27 +48,21 @@ impl Removal {
         let disk = &mut log.disk;
         disk.confirm()?;
         let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
-        let removed = if segment.is_damaged {
-            disk.rename(name, kept)
-        } else {
-            debug!("no job needs {name}: it is removed");
-            disk.remove(name)
-        };
+        let removed = if segment.is_damaged { disk.rename(name, kept) } else { disk.remove(name) };
         match removed {
-            Ok(()) if segment.is_damaged => warn!(
-                "every job of {name} that could be read is in newer segments; the damaged file \
-                 stays as {kept}"
-            ),
-            Ok(()) => {}
-            // It was removed by hand.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 if !is_retry {
                     warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
                 }
                 self.retry_at = Some(now + RETRY_DELAY);
                 return Ok(());
             }
+            Ok(()) if segment.is_damaged => warn!(
+                "every job of {name} that could be read is in newer segments; the damaged file \
+                 stays as {kept}"
+            ),
+            // It may have been removed by hand.
+            _ => debug!("no job needs {name}: it is removed"),
         }
         disk.sync_directory()?;
         index.drop_oldest();

@@ -48,9 +48,9 @@ impl Preallocated {
 
 /// Why the last file could not be made. None is made before `retry_at`.
 #[derive(Debug, Clone, Copy)]
-struct Shortage {
-    retry_at: Time,
-    reason: Unavailable,
+pub(super) struct Shortage {
+    pub(super) retry_at: Time,
+    pub(super) reason: Unavailable,
 }
 
 /// The preallocated files.
@@ -66,7 +66,7 @@ pub(super) struct Reserve {
     next_number: u32,
     /// How many short records fit into the files.
     slots: u64,
-    shortage: Option<Shortage>,
+    pub(super) shortage: Option<Shortage>,
 }
 
 impl Reserve {
@@ -94,16 +94,6 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Why no file could be made when one was last needed.
-    pub(super) fn shortage(&self) -> Option<Unavailable> {
-        self.shortage.map(|shortage| shortage.reason)
-    }
-
-    /// Returns when to try again, after a file could not be made.
-    pub(super) fn retry_at(&self) -> Option<Time> {
-        self.shortage.map(|shortage| shortage.retry_at)
-    }
-
     /// Whether to make a file now, or to continue filling the one being made. Only an attempt shows
     /// whether a full disk has space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
@@ -112,7 +102,7 @@ impl Reserve {
 
     /// Whether no attempt to make a file is due, because one failed within the last second.
     pub(super) fn is_resting(&self, now: Time) -> bool {
-        self.retry_at().is_some_and(|at| at > now)
+        self.shortage.is_some_and(|shortage| shortage.retry_at > now)
     }
 
     /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
@@ -148,7 +138,7 @@ impl Reserve {
         } else {
             (Unavailable::Failed, "another segment cannot be made")
         };
-        if self.shortage() != Some(reason) {
+        if self.shortage.is_none_or(|before| before.reason != reason) {
             warn!("{text}; jobs are refused once the present ones are full: {error}");
         }
         self.shortage = Some(Shortage { retry_at: now + RETRY_DELAY, reason });

@@ -81,9 +81,13 @@ impl DirectoryLock {
         if self.line.is_none() {
             return Ok(());
         }
-        let result = write_line(&self.file, holder);
+        let mut line: Vec<u8> = holder.bytes().take(LINE_BYTES - 1).collect();
+        line.resize(LINE_BYTES - 1, b' ');
+        line.push(b'\n');
+        let written = self.file.write_all_at(&line, 0);
+        let written = written.and_then(|()| self.file.set_len(LINE_BYTES as u64));
         self.line = Some(read_line(&self.file)?);
-        result.map_err(|error| named(error.kind(), &self.path, &error))
+        written.map_err(|error| named(error.kind(), &self.path, &error))
     }
 
     /// Notes in the file that the daemon will write nothing more. It keeps the lock until it exits.
@@ -111,14 +115,6 @@ impl DirectoryLock {
 
 fn named(kind: io::ErrorKind, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(kind, format!("{}: {error}", path.display()))
-}
-
-fn write_line(file: &File, holder: &str) -> io::Result<()> {
-    let mut line: Vec<u8> = holder.bytes().take(LINE_BYTES - 1).collect();
-    line.resize(LINE_BYTES - 1, b' ');
-    line.push(b'\n');
-    file.write_all_at(&line, 0)?;
-    file.set_len(LINE_BYTES as u64)
 }
 
 /// Reads one byte more than a line has.

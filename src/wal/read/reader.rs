@@ -72,20 +72,14 @@ impl Reader<'_> {
             return Ok(());
         };
         let version = u32::from_le_bytes(version);
-        match format(&mut self.window, version)? {
-            Ok(format) => {
-                if version != if format == Format::Five { VERSION_5 } else { VERSION } {
-                    self.report.report_problem(unknown_version(version));
-                }
-                self.report.format = Some(format);
-                self.report.used = VERSION_BYTES as u64;
-                self.read_records(format)
-            }
-            Err(problem) => {
-                self.report.report_problem(problem);
-                Ok(())
-            }
+        let format = format(&mut self.window, version)?;
+        if version != if format == Some(Format::Five) { VERSION_5 } else { VERSION } {
+            self.report.report_problem(format!("version {version}, which is not known"));
         }
+        let Some(format) = format else { return Ok(()) };
+        self.report.format = Some(format);
+        self.report.used = VERSION_BYTES as u64;
+        self.read_records(format)
     }
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
@@ -300,15 +294,11 @@ pub(super) fn verify(
     Ok(frame.judge(&end[..CRLF.len().min(end.len())]))
 }
 
-fn unknown_version(version: u32) -> String {
-    format!("version {version}, which is not known")
-}
-
-/// Finds out how to read a segment, or why it cannot be read.
-fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String>, Error> {
+/// Finds out how to read a segment; `None` if it cannot be read, because its version is not known.
+fn format(window: &mut Window<'_>, version: u32) -> Result<Option<Format>, Error> {
     let start = VERSION_BYTES as u64;
     if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
-        return Ok(Ok(Format::Salted(header.salt)));
+        return Ok(Some(Format::Salted(header.salt)));
     }
     let likely = SegmentHeader::likely_salt(window.at(start, SHORT_RECORD_BYTES)?);
     let theirs = match version {
@@ -321,13 +311,13 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Result<Format, String
         if matches!(sound_record(window, start, format)?, Ok(Some(_)))
             && (version != VERSION || !formats::begins_as_x86(window, start)?)
         {
-            return Ok(Ok(format));
+            return Ok(theirs);
         }
     }
     // The beginning is damaged or was never written, but segment headers are repeated.
     if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
-        return Ok(Ok(Format::Salted(salt)));
+        return Ok(Some(Format::Salted(salt)));
     }
     formats::refuse(window, version, start)?;
-    Ok(theirs.ok_or_else(|| unknown_version(version)))
+    Ok(theirs)
 }

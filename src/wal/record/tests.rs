@@ -20,8 +20,9 @@ fn fields(kind: Kind) -> JobFields {
 
 fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
     let mut out = vec![0xFF; 9];
-    encode(&fields(Kind::Delayed), full, SALT, 9, &mut out);
-    out.extend_from_slice(full.map_or(b"", |(_, body)| body));
+    let (name, body) = full.unwrap_or(("", b""));
+    encode(&fields(Kind::Delayed), name, body, SALT, 9, &mut out);
+    out.extend_from_slice(body);
     out
 }
 
@@ -161,7 +162,7 @@ fn a_tube_name_is_not_taken_for_a_segment_header() {
     );
     let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
     let mut bytes = Vec::new();
-    encode(&fields(Kind::Ready), Some((&name, b"\r\n")), SALT, 0, &mut bytes);
+    encode(&fields(Kind::Ready), &name, b"\r\n", SALT, 0, &mut bytes);
     assert_eq!(bytes[44..52], HEADER_MAGIC.to_le_bytes());
     assert_eq!(SegmentHeader::likely_salt(&bytes), None);
     for byte in 0..header.len() {
