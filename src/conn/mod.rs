@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
         let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
-        bodies.budget.set_source(Box::new(Little), 0);
+        bodies.budget.set_source(Box::new(Little), true);
         let mut rest: &[u8] = b"abc";
         assert!(conn.expect_body(put(1 << 30), &mut rest).is_none());
         assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);

@@ -14,7 +14,7 @@ pub(super) const UNIT_BYTES: usize = 8;
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 16;
 
 /// Bytes of a slot before its body.
-const MARK_BYTES: usize = 4;
+pub(super) const MARK_BYTES: usize = 4;
 
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,6 @@ impl Block {
     /// Total bytes of slots that became free.
     pub(super) fn freed(&self) -> usize {
         self.end - self.live
-    }
-
-    pub(super) fn body(&self, start: usize, len: usize) -> &[u8] {
-        &self.bytes[start + MARK_BYTES..][..len]
     }
 
     /// Writes bytes after the first `len` of a body, whose slot must be large enough.

@@ -27,7 +27,7 @@ pub use slots::BodyOwners;
 use std::collections::VecDeque;
 
 use self::slots::{Hole, Pace, Place};
-use super::block::{Block, Mark, slot_bytes};
+use super::block::{Block, MARK_BYTES, Mark, slot_bytes};
 use super::{
     OutOfMemory, Result,
     budget::{MemoryBudget, Need},
@@ -219,7 +219,7 @@ impl Bodies {
             Some(Storage::Slot(place)) => *place,
             None => body.place,
         };
-        self.blocks[place.block].body(place.start(), body.len())
+        &self.blocks[place.block].bytes[place.start() + MARK_BYTES..][..body.len()]
     }
 
     /// Returns another handle to a large body.

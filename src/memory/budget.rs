@@ -15,8 +15,9 @@ use std::{collections::VecDeque, fmt, hint::black_box};
 
 use super::{OutOfMemory, Result};
 
-/// How many bytes a probe requests in advance. Less than any headroom.
-const PROBE_STEP_BYTES: usize = 256 << 10;
+/// How many bytes a probe requests in advance: more than a block of bodies, and less than any
+/// headroom.
+const PROBE_STEP_BYTES: usize = 272 << 10;
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
 const SMALL_GROWTH_MAX_BYTES: usize = 4096;
@@ -80,89 +81,72 @@ impl MemorySource for SystemMemory {
     }
 }
 
+impl Default for Box<dyn MemorySource> {
+    fn default() -> Self {
+        Box::new(SystemMemory)
+    }
+}
+
 /// The memory that may be taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MemoryBudget {
     source: Box<dyn MemorySource>,
-    step: usize,
+    /// Whether each call probes, and none in advance.
+    is_exact: bool,
     /// The most headroom of any need, in bytes.
-    headroom_limit: usize,
+    headroom_limit: Option<usize>,
     /// Bytes left from the latest probe. Memory that is freed is not added, so the next probe may
     /// come sooner than it must.
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
-    /// By need: probes of at least this many bytes would fail, because one of that size has failed
-    /// since [`MemoryBudget::forget_refusals`].
-    refused_from: [usize; HEADROOM_BYTES.len()],
+    /// The needs below this one have been refused since [`MemoryBudget::forget_refusals`].
+    refused_below: usize,
     /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
     /// each turn begins without memory from earlier probes.
     pub(super) limits_resident: bool,
     /// What all bodies count towards the limit, in bytes.
     pub body_bytes: u64,
-    /// The limit on that. Bodies that exceed it stay.
-    pub body_limit: u64,
-}
-
-/// The value of `refused_from` if no probe has failed.
-const NOTHING_REFUSED: usize = usize::MAX;
-
-impl Default for MemoryBudget {
-    fn default() -> Self {
-        Self {
-            source: Box::new(SystemMemory),
-            step: PROBE_STEP_BYTES,
-            headroom_limit: usize::MAX,
-            left: 0,
-            granted_from: HEADROOM_BYTES.len(),
-            refused_from: [NOTHING_REFUSED; HEADROOM_BYTES.len()],
-            limits_resident: false,
-            body_bytes: 0,
-            body_limit: u64::MAX,
-        }
-    }
+    /// The limit on that, if there is one. Bodies that exceed it stay.
+    pub body_limit: Option<u64>,
 }
 
 impl MemoryBudget {
     /// Takes memory from `source` from now on, which limits resident memory.
     pub fn limit_resident(&mut self, source: Box<dyn MemorySource>) {
-        self.set_source(source, PROBE_STEP_BYTES);
-        // Memory that was granted becomes resident when it is first written to.
+        self.set_source(source, false);
         self.limits_resident = true;
     }
 
-    /// Takes memory from `source` from now on, probing `step` bytes ahead; with 0, probes at each
-    /// call.
-    pub fn set_source(&mut self, source: Box<dyn MemorySource>, step: usize) {
-        (self.source, self.step, self.limits_resident) = (source, step, false);
-        self.granted_from = HEADROOM_BYTES.len();
-        self.forget_refusals();
+    /// Takes memory from `source` from now on. If `is_exact`, asks it at each call.
+    pub fn set_source(&mut self, source: Box<dyn MemorySource>, is_exact: bool) {
+        (self.source, self.is_exact, self.limits_resident) = (source, is_exact, false);
+        (self.left, self.refused_below) = (0, 0);
     }
 
-    /// Limits the headroom of all needs to `bytes`; `usize::MAX` restores it. At startup there are
-    /// no clients yet, and jobs that fitted before must find memory.
-    pub fn limit_headroom(&mut self, bytes: usize) {
-        self.headroom_limit = bytes;
-        self.granted_from = HEADROOM_BYTES.len();
+    /// Limits the headroom of all needs; `None` restores it. At startup there are no clients yet,
+    /// and jobs that fitted before must find memory.
+    pub fn limit_headroom(&mut self, bytes: Option<usize>) {
+        (self.headroom_limit, self.left) = (bytes, 0);
     }
 
     /// Whether the limit permits bodies of `bytes` more bytes.
     pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
-        self.body_bytes.saturating_add(bytes) <= self.body_limit
+        self.body_limit.is_none_or(|limit| self.body_bytes.saturating_add(bytes) <= limit)
     }
 
     /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
-        self.refused_from = [NOTHING_REFUSED; HEADROOM_BYTES.len()];
+        self.refused_below = 0;
         if self.limits_resident {
-            self.granted_from = HEADROOM_BYTES.len();
+            self.left = 0;
         }
     }
 
-    /// Whether even a few bytes were refused to this need since [`MemoryBudget::forget_refusals`].
-    /// Does not probe.
+    /// Whether a few bytes were refused to this need since [`MemoryBudget::forget_refusals`]. Does
+    /// not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        self.refused_from[need as usize] == 0
+        (need as usize) < self.refused_below
     }
 
     /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
@@ -174,29 +158,24 @@ impl MemoryBudget {
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
         // Usually there is enough for all needs, and one probe suffices.
-        (need > Need::Storage && self.probe_for(Need::Storage, count))
-            || self.probe_for(need, count)
+        [Need::Storage, need].into_iter().any(|need| self.probe_for(need, count))
     }
 
     fn probe_for(&mut self, need: Need, count: usize) -> bool {
-        let at = need as usize;
-        if count >= self.refused_from[at] {
+        if self.was_refused(need) {
             return false;
         }
-        // A large piece leaves nothing over: the next request may be as large.
-        let ahead = count.max(self.step);
-        if self.source.can_allocate(ahead, HEADROOM_BYTES[at].min(self.headroom_limit)) {
-            self.left = if self.step == 0 { 0 } else { ahead };
-            self.granted_from = at;
-            return true;
+        let ahead = if self.is_exact { count } else { count.max(PROBE_STEP_BYTES) };
+        let headroom = HEADROOM_BYTES[need as usize];
+        let headroom = self.headroom_limit.map_or(headroom, |limit| limit.min(headroom));
+        let is_granted = self.source.can_allocate(ahead, headroom);
+        if is_granted {
+            (self.left, self.granted_from) = (ahead, need as usize);
+        } else if !self.is_exact && count <= PROBE_STEP_BYTES {
+            self.granted_from = self.granted_from.max(need as usize + 1);
+            self.refused_below = need as usize + 1;
         }
-        if count <= self.step {
-            self.granted_from = self.granted_from.max(at + 1);
-            self.refused_from[at] = 0;
-        } else if self.step > 0 {
-            self.refused_from[at] = count;
-        }
-        false
+        is_granted
     }
 
     /// Takes `count` bytes. Fails, and takes nothing, if they are not available.
@@ -222,9 +201,6 @@ impl MemoryBudget {
     /// there is no memory. O(1), unless the list is reallocated.
     #[inline]
     pub fn grow_vec<T>(&mut self, need: Need, list: &mut Vec<T>, length: usize) -> Result {
-        if list.capacity() >= length {
-            return Ok(());
-        }
         let capacity = self.take_for::<T>(need, list.capacity(), length)?;
         list.try_reserve_exact(capacity - list.len()).map_err(|_| OutOfMemory)
     }
@@ -233,17 +209,18 @@ impl MemoryBudget {
     /// if there is no memory. O(1), unless the deque is reallocated.
     #[inline]
     pub fn grow_deque<T>(&mut self, need: Need, deque: &mut VecDeque<T>, length: usize) -> Result {
-        if deque.capacity() >= length {
-            return Ok(());
-        }
         let capacity = self.take_for::<T>(need, deque.capacity(), length)?;
         deque.try_reserve_exact(capacity - deque.len()).map_err(|_| OutOfMemory)
     }
 
-    /// Takes the memory for reallocating a list, and returns its next capacity: twice the previous
-    /// one, or an eighth more for a large list. The kernel moves a large list without copying it.
-    #[cold]
+    /// Takes the memory for growing a list, and returns its next capacity: the previous one if that
+    /// suffices; or twice that, or an eighth more for a large list. The kernel moves a large list
+    /// without copying it.
+    #[inline]
     fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<usize> {
+        if before >= length {
+            return Ok(before);
+        }
         let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
         let more = if is_large { before / 8 } else { before.max(4) };
         let capacity = length.max(before + more);

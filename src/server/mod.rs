@@ -159,7 +159,7 @@ impl Server {
             queue.freeze();
         }
         queue.start(now);
-        bodies.budget.body_limit = settings.memory_limit.unwrap_or(u64::MAX);
+        bodies.budget.body_limit = settings.memory_limit;
         Self {
             queue,
             bodies,
@@ -182,7 +182,7 @@ impl Server {
     /// Takes memory from `memory` from now on, which is asked each time. Work for which there is no
     /// memory is retried at once. For tests.
     pub fn set_memory(&mut self, memory: Box<dyn MemorySource>) {
-        self.bodies.budget.set_source(memory, 0);
+        self.bodies.budget.set_source(memory, true);
         self.shortage.retry_delay = Duration::ZERO;
     }
 

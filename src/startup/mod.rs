@@ -212,7 +212,7 @@ impl Start<'_> {
         let config = self.config;
         let Some(path) = &config.binlog else {
             let mut server = Server::new(identity, config.settings, clock::now());
-            server.budget_mut().limit_headroom(HEADROOM_WITHOUT_BINLOG_BYTES);
+            server.budget_mut().limit_headroom(Some(HEADROOM_WITHOUT_BINLOG_BYTES));
             return Ok(Some(server));
         };
         let mut restored = Restored::default();

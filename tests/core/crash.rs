@@ -648,7 +648,7 @@ impl Run {
         let mut restored = Restored::default();
         let what = if self.prng.chance(1, 2) {
             let tries = self.prng.below(60);
-            restored.bodies.budget.set_source(Box::new(Scarce { tries }), 0);
+            restored.bodies.budget.set_source(Box::new(Scarce { tries }), true);
             format!("memory after {tries} tries")
         } else {
             let call = self.prng.below(40);

@@ -17,9 +17,8 @@ const HOLES_MAX: usize = 16;
 /// The number of empty blocks kept for later bodies, besides the one filled next.
 pub(super) const KEPT_BLOCKS_MAX: usize = 1;
 
-/// Bodies move if freed slots take at least this many bytes plus one in [`FREED_PART`] bytes of all
-/// blocks.
-pub(super) const FREED_MIN_BYTES: usize = BLOCK_BYTES;
+/// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes of
+/// all blocks.
 pub(super) const FREED_PART: usize = 7;
 
 /// If memory is short, each block is emptied in which at least one in this many bytes is free.
@@ -181,7 +180,7 @@ impl Bodies {
     /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was
     /// refused, frees memory.
     pub fn begin_turn(&mut self) {
-        if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
+        if self.budget.was_refused(Need::Connection) {
             self.expect_shortage();
         }
         self.budget.forget_refusals();
@@ -194,7 +193,7 @@ impl Bodies {
 
     /// Whether bodies should move, because free slots take too much memory.
     pub fn should_move(&self) -> bool {
-        let tolerated = FREED_MIN_BYTES + self.blocks.len() * BLOCK_BYTES / FREED_PART;
+        let tolerated = BLOCK_BYTES + self.blocks.len() * BLOCK_BYTES / FREED_PART;
         let is_sparse = self.moving.is_some() || self.freed > tolerated;
         self.pace == Pace::Short || (self.pace == Pace::Normal && is_sparse)
     }
@@ -263,40 +262,34 @@ impl Bodies {
     /// job with an index. Returns how many handles there are. O(all): for tests.
     pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) -> usize {
         let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
-        let mut freed = 0;
         for (key, block) in self.blocks.iter() {
             let (mut place, mut live) = (Place { block: key, unit: 0 }, 0);
             while place.start() < BLOCK_BYTES {
-                let (known, len) = match block.mark(place.start()) {
-                    Mark::Free(size) => {
-                        place = place.after(size);
-                        continue;
-                    }
+                let (known, size) = match block.mark(place.start()) {
+                    Mark::Free(size) => (None, size),
                     Mark::Job(index) => {
                         handles += 1;
-                        (job_body(index).place, job_body(index).len())
+                        (Some(job_body(index).place), slot_bytes(job_body(index).len()))
                     }
-                    Mark::Referenced(key) => {
-                        let Referenced { storage, size, .. } = &self.referenced[key];
-                        let Storage::Slot(known) = storage else { panic!("it has no slot") };
-                        (*known, *size)
-                    }
+                    Mark::Referenced(key) => match self.referenced[key] {
+                        Referenced { storage: Storage::Slot(known), size, .. } => {
+                            (Some(known), slot_bytes(size))
+                        }
+                        _ => panic!("it has no slot"),
+                    },
                 };
-                assert_eq!(known, place, "its owner or its entry knows it");
-                live += slot_bytes(len);
-                place = place.after(slot_bytes(len));
+                assert!(known.is_none_or(|known| known == place), "its owner or entry knows it");
+                live += known.map_or(0, |_| size);
+                place = place.after(size);
             }
             assert_eq!((place.start(), live), (BLOCK_BYTES, block.live));
             assert!(live > 0 || self.filled_next() == Some(key), "an empty block");
-            freed += block.freed();
         }
-        assert_eq!(freed, self.freed);
-        for hole in &self.holes {
-            assert_eq!(
-                self.blocks[hole.place.block].mark(hole.place.start()),
-                Mark::Free(hole.size)
-            );
-            assert!(!self.is_left(hole.place.block), "a hole in a block being emptied");
+        let freed = self.blocks.iter().map(|(_, block)| block.freed());
+        assert_eq!(freed.sum::<usize>(), self.freed);
+        for &Hole { place, size } in &self.holes {
+            assert_eq!(self.blocks[place.block].mark(place.start()), Mark::Free(size));
+            assert!(!self.is_left(place.block), "a hole in a block being emptied");
         }
         handles
     }

@@ -8,7 +8,7 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::slots::{FREED_MIN_BYTES, FREED_PART, KEPT_BLOCKS_MAX};
+use super::slots::{FREED_PART, KEPT_BLOCKS_MAX};
 use super::*;
 use crate::memory::{MemorySource, block::BLOCK_BYTES};
 
@@ -163,7 +163,7 @@ fn a_few_survivors_of_each_size_keep_little_memory() {
         all.move_all();
         all.check();
         while all.bodies.release_one() {}
-        let tolerated = FREED_MIN_BYTES + all.held() / FREED_PART;
+        let tolerated = BLOCK_BYTES + all.held() / FREED_PART;
         let most = live + 8 * all.owned.len() + tolerated + (2 + KEPT_BLOCKS_MAX) * BLOCK_BYTES;
         assert!(all.held() <= most, "{} bytes for {live}", all.held());
     }
@@ -189,7 +189,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     for _ in 0..64 {
         all.put(&filled(60_000, 1)).expect("there is memory");
     }
-    all.bodies.budget.set_source(Box::new(Nothing), 0);
+    all.bodies.budget.set_source(Box::new(Nothing), true);
     for round in 0..20 {
         let index = *all.owned.keys().nth(round * 3 % all.owned.len()).expect("there are some");
         all.delete(index);
@@ -217,7 +217,7 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     }
     while all.bodies.release_one() {}
     assert_eq!(all.held(), (1 + KEPT_BLOCKS_MAX) * BLOCK_BYTES);
-    all.bodies.budget.set_source(Box::new(Nothing), 1000);
+    all.bodies.budget.set_source(Box::new(Nothing), false);
     assert!(!all.bodies.budget.admits(Need::Connection, 1));
     all.bodies.begin_turn();
     while all.bodies.release_one() {}
@@ -234,7 +234,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
         all.delete(*index);
     }
     assert!(all.bodies.should_move());
-    all.bodies.budget.set_source(Box::new(Nothing), 0);
+    all.bodies.budget.set_source(Box::new(Nothing), true);
     all.bodies.release_all();
     while let Ok(index) = all.put(&filled(4000, 2)) {
         assert!(index < 10_000);
@@ -311,7 +311,7 @@ fn moves_leave_the_headroom_of_connections() {
     const BYTES: usize = 20_000_000;
     let (mut all, held) = (Jobs::default(), Arc::new(AtomicUsize::new(0)));
     let source = Limited { bytes: BYTES, held: held.clone() };
-    all.bodies.budget.set_source(Box::new(source), 0);
+    all.bodies.budget.set_source(Box::new(source), true);
     let mut most = 0;
     for round in 0..8 {
         while all.put(&filled(5000, 1)).is_ok() {

@@ -4,6 +4,7 @@ use std::sync::{
 };
 
 use super::*;
+use crate::memory::block::BLOCK_BYTES;
 
 /// A memory source with this many bytes, which counts probes.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +22,7 @@ impl MemorySource for Limited {
 
 fn limited(memory: &Limited) -> MemoryBudget {
     let mut budget = MemoryBudget::default();
-    budget.set_source(Box::new(memory.clone()), PROBE_STEP_BYTES);
+    budget.set_source(Box::new(memory.clone()), false);
     budget
 }
 
@@ -92,20 +93,19 @@ fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
 
 /// A probe in small pieces takes long, and thousands of uploads may want a block each.
 #[test]
-fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
+fn a_refused_block_is_not_probed_again_and_small_requests_are_after_a_huge_one() {
     let memory = Limited::default();
     memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
     let mut budget = limited(&memory);
-    for _ in 0..10 {
-        assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
-    }
-    assert_eq!(memory.probes.load(Relaxed), 1);
+    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
     assert!(!budget.was_refused(Need::Storage));
     assert_eq!(budget.take(Need::Storage, 1000), Ok(()));
-    assert_eq!(memory.probes.load(Relaxed), 2);
-    budget.forget_refusals();
-    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
-    assert_eq!(memory.probes.load(Relaxed), 3);
+    memory.bytes.store(HEADROOM_BYTES[0], Relaxed);
+    memory.probes.store(0, Relaxed);
+    for _ in 0..10 {
+        assert_eq!(budget.take(Need::Storage, BLOCK_BYTES), Err(OutOfMemory));
+    }
+    assert_eq!(memory.probes.load(Relaxed), 1);
 }
 
 #[test]

@@ -146,7 +146,7 @@ pub(in crate::wal) fn replay(
 ) -> Result<Report, Error> {
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.budget.limit_headroom(HEADROOM_BYTES);
+    bodies.budget.limit_headroom(Some(HEADROOM_BYTES));
     let mut report = Report::default();
     let budget = &mut bodies.budget;
     let made = budget
@@ -191,7 +191,7 @@ pub(in crate::wal) fn replay(
     }
     queue.raise_id(seen_below);
     queue.sort_buried();
-    bodies.budget.limit_headroom(usize::MAX);
+    bodies.budget.limit_headroom(None);
     Ok(report)
 }
 
@@ -200,7 +200,7 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<
     let Restored { queue, bodies } = restored;
     if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory_in_replay(queue, bodies);
-        bodies.budget.limit_headroom(usize::MAX);
+        bodies.budget.limit_headroom(None);
     }
     if bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());

@@ -191,7 +191,7 @@ fn refuse(files: &Files, granted: u32) {
         let disk = Memory { files, unreadable: None, refusal };
         let mut restored = Restored::default();
         if let Some(memory) = memory {
-            restored.bodies.budget.set_source(Box::new(memory), 0);
+            restored.bodies.budget.set_source(Box::new(memory), true);
         }
         let options =
             Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
