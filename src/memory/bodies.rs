@@ -27,9 +27,9 @@ pub use slots::BodyOwners;
 use std::collections::VecDeque;
 
 use self::slots::{Hole, Pace, Place};
-use super::block::{Block, MARK_BYTES, Mark, slot_bytes};
 use super::{
     OutOfMemory, Result,
+    block::{Block, MARK_BYTES, Mark, slot_bytes},
     budget::{MemoryBudget, Need},
 };
 use crate::collections::{Arena, Key};
@@ -63,13 +63,9 @@ const REFERENCED: u16 = u16::MAX;
 
 impl Body {
     /// How many bytes it has.
+    #[expect(clippy::len_without_is_empty, reason = "a finished body is never empty")]
     pub fn len(&self) -> usize {
         self.len as usize
-    }
-
-    /// Whether nothing has been appended yet.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Whether replies share it instead of copying it.
@@ -86,18 +82,14 @@ impl Body {
 /// A body that can be shared, or is not finished.
 #[derive(Debug)]
 pub(super) struct Referenced {
-    storage: Storage,
+    /// Its slot, if it has one.
+    place: Option<Place>,
+    /// Its bytes, if it has no slot.
+    own: Vec<u8>,
     /// How many bytes it has when it is finished.
     size: usize,
     /// The number of handles.
     handles: u32,
-}
-
-/// Where the bytes of a referenced body are.
-#[derive(Debug)]
-enum Storage {
-    Slot(Place),
-    Own(Vec<u8>),
 }
 
 /// Owns all bodies, and the budget of all memory.
@@ -120,11 +112,6 @@ pub struct Bodies {
 
 /// Bodies as a whole.
 impl Bodies {
-    /// Whether the limit permits another body of `bytes` bytes.
-    pub fn admits(&self, bytes: u64) -> bool {
-        self.budget.admits_body_bytes(bytes.saturating_add(BODY_OVERHEAD_BYTES))
-    }
-
     /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
@@ -136,29 +123,24 @@ impl Bodies {
             self.remove(body);
             return Err(OutOfMemory);
         }
-        if !self.admits(bytes.len() as u64) {
-            return Err(OutOfMemory);
-        }
+        let counted = BODY_OVERHEAD_BYTES + bytes.len() as u64;
+        self.budget.ensure_limit_permits(counted)?;
         let place = self.take_slot(slot_bytes(bytes.len()), Need::Storage)?;
         self.blocks[place.block].write(place.start(), 0, bytes);
-        self.budget.body_bytes += BODY_OVERHEAD_BYTES + bytes.len() as u64;
+        self.budget.body_bytes += counted;
         Ok(Body { place, len: u32::try_from(bytes.len()).expect("it is small") })
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
     /// the limit on bodies does not permit another. Its bytes are counted as they arrive.
     pub fn begin(&mut self, size: usize) -> Result<Body> {
-        if !self.admits(0) {
-            return Err(OutOfMemory);
-        }
+        self.budget.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
         self.referenced.ensure_memory(Need::Storage, &mut self.budget)?;
-        let storage = if size > SLOT_BODY_MAX_BYTES {
-            Storage::Own(Vec::new())
-        } else {
-            Storage::Slot(self.take_slot(slot_bytes(size), Need::Storage)?)
-        };
-        let key = self.referenced.insert(Referenced { storage, size, handles: 1 });
-        if let Storage::Slot(place) = self.referenced[key].storage {
+        let has_slot = size <= SLOT_BODY_MAX_BYTES;
+        let slot = has_slot.then(|| self.take_slot(slot_bytes(size), Need::Storage));
+        let place = slot.transpose()?;
+        let key = self.referenced.insert(Referenced { place, own: Vec::new(), size, handles: 1 });
+        if let Some(place) = place {
             self.blocks[place.block].set_mark(place.start(), Mark::Referenced(key));
         }
         self.budget.body_bytes += BODY_OVERHEAD_BYTES;
@@ -168,28 +150,25 @@ impl Bodies {
     /// Appends to an unfinished body, which must not exceed its size. Fails, and changes nothing,
     /// if there is no memory or the limit on bodies does not permit it.
     pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Result {
-        if !self.budget.admits_body_bytes(bytes.len() as u64) {
-            return Err(OutOfMemory);
-        }
+        self.budget.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");
         let entry = &self.referenced[key];
         let (len, size) = (body.len() + bytes.len(), entry.size);
-        let before = if let Storage::Own(own) = &entry.storage { own.capacity() } else { size };
-        let is_full = len > before;
-        let capacity =
-            if is_full { len.max(2 * before).max(OWN_MIN_BYTES).min(size) } else { before };
+        let before = if entry.place.is_some() { size } else { entry.own.capacity() };
+        let next = len.max(2 * before).max(OWN_MIN_BYTES).min(size);
+        let capacity = if len > before { next } else { before };
         // Memory that was taken for a piece earlier becomes resident only now.
         let is_resident = self.budget.limits_resident && bytes.len() < size;
         let taken = (capacity - before).max(if is_resident { bytes.len() } else { 0 });
         if taken > 0 {
             self.take(taken, Need::Storage)?;
         }
-        match &mut self.referenced[key].storage {
-            Storage::Slot(at) => self.blocks[at.block].write(at.start(), body.len(), bytes),
-            Storage::Own(own) => {
-                own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
-                own.extend_from_slice(bytes);
-            }
+        let Referenced { place, own, .. } = &mut self.referenced[key];
+        if let Some(at) = place {
+            self.blocks[at.block].write(at.start(), body.len(), bytes);
+        } else {
+            own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
+            own.extend_from_slice(bytes);
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
         self.budget.body_bytes += bytes.len() as u64;
@@ -204,19 +183,16 @@ impl Bodies {
             return;
         }
         if let Some(key) = body.entry() {
-            let Storage::Slot(place) = self.referenced.remove(key).storage else {
-                unreachable!("a small body has a slot")
-            };
-            body.place = place;
+            body.place = self.referenced.remove(key).place.expect("a small body has a slot");
         }
         self.blocks[body.place.block].set_mark(body.place.start(), Mark::Job(index));
     }
 
     /// The bytes of a body.
     pub fn bytes(&self, body: &Body) -> &[u8] {
-        let place = match body.entry().map(|key| &self.referenced[key].storage) {
-            Some(Storage::Own(own)) => return own,
-            Some(Storage::Slot(place)) => *place,
+        let place = match body.entry().map(|key| &self.referenced[key]) {
+            Some(Referenced { place: None, own, .. }) => return own,
+            Some(Referenced { place: Some(place), .. }) => *place,
             None => body.place,
         };
         &self.blocks[place.block].bytes[place.start() + MARK_BYTES..][..body.len()]
@@ -237,8 +213,8 @@ impl Bodies {
             if entry.handles > 0 {
                 return;
             }
-            let Referenced { storage, size, .. } = self.referenced.remove(key);
-            if let Storage::Slot(place) = storage {
+            let Referenced { place, size, .. } = self.referenced.remove(key);
+            if let Some(place) = place {
                 self.free(place, slot_bytes(size));
             }
         } else {

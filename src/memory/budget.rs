@@ -13,6 +13,8 @@
 
 use std::{collections::VecDeque, fmt, hint::black_box};
 
+#[cfg(doc)]
+use super::BODY_OVERHEAD_BYTES;
 use super::{OutOfMemory, Result};
 
 /// How many bytes a probe requests in advance: more than a block of bodies, and less than any
@@ -61,11 +63,10 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// Allocates `bytes` in one piece, if they are available.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
-    let mut piece: Vec<u8> = Vec::new();
-    let is_granted = piece.try_reserve_exact(bytes).is_ok();
+    let mut piece = Vec::new();
+    piece.try_reserve_exact(bytes).ok()?;
     // Otherwise the compiler would see that the memory is unused, and not allocate it.
-    black_box(&mut piece);
-    is_granted.then_some(piece)
+    Some(black_box(piece))
 }
 
 /// Whether `count` pieces are available beside each other.
@@ -81,16 +82,11 @@ impl MemorySource for SystemMemory {
     }
 }
 
-impl Default for Box<dyn MemorySource> {
-    fn default() -> Self {
-        Box::new(SystemMemory)
-    }
-}
-
 /// The memory that may be taken.
 #[derive(Debug, Default)]
 pub struct MemoryBudget {
-    source: Box<dyn MemorySource>,
+    /// The system's memory, unless it is another source.
+    source: Option<Box<dyn MemorySource>>,
     /// Whether each call probes, and none in advance.
     is_exact: bool,
     /// The most headroom of any need, in bytes.
@@ -104,7 +100,7 @@ pub struct MemoryBudget {
     refused_below: usize,
     /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
     /// each turn begins without memory from earlier probes.
-    pub(super) limits_resident: bool,
+    pub limits_resident: bool,
     /// What all bodies count towards the limit, in bytes.
     pub body_bytes: u64,
     /// The limit on that, if there is one. Bodies that exceed it stay.
@@ -112,15 +108,9 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Takes memory from `source` from now on, which limits resident memory.
-    pub fn limit_resident(&mut self, source: Box<dyn MemorySource>) {
-        self.set_source(source, false);
-        self.limits_resident = true;
-    }
-
     /// Takes memory from `source` from now on. If `is_exact`, asks it at each call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, is_exact: bool) {
-        (self.source, self.is_exact, self.limits_resident) = (source, is_exact, false);
+        (self.source, self.is_exact) = (Some(source), is_exact);
         (self.left, self.refused_below) = (0, 0);
     }
 
@@ -130,9 +120,11 @@ impl MemoryBudget {
         (self.headroom_limit, self.left) = (bytes, 0);
     }
 
-    /// Whether the limit permits bodies of `bytes` more bytes.
-    pub(super) fn admits_body_bytes(&self, bytes: u64) -> bool {
-        self.body_limit.is_none_or(|limit| self.body_bytes.saturating_add(bytes) <= limit)
+    /// Fails if the limit does not permit `bytes` more bytes of bodies, each counted with
+    /// [`BODY_OVERHEAD_BYTES`].
+    pub fn ensure_limit_permits(&self, bytes: u64) -> Result {
+        let all = self.body_bytes.saturating_add(bytes);
+        if self.body_limit.is_none_or(|limit| all <= limit) { Ok(()) } else { Err(OutOfMemory) }
     }
 
     /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.
@@ -157,25 +149,25 @@ impl MemoryBudget {
 
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
-        // Usually there is enough for all needs, and one probe suffices.
-        [Need::Storage, need].into_iter().any(|need| self.probe_for(need, count))
-    }
-
-    fn probe_for(&mut self, need: Need, count: usize) -> bool {
-        if self.was_refused(need) {
-            return false;
-        }
         let ahead = if self.is_exact { count } else { count.max(PROBE_STEP_BYTES) };
-        let headroom = HEADROOM_BYTES[need as usize];
-        let headroom = self.headroom_limit.map_or(headroom, |limit| limit.min(headroom));
-        let is_granted = self.source.can_allocate(ahead, headroom);
-        if is_granted {
-            (self.left, self.granted_from) = (ahead, need as usize);
-        } else if !self.is_exact && count <= PROBE_STEP_BYTES {
-            self.granted_from = self.granted_from.max(need as usize + 1);
-            self.refused_below = need as usize + 1;
+        // Usually there is enough for all needs, and one probe suffices.
+        for need in [Need::Storage, need] {
+            if self.was_refused(need) {
+                continue;
+            }
+            let limit = self.headroom_limit.unwrap_or(usize::MAX);
+            let source = self.source.get_or_insert_with(|| Box::new(SystemMemory));
+            if source.can_allocate(ahead, HEADROOM_BYTES[need as usize].min(limit)) {
+                self.left = if self.is_exact { 0 } else { ahead };
+                self.granted_from = need as usize;
+                return true;
+            }
+            if !self.is_exact && count <= PROBE_STEP_BYTES {
+                self.granted_from = self.granted_from.max(need as usize + 1);
+                self.refused_below = need as usize + 1;
+            }
         }
-        is_granted
+        false
     }
 
     /// Takes `count` bytes. Fails, and takes nothing, if they are not available.

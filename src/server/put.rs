@@ -5,7 +5,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::{Conn, PendingPut},
-    memory::Body,
+    memory::{BODY_OVERHEAD_BYTES, Body},
     proto::{CRLF, PutHeader, Reply},
     queue::Record,
 };
@@ -21,7 +21,8 @@ impl Server {
         now: Time,
     ) {
         self.queue.mark_producer(key.paired());
-        if !self.bodies.admits(u64::from(header.size) + CRLF.len() as u64) {
+        let counted = u64::from(header.size) + CRLF.len() as u64 + BODY_OVERHEAD_BYTES;
+        if self.bodies.budget.ensure_limit_permits(counted).is_err() {
             return self.conns[key].skip_body(header.size, Reply::OUT_OF_MEMORY);
         }
         let put = PendingPut { id: self.queue.take_id(), header, received_at: now };

@@ -289,7 +289,9 @@ fn limit_resident_memory(server: &mut Server, config: &Config) {
         Ok(resident) => {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
             let limit = ResidentLimit { limit, resident, released_at: Time::default() };
-            server.budget_mut().limit_resident(Box::new(limit));
+            let budget = server.budget_mut();
+            budget.set_source(Box::new(limit), false);
+            budget.limits_resident = true;
         }
         Err(error) => warn!("--max-memory limits only bodies: reading resident memory: {error}"),
     }

@@ -33,8 +33,8 @@ impl Removal {
     }
 
     /// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
-    /// the binlog still works, and tries again later. Fails if the lock is lost, or if the directory
-    /// cannot be synced.
+    /// the binlog still works, and tries again later. Fails if the lock is lost, or if the
+    /// directory cannot be synced.
     pub(super) fn remove_oldest(
         &mut self,
         log: &mut Log,

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::{Bodies, Body, Referenced, Storage};
+use super::{Bodies, Body, Referenced};
 use crate::{
     collections::Key,
     memory::{
@@ -95,7 +95,7 @@ impl Bodies {
     /// Marks a slot as free, and remembers it; if too many are remembered, it forgets the smallest.
     fn add_hole(&mut self, place: Place, size: usize) {
         self.blocks[place.block].set_mark(place.start(), Mark::Free(size));
-        if self.is_left(place.block) {
+        if self.moving.is_some_and(|moving| moving.block == place.block) {
             return;
         }
         if self.holes.len() == HOLES_MAX {
@@ -125,11 +125,6 @@ impl Bodies {
         }
         self.moving.take_if(|moving| moving.block == place.block);
         self.releasable.push_back(self.blocks.remove(place.block).bytes);
-    }
-
-    /// Whether this block is being emptied.
-    fn is_left(&self, block: Key<Block>) -> bool {
-        self.moving.is_some_and(|moving| moving.block == block)
     }
 
     /// The block filled next.
@@ -236,7 +231,7 @@ impl Bodies {
         match mark {
             Mark::Free(_) => {}
             Mark::Job(index) => owners.body_mut(index).place = to,
-            Mark::Referenced(key) => self.referenced[key].storage = Storage::Slot(to),
+            Mark::Referenced(key) => self.referenced[key].place = Some(to),
         }
         self.moving = Some(from.after(size));
         self.free(from, size);
@@ -271,12 +266,10 @@ impl Bodies {
                         handles += 1;
                         (Some(job_body(index).place), slot_bytes(job_body(index).len()))
                     }
-                    Mark::Referenced(key) => match self.referenced[key] {
-                        Referenced { storage: Storage::Slot(known), size, .. } => {
-                            (Some(known), slot_bytes(size))
-                        }
-                        _ => panic!("it has no slot"),
-                    },
+                    Mark::Referenced(key) => {
+                        let Referenced { place, size, .. } = &self.referenced[key];
+                        (Some(place.expect("it has a slot")), slot_bytes(*size))
+                    }
                 };
                 assert!(known.is_none_or(|known| known == place), "its owner or entry knows it");
                 live += known.map_or(0, |_| size);
@@ -289,7 +282,7 @@ impl Bodies {
         assert_eq!(freed.sum::<usize>(), self.freed);
         for &Hole { place, size } in &self.holes {
             assert_eq!(self.blocks[place.block].mark(place.start()), Mark::Free(size));
-            assert!(!self.is_left(place.block), "a hole in a block being emptied");
+            assert!(self.moving.is_none_or(|moving| moving.block != place.block), "it is emptied");
         }
         handles
     }

@@ -59,10 +59,7 @@ impl Jobs {
 
     /// Bytes of memory, with those that could be released.
     fn held(&self) -> usize {
-        let own = self.bodies.referenced.iter().map(|(_, entry)| match &entry.storage {
-            Storage::Own(own) => own.capacity(),
-            Storage::Slot(_) => 0,
-        });
+        let own = self.bodies.referenced.iter().map(|(_, entry)| entry.own.capacity());
         let blocks = self.bodies.blocks.len() + self.bodies.releasable.len();
         blocks * BLOCK_BYTES + own.sum::<usize>()
     }
@@ -410,7 +407,9 @@ proptest! {
 fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let held = Arc::new(AtomicUsize::new(0));
     let mut bodies = Bodies::default();
-    bodies.budget.limit_resident(Box::new(Limited { bytes: 60_000_000, held: held.clone() }));
+    let source = Limited { bytes: 60_000_000, held: held.clone() };
+    bodies.budget.set_source(Box::new(source), false);
+    bodies.budget.limits_resident = true;
     let mut body = bodies.begin(60_000).expect("there is memory");
     assert_eq!(bodies.append(&mut body, &[0; 100]), Ok(()));
     held.store(55_000_000, Relaxed);

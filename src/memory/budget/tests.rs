@@ -48,7 +48,8 @@ fn resident_memory_is_read_in_each_turn() {
     let memory = Limited::default();
     memory.bytes.store(usize::MAX, Relaxed);
     let mut budget = MemoryBudget::default();
-    budget.limit_resident(Box::new(memory.clone()));
+    budget.set_source(Box::new(memory.clone()), false);
+    budget.limits_resident = true;
     assert!(budget.admits(Need::Storage, 1000));
     memory.bytes.store(0, Relaxed);
     budget.forget_refusals();
