@@ -34,8 +34,8 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
     let is_flipped = known.iter().any(|known| (version ^ known).is_power_of_two());
     let machine = if LATER_VERSIONS.contains(&version) && !is_flipped {
         return Err(Error::Foreign(format!(
-            "{name}: its version is {version}, and this daemon reads only {VERSION_5} and {VERSION}: let \
-             the program that wrote it serve its jobs. Nothing has been changed"
+            "{name}: its version is {version}, and this daemon reads only {VERSION_5} and \
+             {VERSION}: let the program that wrote it serve its jobs. Nothing has been changed"
         )));
     } else if known.contains(&version.swap_bytes()) {
         "a big-endian machine"
