@@ -45,8 +45,8 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
         return Ok(());
     };
     Err(Error::Foreign(format!(
-        "{name}: the original wrote it on {machine}, and only the original there can read it. Nothing has \
-         been changed"
+        "{name}: the original wrote it on {machine}, and only the original there can read it. \
+         Nothing has been changed"
     )))
 }
 
