@@ -17,8 +17,8 @@ const HOLES_MAX: usize = 16;
 /// The number of empty blocks kept for later bodies, besides the one filled next.
 pub(super) const KEPT_BLOCKS_MAX: usize = 1;
 
-/// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes of
-/// all blocks.
+/// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes
+/// of all blocks.
 pub(super) const FREED_PART: usize = 7;
 
 /// If memory is short, each block is emptied in which at least one in this many bytes is free.
