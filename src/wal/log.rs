@@ -109,8 +109,7 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record: see [`record::encode`]. An error is
-    /// reported by [`Log::write_turn`].
+    /// Appends a record: see [`record::encode`]. An error is reported by [`Log::write_turn`].
     pub(super) fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], next_id: u64) {
         if self.failure.is_none() {
             self.failure = self.try_append(fields, name, body, next_id).err();

@@ -75,7 +75,7 @@ impl Inspection {
             writeln!(f, "  damaged: {more} more places")?;
         }
         if let Some(offset) = torn {
-            writeln!(f, "  ends within a record at {offset}, which is normal after a crash")?;
+            writeln!(f, "  unfinished from {offset} on, which is normal after a crash")?;
         }
         Ok(())
     }

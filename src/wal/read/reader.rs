@@ -64,11 +64,13 @@ pub(super) fn read<'a>(
 
 impl Reader<'_> {
     fn read(&mut self) -> Result<(), Error> {
+        if self.window.first_data(0)?.is_none() {
+            // The original was killed while it made the file, or the power failed.
+            self.report.torn = (self.report.size > 0).then_some(0);
+            return Ok(());
+        }
         let Some(version) = self.window.at(0, VERSION_BYTES)?.first_chunk().copied() else {
-            // The file had been created, but not yet written, when the power failed.
-            if self.report.size > 0 {
-                self.report.report_problem("no version".into());
-            }
+            self.report.report_problem("no version".into());
             return Ok(());
         };
         let version = u32::from_le_bytes(version);

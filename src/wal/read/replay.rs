@@ -61,7 +61,8 @@ pub struct SegmentReport {
     pub problems: Vec<String>,
     /// The number of all problems.
     pub problem_count: u64,
-    /// The offset of an unfinished last record, which is normal after a kill or a power cut.
+    /// The offset of an unfinished last record, or 0 if all bytes are zero. That is normal after a
+    /// kill or a power cut.
     pub torn: Option<u64>,
 }
 
@@ -80,14 +81,14 @@ impl SegmentReport {
 
     /// Whether there is more than a segment header.
     fn has_records(&self) -> bool {
-        self.used > HEADER_BYTES || self.torn.is_some() || self.is_damaged()
+        self.used > HEADER_BYTES || self.torn.is_some_and(|at| at > 0) || self.is_damaged()
     }
 
-    /// Reports that the unfinished last record is damage after all.
+    /// Reports that the unfinished end is damage after all.
     fn reject_torn(&mut self) {
         if let Some(at) = self.torn.take() {
             self.report_problem(format!(
-                "at {at}: an unfinished record, but newer files have more"
+                "at {at}: an unfinished end, although newer files have records"
             ));
         }
     }
@@ -172,7 +173,7 @@ pub(in crate::wal) fn replay(
             reader::read(number, window, sink).map_err(|error| explain(error, name, queue, all))?;
         end.advance(segment.used);
         segment_index.follow(end);
-        // Only the newest segment with records may end in an unfinished one.
+        // Only the newest segment with records may be unfinished.
         if segment.has_records() {
             if let Some(earlier) = torn.take().map(|at: usize| &mut report.segments[at]) {
                 earlier.reject_torn();

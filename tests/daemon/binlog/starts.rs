@@ -597,6 +597,23 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
     }
 }
 
+/// A file that the original was making when it was killed would count as damage. An older one is
+/// damage: its records are lost.
+#[test]
+fn a_newest_file_of_zeros_has_only_been_begun() {
+    let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
+    for zeros in [1, 4, 4096, 1 << 20] {
+        for (number, is_damaged) in [(3, false), (1, true)] {
+            let disk = on_disk([(number, vec![0; zeros]), (2, old.clone())]);
+            let (restored, wal, report) = open(Box::new(disk.clone()), 4096);
+            assert_eq!((ids(&restored.queue), report.is_damaged()), (vec![1], is_damaged));
+            settle(&mut serve(restored, wal));
+            let names: Vec<_> = disk.files().into_keys().collect();
+            assert_eq!(names.contains(&Name::Damaged(number)), is_damaged, "{names:?}");
+        }
+    }
+}
+
 /// If the newer copy of a job is torn, the older one would be forgotten, as by the original.
 ///
 /// Proves: B32.
