@@ -128,15 +128,52 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Writes everything that the file system of this file holds in memory. May report no error, and
-/// does nothing on systems without such a call: it only makes later syncs of its files shorter.
-pub fn write_file_system(file: &impl AsRawFd) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: takes no pointers.
-    unsafe {
-        libc::syncfs(file.as_raw_fd());
+/// Syncs all files of the file system of this directory. Returns false if it cannot do that. A
+/// failed write to one of the files may be reported only by [`confirm_written`].
+#[cfg(target_os = "linux")]
+pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
+    /// The type of FUSE file systems, whose servers the kernel does not ask to sync all files.
+    const FUSE: u64 = 0x6573_5546;
+    let mut facts = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the pointer is valid for one statfs.
+    check(unsafe { libc::fstatfs(directory.as_raw_fd(), facts.as_mut_ptr()) })?;
+    // SAFETY: zeros are a valid statfs, too.
+    let facts = unsafe { facts.assume_init() };
+    if u64::try_from(facts.f_type) == Ok(FUSE) {
+        return Ok(false);
     }
-    let _ = file;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::syncfs(directory.as_raw_fd()) }).map(|_| true)
+}
+
+/// Checks whether a write to this file has failed, without waiting for the disk if
+/// [`sync_file_system`] has synced it. Returns false if the system cannot tell.
+#[cfg(target_os = "linux")]
+pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+    match check(result) {
+        Ok(_) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+            _ => Ok(false),
+        },
+    }
+}
+
+/// Returns false, because this system has no such call.
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn sync_file_system(_: &impl AsRawFd) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// Returns false, because this system has no such call.
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+pub fn confirm_written(_: &impl AsRawFd) -> io::Result<bool> {
+    Ok(false)
 }
 
 /// An error number that some file systems return, though it is internal to the kernel.

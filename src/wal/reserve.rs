@@ -161,11 +161,16 @@ impl Reserve {
 
     /// Creates a preallocated file and reserves its space. If that fails, the file is removed.
     fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
-        // If the name is taken, the next attempt takes another one.
         let number = self.next_number;
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
-        disk.create(name)?;
+        match disk.create(name) {
+            // Something else has that name. After a multiple of a thousand, it gives up.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number % 1000 > 0 => {
+                return self.begin_file(disk, size);
+            }
+            result => result?,
+        }
         // The file would only take up space. If this fails too, the next startup removes it.
         let is_reserved = disk.reserve(name, size).inspect_err(|_| drop(disk.remove(name)))?;
         if !is_reserved {

@@ -27,8 +27,8 @@ const MODE: u32 = 0o400;
 /// or truncated, and one that the sync thread still holds.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
-/// If more files than this are synced, the whole file system is written first, because a sync takes
-/// long only if something is left to write.
+/// If more files than this are synced, the whole file system is, because each sync of a file waits
+/// for the disk.
 const SYNCED_SINGLY_MAX: usize = 16;
 
 /// A directory on a file system.
@@ -245,11 +245,12 @@ impl Disk for Directory {
     }
 
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
-        if names.len() > SYNCED_SINGLY_MAX {
-            sys::write_file_system(&self.handle);
-        }
+        let at_once = names.len() > SYNCED_SINGLY_MAX && sys::sync_file_system(&self.handle)?;
+        let sync = |file: &File| {
+            if at_once && sys::confirm_written(file)? { Ok(()) } else { file.sync_data() }
+        };
         for &name in names {
-            named("sync", name, self.reader(name).and_then(File::sync_data))?;
+            named("sync", name, self.reader(name).and_then(sync))?;
         }
         self.reading = None;
         Ok(())

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use super::window::Window;
 use crate::{
-    proto::NAME_LIMIT,
+    proto::{self, CRLF, NAME_LIMIT},
     wal::{
         Error,
         record::{VERSION, VERSION_5},
@@ -50,16 +50,23 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
     )))
 }
 
-/// Whether there is a record at `at` as the original lays it out on 32-bit x86: the date of the put
-/// is eight bytes nearer to the start than usual. No record of the usual layout looks so.
+/// Whether there is a record at `at` as the original lays it out on 32-bit x86. No record of the
+/// usual layout looks so.
 pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };
     let name_length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-    let fields = rest.get(name_length..).and_then(|it| it.first_chunk::<FIELDS_X86_BYTES>());
-    Ok(fields.is_some_and(|fields| {
-        let created = fields[32..40].try_into().expect("eight bytes");
-        let has_state = matches!(fields, [.., 0..=4, 0, 0, 0]);
-        has_state && WALL_CLOCK_NS.contains(&u64::from_le_bytes(created))
-    }))
+    let Some((name, fields)) = rest.split_at_checked(name_length) else { return Ok(false) };
+    let Some(fields) = fields.first_chunk::<FIELDS_X86_BYTES>() else { return Ok(false) };
+    let body_size = u32::from_le_bytes(fields[28..32].try_into().expect("four bytes"));
+    let created = u64::from_le_bytes(fields[32..40].try_into().expect("eight bytes"));
+    let has_state = matches!(fields, [.., 0..=4, 0, 0, 0]);
+    let is_likely = body_size >= 2 && has_state && WALL_CLOCK_NS.contains(&created);
+    if !is_likely || name_length == 0 {
+        return Ok(is_likely);
+    }
+    let next = at + (4 + name_length + FIELDS_X86_BYTES) as u64 + u64::from(body_size);
+    Ok(proto::tube_name(name).is_some()
+        && next <= window.size
+        && window.at(next - CRLF.len() as u64, CRLF.len())?.starts_with(CRLF))
 }

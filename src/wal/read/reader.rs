@@ -3,7 +3,7 @@
 use super::{
     formats,
     replay::SegmentReport,
-    search::{Search, find_salt},
+    search::{find_salt, next_record},
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -104,22 +104,17 @@ impl Reader<'_> {
     /// segment of the original it skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let mut at = VERSION_BYTES as u64;
-        let mut search = match format {
-            Format::Salted(salt) => Some(Search::new(salt, self.window.size)),
-            Format::Plain | Format::Five => None,
-        };
         loop {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else { return Ok(()) };
-            let next = match (&mut search, damage) {
-                (Some(search), _) => search.next_record(&mut self.window, at + 1)?,
-                (None, Some(_)) => self.after_flaw(at, format)?,
-                (None, None) => None,
+            let (next, are_all_checked) = match (format, damage) {
+                (Format::Salted(salt), _) => next_record(&mut self.window, at + 1, salt)?,
+                (_, Some(_)) => (self.after_flaw(at, format)?, false),
+                (_, None) => (None, false),
             };
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            let may_be_torn = search.is_some() && next.is_none();
-            if may_be_torn && self.is_unfinished(at, end - at, damage)? {
+            if next.is_none() && are_all_checked && self.is_unfinished(at, end - at, damage)? {
                 self.report.torn = Some(at);
                 return Ok(());
             }
@@ -317,7 +312,7 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Option<Format>, Error
         }
     }
     // The beginning is damaged or was never written, but segment headers are repeated.
-    if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
+    if let Some(salt) = find_salt(window, start, likely)? {
         return Ok(Some(Format::Salted(salt)));
     }
     formats::refuse(window, version, start)?;

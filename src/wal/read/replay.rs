@@ -13,7 +13,7 @@
 //! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
 //! there is none, the replay fails: a shortage is never mistaken for damage.
 
-use std::ops::ControlFlow;
+use std::{mem, ops::ControlFlow};
 
 use super::{
     reader,
@@ -83,15 +83,6 @@ impl SegmentReport {
     fn has_records(&self) -> bool {
         self.used > HEADER_BYTES || self.torn.is_some_and(|at| at > 0) || self.is_damaged()
     }
-
-    /// Reports that the unfinished end is damage after all.
-    fn reject_torn(&mut self) {
-        if let Some(at) = self.torn.take() {
-            self.report_problem(format!(
-                "at {at}: an unfinished end, although newer files have records"
-            ));
-        }
-    }
 }
 
 /// The findings in a directory.
@@ -160,7 +151,7 @@ pub(in crate::wal) fn replay(
     });
     let mut buffer = Window::buffer()?;
     let all = segments.clone().map(|(_, size)| size).sum();
-    let (mut before, mut seen_below, mut end, mut torn) = (0, 0, End::default(), None);
+    let (mut before, mut seen_below, mut end, mut torn) = (0, 0, End::default(), Vec::new());
     for (number, size) in segments {
         let name = Name::Segment(number);
         end.open(number);
@@ -174,14 +165,16 @@ pub(in crate::wal) fn replay(
         end.advance(segment.used);
         segment_index.follow(end);
         // Only the newest segment with records may be unfinished.
-        if segment.has_records() {
-            if let Some(earlier) = torn.take().map(|at: usize| &mut report.segments[at]) {
-                earlier.reject_torn();
-                segment_index.mark_damaged(earlier.number);
+        for at in if segment.has_records() { mem::take(&mut torn) } else { Vec::new() } {
+            let earlier: &mut SegmentReport = &mut report.segments[at];
+            segment_index.mark_damaged(earlier.number);
+            if let Some(at) = earlier.torn.take() {
+                earlier
+                    .report_problem(format!("at {at}: an unfinished end, and newer files go on"));
             }
         }
         if segment.torn.is_some() {
-            torn = Some(report.segments.len());
+            torn.push(report.segments.len());
         }
         report.segments.push(segment);
         disk.close(name);

@@ -3,8 +3,8 @@
 //!
 //! The body of a job may be full of bytes that look like records, and each of these must be tried.
 //! However many there are, they must not delay startup. So a search computes checksums of full
-//! records only up to a limit in proportion to the file. Beyond it, it still finds short records
-//! and segment headers, of which there is one in every few KiB.
+//! records only up to a limit. Beyond it, it still finds short records and segment headers, of which
+//! there is one in every few KiB.
 //!
 //! A body may also be full of segment headers. They differ from real ones in the records after
 //! them: only real ones are followed by sound records up to the end.
@@ -23,73 +23,72 @@ use crate::{
     },
 };
 
-/// How many bytes of full records are checked in all searches of a segment, for each byte of it. In
-/// a segment without hostile bodies it is less than two.
+/// How many bytes of full records one search checks, at least and for each byte of the segment.
+const CHECKED_MIN_BYTES: u64 = 1 << 30;
 const CHECKED_PER_BYTE: u64 = 64;
 
 /// The most salts that are compared.
 const SALTS_MAX: usize = 64;
 
-/// The search for records after damage in one segment.
-pub(super) struct Search {
+/// The most bits in which the salts of a damaged segment header and of a later one may differ.
+/// Two unrelated salts differ in about 32.
+const SALT_FLIPS_MAX: u32 = 8;
+
+/// Returns where the next sound record with this salt begins, at `offset` or after it, and whether
+/// all records were checked before that.
+pub(super) fn next_record(
+    window: &mut Window<'_>,
+    offset: u64,
     salt: u64,
-    /// How many bytes of full records may still be checked.
-    left: u64,
-}
-
-impl Search {
-    /// A search for records of a segment of `size` bytes with this salt.
-    pub(super) fn new(salt: u64, size: u64) -> Self {
-        Self { salt, left: size.saturating_mul(CHECKED_PER_BYTE) }
-    }
-
-    /// Returns where the next sound record begins, at `offset` or after it.
-    pub(super) fn next_record(
-        &mut self,
-        window: &mut Window<'_>,
-        offset: u64,
-    ) -> Result<Option<u64>, Error> {
-        let mut at = offset;
-        while at + (SHORT_RECORD_BYTES as u64) <= window.size {
-            let Some(data) = window.first_data(at)? else { break };
-            // A record begins with no more than eleven zeros.
-            at = at.max(data.saturating_sub(11));
-            let frame = Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain);
+) -> Result<(Option<u64>, bool), Error> {
+    let mut left = window.size.saturating_mul(CHECKED_PER_BYTE).max(CHECKED_MIN_BYTES);
+    let (mut at, mut are_all_checked) = (offset, true);
+    while at + (SHORT_RECORD_BYTES as u64) <= window.size {
+        let Some(data) = window.first_data(at)? else { break };
+        // A record begins with no more than eleven zeros.
+        at = at.max(data.saturating_sub(11));
+        if let Ok(Some(frame)) = Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
             // Cheap checks come first.
-            if let Ok(Some(frame)) = frame.map(|it| it.filter(|it| it.judge(CRLF).is_ok())) {
-                let cost = if frame.is_full() { frame.length() } else { 0 };
-                let left = self.left.checked_sub(cost);
-                if left.is_some() && verify(window, at, &frame, Format::Salted(self.salt))?.is_ok()
-                {
-                    return Ok(Some(at));
+            let is_likely = frame.judge(CRLF).is_ok() && frame.length() <= window.size - at;
+            let cost = if frame.is_full() { frame.length() } else { 0 };
+            if is_likely && cost <= left {
+                left -= cost;
+                if verify(window, at, &frame, Format::Salted(salt))?.is_ok() {
+                    return Ok((Some(at), are_all_checked));
                 }
-                self.left = left.unwrap_or(self.left);
+            } else if is_likely {
+                are_all_checked = false;
             }
-            at += 1;
         }
-        Ok(None)
+        at += 1;
     }
+    Ok((None, are_all_checked))
 }
 
-/// Finds the salt of a segment whose first segment header, at `start`, is damaged: with which most
-/// of the file is sound. `None` if there is no sign of any.
+/// Finds the salt of a segment whose first segment header, at `start`, is damaged. `likely` is the
+/// salt in what looks like the damaged header.
 ///
-/// `likely` is the salt in what looks like the damaged header. If nothing does, and there is a
-/// version, the segment may be the original's, and its bodies may contain segments of this daemon:
-/// then the salt must fit more than half of the file after the first sound header.
+/// The bodies of jobs may contain whole segments with another salt. So a later header's salt is
+/// trusted if it is close to `likely`. Any other must fit more than half of the file after the first
+/// sound header.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
     likely: Option<u64>,
-    has_version: bool,
 ) -> Result<Option<u64>, Error> {
+    let behind = start + SHORT_RECORD_BYTES as u64;
+    if likely.is_some() {
+        if let Some(salt) = correct_salt(window.at(start, SHORT_RECORD_BYTES)?, start) {
+            return Ok(Some(salt));
+        }
+    }
     // Each salt, and how many bytes of the file are sound records with it.
     let mut salts: BTreeMap<u64, u64> = BTreeMap::new();
     if let Some(likely) = likely {
-        let header = window.at(start, SHORT_RECORD_BYTES)?;
-        let salt = correct_salt(header, start).unwrap_or(likely);
-        let end = sound_run_end(window, start + SHORT_RECORD_BYTES as u64, salt)?;
-        salts.insert(salt, end - start);
+        let end = sound_run_end(window, behind, likely)?;
+        if end > behind {
+            salts.insert(likely, end - behind);
+        }
     }
     let mut first = None;
     let mut at = start;
@@ -108,11 +107,12 @@ pub(super) fn find_salt(
         }
         at = end.max(at + 1);
     }
-    let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
     let last = window.last_data(start)?.unwrap_or(start);
     let written = last + 1 - first.unwrap_or(start);
-    let is_ours = likely.is_some() || !has_version;
-    Ok(most.filter(|&(_, explained)| is_ours || 2 * explained > written).map(|(salt, _)| salt))
+    let is_close = |salt: u64| likely.is_some_and(|it| (it ^ salt).count_ones() <= SALT_FLIPS_MAX);
+    let most = salts.into_iter().max_by_key(|&(salt, explained)| (is_close(salt), explained));
+    let trusted = most.filter(|&(salt, explained)| is_close(salt) || 2 * explained > written);
+    Ok(trusted.map(|(salt, _)| salt).or(likely))
 }
 
 /// Returns the salt of a segment header that becomes sound when one bit of the salt is changed.

@@ -471,7 +471,8 @@ fn a_log_recovers_beside_a_file_that_cannot_be_removed() {
 /// cannot read.
 #[test]
 fn a_start_needs_more_numbers_than_a_daemon_uses() {
-    for (number, opens) in [(u32::MAX / 4 - 1, true), (u32::MAX / 4, false)] {
+    for (number, opens) in [(u32::MAX / 2 - (1 << 20) - 1, true), (u32::MAX / 2 - (1 << 20), false)]
+    {
         let disk = on_disk([(number, segment(&[record(1, "default", b"12345678\r\n", 1)]))]);
         let before = disk.files();
         let mut restored = Restored::default();
