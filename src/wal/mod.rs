@@ -62,7 +62,6 @@ use self::{
     log::Log,
     record::{JobFields, Kind},
     recovery::{Recovery, State},
-    removal::Removal,
     segment::{End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, SHORT_BYTES},
 };
@@ -89,7 +88,6 @@ pub struct Wal {
     log: Log,
     index: SegmentIndex,
     recovery: Recovery,
-    removal: Removal,
     dates: Dates,
     /// The length of the binlog at the last commit.
     committed: u64,
@@ -121,7 +119,6 @@ impl Wal {
             log: Log::new(disk, options, end, preallocated, now)?,
             index,
             recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
-            removal: Removal::default(),
             dates: Dates::new(calendar),
             committed: end.length,
             migrated: 0,
@@ -170,8 +167,8 @@ impl Wal {
         self.compact(jobs, budget, now);
         let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
         let events = mem::take(&mut self.log.syncs.events);
-        let Self { log, index, recovery, removal, .. } = self;
-        let removed = written.and_then(|()| removal.remove_oldest(log, index, recovery, now));
+        let Self { log, index, recovery, .. } = self;
+        let removed = written.and_then(|()| removal::remove_oldest(log, index, recovery, now));
         if let Err(error) = removed {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
@@ -183,7 +180,7 @@ impl Wal {
             return CommitOutcome::Failed;
         }
         self.log.work_ahead(self.demand(), self.has_garbage(), budget, now);
-        if self.recovery.is_over(&self.index, &self.log.syncs, &self.removal) {
+        if self.recovery.is_over(&self.index, &self.log.syncs) {
             info!("the binlog works again, and holds every job");
             self.recovery.on_complete();
             return CommitOutcome::Recovered;
@@ -210,8 +207,8 @@ impl Wal {
         if let State::Failed { retry_at } = self.recovery.state {
             return Some(retry_at);
         }
-        let removal = self.removal.retry_at;
-        if removal.is_none() && Removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
+        let retry_at = self.recovery.removal_retry_at;
+        if retry_at.is_none() && removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
         let has_work = self.next_relocation().is_some()
@@ -220,7 +217,7 @@ impl Wal {
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
         let work =
             has_work.then(|| self.log.reserve.shortage.map_or(Time::AT_ONCE, |it| it.retry_at));
-        [work, self.log.syncs.next(), removal].into_iter().flatten().min()
+        [work, self.log.syncs.next(), retry_at].into_iter().flatten().min()
     }
 
     /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.
@@ -416,7 +413,7 @@ impl Wal {
     /// only until the records that replace it are synced.
     fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
-            && !Removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
+            && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
         let (end, in_background) = (self.log.end, self.syncs_in_background());
         let Log { disk, syncs, .. } = &mut self.log;
         syncs.sync_if_due(disk, end, in_background, is_urgent, now)
@@ -456,8 +453,8 @@ impl Wal {
     /// Whether a client may see this id of an unsynced job, because no restart will give it to
     /// another. Always true, unless more puts have been abandoned than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
-        !self.log.syncs.are_of_each_change()
-            || self.log.current.is_none_or(|current| id < current.seen_below)
+        let current = self.log.current.as_ref();
+        !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
     /// How long the next sync may wait for more changes. `None` if there is no next sync.

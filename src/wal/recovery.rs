@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{index::SegmentIndex, removal::Removal, syncs::Syncs};
+use super::{index::SegmentIndex, syncs::Syncs};
 use crate::clock::Time;
 
 /// The delay before a full or failed disk is tried again.
@@ -34,6 +34,8 @@ pub(super) struct Recovery {
     /// Of these segments, those from this number on may lack records that the index relies on.
     /// Their jobs are written first.
     suspect_from: u32,
+    /// When to try again to remove the oldest segment, if that has failed.
+    pub(super) removal_retry_at: Option<Time>,
 }
 
 impl Recovery {
@@ -41,7 +43,7 @@ impl Recovery {
     /// written again.
     pub(super) fn new(rewrite_through: u32) -> Self {
         let (state, delay) = (State::Sound, RETRY_DELAY);
-        Self { state, delay, rewrite_through, suspect_from: u32::MAX }
+        Self { state, delay, rewrite_through, suspect_from: u32::MAX, removal_retry_at: None }
     }
 
     /// The segments that may lack records.
@@ -80,10 +82,10 @@ impl Recovery {
 
     /// Whether recovery is complete: the doubtful segments are gone. If the oldest cannot be
     /// removed, it suffices that no job needs it and that everything is synced.
-    pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs, removal: &Removal) -> bool {
+    pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > self.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_job_in(self.doubtful()).is_none();
-        let is_blocked = removal.retry_at.is_some();
+        let is_blocked = self.removal_retry_at.is_some();
         self.state == State::Recovering && (is_gone() || (is_blocked && is_relocated()))
     }
 

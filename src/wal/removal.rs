@@ -14,65 +14,55 @@ use super::{
 };
 use crate::clock::Time;
 
-/// When the next segment may be removed.
-#[derive(Debug, Default)]
-pub(super) struct Removal {
-    /// When to try again, if the oldest segment could not be removed.
-    pub(super) retry_at: Option<Time>,
+/// Whether the oldest segment may be removed: no job needs it, and the records that replace its
+/// own are synced. Later records need not be synced; otherwise, constant writing would prevent
+/// the removal. After a failure, all records must be synced.
+pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
+    let is_synced = match recovery.state {
+        State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
+        State::Failed { .. } | State::Recovering => syncs.is_clean(),
+    };
+    is_synced && index.is_oldest_unneeded(recovery.suspects())
 }
 
-impl Removal {
-    /// Whether the oldest segment may be removed: no job needs it, and the records that replace its
-    /// own are synced. Later records need not be synced; otherwise, constant writing would prevent
-    /// the removal. After a failure, all records must be synced.
-    pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
-        let is_synced = match recovery.state {
-            State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
-            State::Failed { .. } | State::Recovering => syncs.is_clean(),
-        };
-        is_synced && index.is_oldest_unneeded(recovery.suspects())
-    }
-
-    /// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
-    /// the binlog still works, and tries again later. Fails if the lock is lost, or if the
-    /// directory cannot be synced.
-    pub(super) fn remove_oldest(
-        &mut self,
-        log: &mut Log,
-        index: &mut SegmentIndex,
-        recovery: &Recovery,
-        now: Time,
-    ) -> io::Result<()> {
-        let is_retry = self.retry_at.take_if(|at| *at <= now).is_some();
-        let is_due = self.retry_at.is_none() && Self::is_safe(index, recovery, &log.syncs);
-        let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
-        let disk = &mut log.disk;
-        disk.confirm()?;
-        let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
-        let removed = if segment.is_damaged {
-            disk.rename(name, kept)
-        } else {
-            disk.remove(name).or_else(|error| empty(disk, name).map_err(|_| error))
-        };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                if !is_retry {
-                    warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
-                }
-                self.retry_at = Some(now + RETRY_DELAY);
-                return Ok(());
+/// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
+/// the binlog still works, and tries again later. Fails if the lock is lost, or if the
+/// directory cannot be synced.
+pub(super) fn remove_oldest(
+    log: &mut Log,
+    index: &mut SegmentIndex,
+    recovery: &mut Recovery,
+    now: Time,
+) -> io::Result<()> {
+    let is_retry = recovery.removal_retry_at.take_if(|at| *at <= now).is_some();
+    let is_due = recovery.removal_retry_at.is_none() && is_safe(index, recovery, &log.syncs);
+    let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
+    let disk = &mut log.disk;
+    disk.confirm()?;
+    let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
+    let removed = if segment.is_damaged {
+        disk.rename(name, kept)
+    } else {
+        disk.remove(name).or_else(|error| empty(disk, name).map_err(|_| error))
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            if !is_retry {
+                warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
             }
-            Ok(()) if segment.is_damaged => warn!(
-                "every job of {name} that could be read is in newer segments; the damaged file \
-                 stays as {kept}"
-            ),
-            // It may have been removed by hand.
-            _ => debug!("no job needs {name}: it is removed"),
+            recovery.removal_retry_at = Some(now + RETRY_DELAY);
+            return Ok(());
         }
-        disk.sync_directory()?;
-        index.drop_oldest();
-        Ok(())
+        Ok(()) if segment.is_damaged => warn!(
+            "every job of {name} that could be read is in newer segments; the damaged file \
+             stays as {kept}"
+        ),
+        // It may have been removed by hand.
+        _ => debug!("no job needs {name}: it is removed"),
     }
+    disk.sync_directory()?;
+    index.drop_oldest();
+    Ok(())
 }
 
 /// Truncates a segment that cannot be removed, so that a restart finds no old records.

@@ -43,9 +43,7 @@ impl Log {
                     // The number is used up, because the disk has no space for its segment.
                     self.end.open(number);
                 }
-                error!(
-                    "the disk has no space for a single delete: changes are refused until it has"
-                );
+                error!("no disk space for a single delete: changes are refused until there is");
             }
             Err(error) => return Err(error.into()),
         }

@@ -168,10 +168,8 @@ pub(in crate::wal) fn replay(
         for at in if segment.has_records() { mem::take(&mut torn) } else { Vec::new() } {
             let earlier: &mut SegmentReport = &mut report.segments[at];
             segment_index.mark_damaged(earlier.number);
-            if let Some(at) = earlier.torn.take() {
-                earlier
-                    .report_problem(format!("at {at}: an unfinished end, and newer files go on"));
-            }
+            let at = earlier.torn.take().unwrap_or_default();
+            earlier.report_problem(format!("at {at}: an unfinished end, and newer files go on"));
         }
         if segment.torn.is_some() {
             torn.push(report.segments.len());

@@ -3,8 +3,8 @@
 //!
 //! The body of a job may be full of bytes that look like records, and each of these must be tried.
 //! However many there are, they must not delay startup. So a search computes checksums of full
-//! records only up to a limit. Beyond it, it still finds short records and segment headers, of which
-//! there is one in every few KiB.
+//! records only up to a limit. Beyond it, it still finds short records and segment headers, of
+//! which there is one in every few KiB.
 //!
 //! A body may also be full of segment headers. They differ from real ones in the records after
 //! them: only real ones are followed by sound records up to the end.
@@ -69,22 +69,20 @@ pub(super) fn next_record(
 /// salt in what looks like the damaged header.
 ///
 /// The bodies of jobs may contain whole segments with another salt. So a later header's salt is
-/// trusted if it is close to `likely`. Any other must fit more than half of the file after the first
-/// sound header.
+/// trusted if it is close to `likely`. Any other must fit more than half of the file after the
+/// first sound header.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
     likely: Option<u64>,
 ) -> Result<Option<u64>, Error> {
-    let behind = start + SHORT_RECORD_BYTES as u64;
-    if likely.is_some() {
-        if let Some(salt) = correct_salt(window.at(start, SHORT_RECORD_BYTES)?, start) {
-            return Ok(Some(salt));
-        }
-    }
     // Each salt, and how many bytes of the file are sound records with it.
     let mut salts: BTreeMap<u64, u64> = BTreeMap::new();
     if let Some(likely) = likely {
+        if let Some(salt) = correct_salt(window.at(start, SHORT_RECORD_BYTES)?, start) {
+            return Ok(Some(salt));
+        }
+        let behind = start + SHORT_RECORD_BYTES as u64;
         let end = sound_run_end(window, behind, likely)?;
         if end > behind {
             salts.insert(likely, end - behind);
@@ -107,8 +105,7 @@ pub(super) fn find_salt(
         }
         at = end.max(at + 1);
     }
-    let last = window.last_data(start)?.unwrap_or(start);
-    let written = last + 1 - first.unwrap_or(start);
+    let written = window.last_data(start)?.map_or(0, |last| last + 1 - first.unwrap_or(start));
     let is_close = |salt: u64| likely.is_some_and(|it| (it ^ salt).count_ones() <= SALT_FLIPS_MAX);
     let most = salts.into_iter().max_by_key(|&(salt, explained)| (is_close(salt), explained));
     let trusted = most.filter(|&(salt, explained)| is_close(salt) || 2 * explained > written);
