@@ -3,7 +3,7 @@
 //! tests open a binlog in memory, with the disk of `damage`.
 
 use std::{
-    io,
+    fs, io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -613,6 +613,55 @@ fn a_newest_file_of_zeros_has_only_been_begun() {
             assert_eq!(names.contains(&Name::Damaged(number)), is_damaged, "{names:?}");
         }
     }
+}
+
+/// A file of zeros would hide that an older file ends in damage, and that file would be removed.
+#[test]
+fn an_unfinished_end_is_damage_if_any_newer_file_has_records() {
+    let disk = Memory::default();
+    let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
+    let mut server = serve(restored, wal);
+    put_all(&mut server, (0..5).map(|_| b"x".to_vec()));
+    let mut torn = disk.files()[&Name::Segment(1)].clone();
+    let end = format::end(&torn);
+    torn[end - 3] ^= 1;
+    let newer = segment(&[record(9, "default", b"12345678\r\n", 1)]);
+    for (between, last, is_damaged) in [
+        (vec![], vec![], false),
+        (vec![0; 8192], vec![], false),
+        (vec![], newer.clone(), true),
+        (vec![0; 8192], newer.clone(), true),
+    ] {
+        let disk = on_disk([(1, torn.clone()), (2, between), (3, last)]);
+        let (_, _, report) = open(Box::new(disk), 65_536);
+        assert_eq!(report.segments[0].is_damaged(), is_damaged, "{report:?}");
+        assert_eq!(report.segments[0].torn.is_none(), is_damaged);
+    }
+}
+
+/// One wrong bit in a file of the original would keep the daemon from starting: the file would be
+/// taken for one of another machine.
+#[test]
+fn no_wrong_bit_looks_like_another_machine() {
+    let records: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345678\r\n", 1)).collect();
+    let healthy = segment(&records);
+    for bit in 32..110 * 8 {
+        let mut bytes = healthy.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        open(Box::new(on_disk([(1, bytes)])), 4096);
+    }
+}
+
+/// A directory or a link with the name of the next preallocated file would keep the daemon from
+/// starting.
+#[test]
+fn a_taken_name_is_passed_over() {
+    let folder = Folder::new();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("spare.1")).expect("a link");
+    fs::create_dir(folder.path().join("spare.2")).expect("a directory");
+    let daemon = folder.serve(OURS, &[]);
+    Peer::of(&daemon).put(0, 0, b"x");
+    end(daemon, libc::SIGTERM);
 }
 
 /// If the newer copy of a job is torn, the older one would be forgotten, as by the original.
