@@ -21,10 +21,13 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `dispatch`, `put` | the commands; `replies` and `stats` answer them |
-//! | `background` | work done in slices, and when it must wait for memory |
-//! | `binlog` | permits, records, commits, and whether the binlog is in trouble |
-//! | `held`, `gathering` | `Dirty` connections, replies until a commit; waits before a sync |
+//! | this file | connections: their input, their unsent output, whether a client has hung up |
+//! | `dispatch`, `put` | the commands; `replies` sends replies and hands out jobs |
+//! | `stats` | the answers to `stats`, `metrics`, `capabilities`; `list-jobs` |
+//! | `background` | work done in slices: timers, long commands, disconnected clients |
+//! | `binlog` | permits, records, commits; `Health`, with its names |
+//! | `held` | `Dirty` connections; replies held until a commit, and whether one is needed |
+//! | `gathering` | waits for more changes before a sync, and the clients that join it |
 //! | `identity` | the process, and [`Settings`]: the flags that the server needs |
 
 mod background;

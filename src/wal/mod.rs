@@ -29,10 +29,11 @@
 //! | `interface` | the types that callers pass and get: options, permits, errors, figures |
 //! | `start` | the first segment of a start, after everything has been read |
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
-//! | `read/replay`, `read/reader` | all files into jobs and a `Report`; one file by a `Reader` |
+//! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
+//! | `read/reader` | one file: records, damage, an unfinished end and its ids |
 //! | `read/search` | `Search`: the next sound record after damage; a lost salt |
 //! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
-//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`, with its `lock` |
+//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`. `disk/lock`: its line |
 //! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
 
 mod dates;
