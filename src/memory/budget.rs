@@ -96,8 +96,9 @@ pub struct MemoryBudget {
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
-    /// The needs below this one have been refused since [`MemoryBudget::forget_refusals`].
-    refused_below: usize,
+    /// By need: probes of at least this many bytes would fail, because one of that size has failed
+    /// since [`MemoryBudget::forget_refusals`].
+    refused_from: [Option<usize>; HEADROOM_BYTES.len()],
     /// Whether resident memory is limited. Memory becomes resident when it is first written to, so
     /// each turn begins without memory from earlier probes.
     pub limits_resident: bool,
@@ -111,7 +112,7 @@ impl MemoryBudget {
     /// Takes memory from `source` from now on. If `is_exact`, asks it at each call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, is_exact: bool) {
         (self.source, self.is_exact) = (Some(source), is_exact);
-        (self.left, self.refused_below) = (0, 0);
+        (self.left, self.refused_from) = (0, Default::default());
     }
 
     /// Limits the headroom of all needs; `None` restores it. At startup there are no clients yet,
@@ -129,7 +130,7 @@ impl MemoryBudget {
 
     /// Allows refused needs to be probed again. Call it once a turn: more probes would be in vain.
     pub fn forget_refusals(&mut self) {
-        self.refused_below = 0;
+        self.refused_from = Default::default();
         if self.limits_resident {
             self.left = 0;
         }
@@ -138,7 +139,7 @@ impl MemoryBudget {
     /// Whether a few bytes were refused to this need since [`MemoryBudget::forget_refusals`]. Does
     /// not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        (need as usize) < self.refused_below
+        self.refused_from[need as usize] == Some(0)
     }
 
     /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
@@ -152,7 +153,7 @@ impl MemoryBudget {
         let ahead = if self.is_exact { count } else { count.max(PROBE_STEP_BYTES) };
         // Usually there is enough for all needs, and one probe suffices.
         for need in [Need::Storage, need] {
-            if self.was_refused(need) {
+            if self.refused_from[need as usize].is_some_and(|bytes| count >= bytes) {
                 continue;
             }
             let limit = self.headroom_limit.unwrap_or(usize::MAX);
@@ -164,7 +165,9 @@ impl MemoryBudget {
             }
             if !self.is_exact && count <= PROBE_STEP_BYTES {
                 self.granted_from = self.granted_from.max(need as usize + 1);
-                self.refused_below = need as usize + 1;
+                self.refused_from[need as usize] = Some(0);
+            } else if !self.is_exact {
+                self.refused_from[need as usize] = Some(count);
             }
         }
         false

@@ -175,7 +175,7 @@ impl Bodies {
     /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was
     /// refused, frees memory.
     pub fn begin_turn(&mut self) {
-        if self.budget.was_refused(Need::Connection) {
+        if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
             self.expect_shortage();
         }
         self.budget.forget_refusals();

@@ -92,21 +92,30 @@ fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
     assert_eq!(budget.take(Need::Storage, 1), Ok(()));
 }
 
-/// A probe in small pieces takes long, and thousands of uploads may want a block each.
+/// A probe in small pieces takes long, and thousands of jobs may need the same list to grow.
 #[test]
-fn a_refused_block_is_not_probed_again_and_small_requests_are_after_a_huge_one() {
+fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
     let memory = Limited::default();
     memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
     let mut budget = limited(&memory);
-    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
-    assert!(!budget.was_refused(Need::Storage));
-    assert_eq!(budget.take(Need::Storage, 1000), Ok(()));
+    for count in [2 * PROBE_STEP_BYTES, 3 * PROBE_STEP_BYTES, BLOCK_BYTES] {
+        let probes = |memory: &Limited| memory.probes.load(Relaxed);
+        for _ in 0..10 {
+            let is_small = count == BLOCK_BYTES;
+            assert_eq!(budget.take(Need::Storage, count).is_ok(), is_small);
+        }
+        assert!(probes(&memory) <= 12, "{}", probes(&memory));
+        assert!(!budget.was_refused(Need::Storage));
+    }
     memory.bytes.store(HEADROOM_BYTES[0], Relaxed);
     memory.probes.store(0, Relaxed);
     for _ in 0..10 {
         assert_eq!(budget.take(Need::Storage, BLOCK_BYTES), Err(OutOfMemory));
     }
     assert_eq!(memory.probes.load(Relaxed), 1);
+    budget.forget_refusals();
+    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
+    assert_eq!(memory.probes.load(Relaxed), 2);
 }
 
 #[test]
