@@ -136,14 +136,14 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     const FUSE: u64 = 0x6573_5546;
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the pointer is valid for one statfs.
-    check(unsafe { libc::fstatfs(directory.as_raw_fd(), facts.as_mut_ptr()) })?;
+    let is_known = check(unsafe { libc::fstatfs(directory.as_raw_fd(), facts.as_mut_ptr()) });
     // SAFETY: zeros are a valid statfs, too.
     let facts = unsafe { facts.assume_init() };
-    if u64::try_from(facts.f_type) == Ok(FUSE) {
+    if is_known.is_err() || u64::try_from(facts.f_type) == Ok(FUSE) {
         return Ok(false);
     }
     // SAFETY: takes no pointers.
-    check(unsafe { libc::syncfs(directory.as_raw_fd()) }).map(|_| true)
+    unless_unsupported(check(unsafe { libc::syncfs(directory.as_raw_fd()) }))
 }
 
 /// Checks whether a write to this file has failed, without waiting for the disk if
@@ -152,8 +152,13 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
 pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
     // SAFETY: takes no pointers.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
-    match check(result) {
+    unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
+}
+
+/// Returns false for any error but those of the disk.
+#[cfg(target_os = "linux")]
+fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
+    match result {
         Ok(_) => Ok(true),
         Err(error) => match error.raw_os_error() {
             Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
