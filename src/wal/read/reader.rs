@@ -3,7 +3,7 @@
 use super::{
     formats,
     replay::SegmentReport,
-    search::{find_salt, next_record},
+    search::{CHECKED_MAX_BYTES, find_salt, next_record},
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -103,12 +103,14 @@ impl Reader<'_> {
     /// Reads all records. After damage it searches for the next one, if there are checksums. In a
     /// segment of the original it skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
-        let mut at = VERSION_BYTES as u64;
+        let (mut at, mut left) = (VERSION_BYTES as u64, CHECKED_MAX_BYTES);
         loop {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else { return Ok(()) };
             let (next, are_all_checked) = match (format, damage) {
-                (Format::Salted(salt), _) => next_record(&mut self.window, at + 1, salt)?,
+                (Format::Salted(salt), _) => {
+                    next_record(&mut self.window, at + 1, salt, &mut left)?
+                }
                 (_, Some(_)) => (self.after_flaw(at, format)?, false),
                 (_, None) => (None, false),
             };
@@ -312,7 +314,7 @@ fn format(window: &mut Window<'_>, version: u32) -> Result<Option<Format>, Error
         }
     }
     // The beginning is damaged or was never written, but segment headers are repeated.
-    if let Some(salt) = find_salt(window, start, likely)? {
+    if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
         return Ok(Some(Format::Salted(salt)));
     }
     formats::refuse(window, version, start)?;

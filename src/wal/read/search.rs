@@ -23,9 +23,8 @@ use crate::{
     },
 };
 
-/// How many bytes of full records one search checks, at least and for each byte of the segment.
-const CHECKED_MIN_BYTES: u64 = 1 << 30;
-const CHECKED_PER_BYTE: u64 = 64;
+/// How many bytes of full records all searches of a segment check.
+pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
 /// The most salts that are compared.
 const SALTS_MAX: usize = 64;
@@ -35,13 +34,13 @@ const SALTS_MAX: usize = 64;
 const SALT_FLIPS_MAX: u32 = 8;
 
 /// Returns where the next sound record with this salt begins, at `offset` or after it, and whether
-/// all records were checked before that.
+/// all records were checked before that. Checks full records of at most `left` bytes in total.
 pub(super) fn next_record(
     window: &mut Window<'_>,
     offset: u64,
     salt: u64,
+    left: &mut u64,
 ) -> Result<(Option<u64>, bool), Error> {
-    let mut left = window.size.saturating_mul(CHECKED_PER_BYTE).max(CHECKED_MIN_BYTES);
     let (mut at, mut are_all_checked) = (offset, true);
     while at + (SHORT_RECORD_BYTES as u64) <= window.size {
         let Some(data) = window.first_data(at)? else { break };
@@ -51,8 +50,8 @@ pub(super) fn next_record(
             // Cheap checks come first.
             let is_likely = frame.judge(CRLF).is_ok() && frame.length() <= window.size - at;
             let cost = if frame.is_full() { frame.length() } else { 0 };
-            if is_likely && cost <= left {
-                left -= cost;
+            if is_likely && cost <= *left {
+                *left -= cost;
                 if verify(window, at, &frame, Format::Salted(salt))?.is_ok() {
                     return Ok((Some(at), are_all_checked));
                 }
@@ -69,12 +68,14 @@ pub(super) fn next_record(
 /// salt in what looks like the damaged header.
 ///
 /// The bodies of jobs may contain whole segments with another salt. So a later header's salt is
-/// trusted if it is close to `likely`. Any other must fit more than half of the file after the
-/// first sound header.
+/// trusted only if it is close to `likely`. If there is no `likely` one, it is trusted if its
+/// header begins where a record does, by the lengths of all records before it; or, without a
+/// version, if it fits more than half of the file.
 pub(super) fn find_salt(
     window: &mut Window<'_>,
     start: u64,
     likely: Option<u64>,
+    has_version: bool,
 ) -> Result<Option<u64>, Error> {
     // Each salt, and how many bytes of the file are sound records with it.
     let mut salts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -88,8 +89,7 @@ pub(super) fn find_salt(
             salts.insert(likely, end - behind);
         }
     }
-    let mut first = None;
-    let mut at = start;
+    let (mut at, mut boundary) = (start, start);
     while at + (SHORT_RECORD_BYTES as u64) <= window.size {
         let Some(data) = window.first_data(at)? else { break };
         // A segment header begins with four zeros.
@@ -98,18 +98,26 @@ pub(super) fn find_salt(
             at += 1;
             continue;
         };
-        first.get_or_insert(at);
+        while boundary < at {
+            let frame = Frame::decode(window.at(boundary, HEAD_MAX_BYTES)?, Format::Plain);
+            boundary = frame.ok().flatten().map_or(u64::MAX, |frame| boundary + frame.length());
+        }
+        if likely.is_none() && boundary == at {
+            return Ok(Some(header.salt));
+        }
         let end = sound_run_end(window, at, header.salt)?;
         if salts.len() < SALTS_MAX || salts.contains_key(&header.salt) {
             *salts.entry(header.salt).or_default() += end - at;
         }
         at = end.max(at + 1);
     }
-    let written = window.last_data(start)?.map_or(0, |last| last + 1 - first.unwrap_or(start));
-    let is_close = |salt: u64| likely.is_some_and(|it| (it ^ salt).count_ones() <= SALT_FLIPS_MAX);
-    let most = salts.into_iter().max_by_key(|&(salt, explained)| (is_close(salt), explained));
-    let trusted = most.filter(|&(salt, explained)| is_close(salt) || 2 * explained > written);
-    Ok(trusted.map(|(salt, _)| salt).or(likely))
+    let written = window.last_data(start)?.map_or(0, |last| last + 1 - start);
+    salts.retain(|salt, explained| match likely {
+        Some(likely) => (likely ^ salt).count_ones() <= SALT_FLIPS_MAX,
+        None => !has_version && 2 * *explained > written,
+    });
+    let most = salts.into_iter().max_by_key(|&(_, explained)| explained);
+    Ok(most.map(|(salt, _)| salt).or(likely))
 }
 
 /// Returns the salt of a segment header that becomes sound when one bit of the salt is changed.
