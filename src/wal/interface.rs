@@ -80,9 +80,7 @@ impl fmt::Display for Error {
         match self {
             Self::Disk(error) => write!(f, "{error}"),
             Self::Locked(text) | Self::Foreign(text) => f.write_str(text),
-            Self::OutOfMemory(need) => {
-                write!(f, "not enough memory{need}. Nothing has been changed")
-            }
+            Self::OutOfMemory(it) => write!(f, "not enough memory{it}. Nothing has been changed"),
             Self::Interrupted => f.write_str("interrupted"),
         }
     }

@@ -13,10 +13,7 @@ use log::{debug, warn};
 use super::{
     Error, Options, SyncPolicy,
     disk::{Disk, Lease, Name},
-    record::{
-        self, HEAD_MAX_BYTES as RECORD_HEAD_MAX_BYTES, JobFields, VERSION, VERSION_BYTES,
-        full_length,
-    },
+    record::{self, JobFields, VERSION, VERSION_BYTES, full_length},
     reserve::Reserve,
     segment::{Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
@@ -129,7 +126,7 @@ impl Log {
         }
         // The buffer must never grow, because that would end the process at a memory limit.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
-        if self.pending.len() + copied + 2 * RECORD_HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+        if self.pending.len() + copied + 2 * record::HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
         }
         let mut at = self.end.used;

@@ -20,9 +20,6 @@ use crate::clock::Time;
 /// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// The log line if there is no space for another file.
-const NO_SPACE: &str = "no disk space for another segment";
-
 /// A file with space for a later segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preallocated {
@@ -134,7 +131,7 @@ impl Reserve {
     /// Notes that no file could be made.
     pub(super) fn on_shortage(&mut self, error: &io::Error, now: Time) {
         let (reason, text) = if is_full(error) {
-            (Unavailable::Full, NO_SPACE)
+            (Unavailable::Full, "no disk space for another segment")
         } else {
             (Unavailable::Failed, "another segment cannot be made")
         };

@@ -69,11 +69,9 @@ impl Log {
     /// Removes the preallocated files of the last run, and truncates the zeros after its records. A
     /// file for which that fails takes up space until the next startup.
     fn free_unused_space(&mut self, files: &[(Name, u64)], report: &Report) {
-        for &(name, _) in files {
-            if let Name::Preallocated(_) = name {
-                if let Err(error) = self.disk.remove(name) {
-                    warn!("cannot remove a preallocated file of the last run: {error}");
-                }
+        for &(name, _) in files.iter().filter(|(name, _)| matches!(name, Name::Preallocated(_))) {
+            if let Err(error) = self.disk.remove(name) {
+                warn!("cannot remove a preallocated file of the last run: {error}");
             }
         }
         self.truncate(report, false);
