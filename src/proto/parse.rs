@@ -10,10 +10,8 @@ use super::{
     Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,
 };
 
-const BAD_FORMAT: Reply<'static> = Reply::BAD_FORMAT;
-
-/// A command, or the error reply to its line.
-type Parsed<'a> = Result<Command<'a>, Reply<'static>>;
+/// A command; `None` if its line is malformed.
+type Parsed<'a> = Option<Command<'a>>;
 
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 /// Also returns the place of the command among all: see [`place`]. Fails with the error reply.
@@ -23,18 +21,15 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         let mut arguments =
             Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
         let command = read(&mut arguments);
-        let is_read = arguments.rest.is_empty();
-        Some(command.and_then(|it| if is_read { Ok((it, place)) } else { Err(BAD_FORMAT) }))
+        Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
         // Of other commands each byte has been read.
-        None | Some(Err(_) | Ok((Command::TooBig(_) | Command::Malformed, _)))
-            if has_stray_byte(line) =>
-        {
-            Err(BAD_FORMAT)
+        None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
+            Err(Reply::BAD_FORMAT)
         }
-        Some(parsed) => parsed,
         None => Err(Reply::UNKNOWN_COMMAND),
+        Some(command) => command.ok_or(Reply::BAD_FORMAT),
     }
 }
 
@@ -50,30 +45,30 @@ type Read = for<'a> fn(&mut Arguments<'a>) -> Parsed<'a>;
 const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
-    ("reserve-with-abort", |_| Ok(Command::ReserveWithAbort)),
+    ("reserve-with-abort", |_| Some(Command::ReserveWithAbort)),
     ("reserve-job ", |a| a.u64().map(Command::ReserveJob)),
-    ("reserve", |_| Ok(Command::Reserve(None))),
+    ("reserve", |_| Some(Command::Reserve(None))),
     ("delete ", |a| a.u64().map(Command::Delete)),
-    ("release ", |a| Ok(Command::Release { id: a.u64()?, pri: a.u32()?, delay: a.u32()? })),
-    ("bury ", |a| Ok(Command::Bury { id: a.u64()?, pri: a.u32()? })),
+    ("release ", |a| Some(Command::Release { id: a.u64()?, pri: a.u32()?, delay: a.u32()? })),
+    ("bury ", |a| Some(Command::Bury { id: a.u64()?, pri: a.u32()? })),
     ("touch ", |a| a.u64().map(Command::Touch)),
     ("use ", |a| a.name().map(Command::Use)),
     ("watch ", |a| a.name().map(Command::Watch)),
     ("ignore ", |a| a.name().map(Command::Ignore)),
     ("peek ", |a| a.u64().map(Command::Peek)),
-    ("peek-ready", |_| Ok(Command::PeekReady)),
-    ("peek-delayed", |_| Ok(Command::PeekDelayed)),
-    ("peek-buried", |_| Ok(Command::PeekBuried)),
+    ("peek-ready", |_| Some(Command::PeekReady)),
+    ("peek-delayed", |_| Some(Command::PeekDelayed)),
+    ("peek-buried", |_| Some(Command::PeekBuried)),
     ("kick ", kick),
     ("kick-job ", |a| a.u64().map(Command::KickJob)),
     ("stats-job ", |a| a.u64().map(Command::StatsJob)),
     ("stats-tube ", |a| a.name().map(Command::StatsTube)),
-    ("stats", |_| Ok(Command::Stats)),
-    ("list-tubes-watched", |_| Ok(Command::ListTubesWatched)),
-    ("list-tube-used", |_| Ok(Command::ListTubeUsed)),
-    ("list-tubes", |_| Ok(Command::ListTubes)),
+    ("stats", |_| Some(Command::Stats)),
+    ("list-tubes-watched", |_| Some(Command::ListTubesWatched)),
+    ("list-tube-used", |_| Some(Command::ListTubeUsed)),
+    ("list-tubes", |_| Some(Command::ListTubes)),
     ("pause-tube", pause_tube),
-    ("capabilities", |_| Ok(Command::Capabilities)),
+    ("capabilities", |_| Some(Command::Capabilities)),
     ("list-jobs", list_jobs),
     ("delete-tube", delete_tube),
     ("drain", drain),
@@ -100,18 +95,18 @@ fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let (ttr, size) = (arguments.u32()?, arguments.u32()?);
     if size > arguments.job_size_limit {
         arguments.rest = b"";
-        return Ok(Command::TooBig(size));
+        return Some(Command::TooBig(size));
     }
     let is_whole = std::mem::take(&mut arguments.rest).is_empty();
     let header = PutHeader { pri, delay, ttr, size };
-    Ok(if is_whole { Command::Put(header) } else { Command::Malformed })
+    Some(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
 /// Ignores text after the number, as every version of the original does.
 fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
-        return Err(BAD_FORMAT);
+        return None;
     }
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
@@ -126,7 +121,7 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let negative = rest.starts_with(b"-");
     arguments.rest = rest.strip_prefix(b"-").or(rest.strip_prefix(b"+")).unwrap_or(rest);
     if !arguments.rest.first().is_some_and(u8::is_ascii_digit) {
-        return Err(BAD_FORMAT);
+        return None;
     }
     let number = arguments.u64()?;
     let number = if negative { number.wrapping_neg() } else { number };
@@ -141,43 +136,47 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
     let (name, rest) = arguments.rest.split_at(end);
     if name.is_empty() {
-        return Err(BAD_FORMAT);
+        return None;
     }
     arguments.rest = rest;
     let delay = arguments.u32()?;
-    Ok(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
+    Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
 /// A limit above [`LISTED_JOBS_MAX`] is accepted, so that a client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
-    let state = arguments.word().and_then(JobState::read).ok_or(BAD_FORMAT)?;
+    let state = arguments.word().and_then(JobState::read)?;
     let limit = if arguments.rest.is_empty() { LISTED_JOBS } else { arguments.u32()? };
-    Ok(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
+    Some(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
 }
 
 fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
-    let state = arguments.word().map(|word| JobState::read(word).ok_or(BAD_FORMAT)).transpose()?;
+    let state = match arguments.word() {
+        Some(word) => Some(JobState::read(word)?),
+        None => None,
+    };
     if state == Some(JobState::Reserved) {
-        return Err(BAD_FORMAT);
+        return None;
     }
     let last_id = if arguments.rest.is_empty() { u64::MAX } else { arguments.u64()? };
-    Ok(Command::DeleteTube { name, state, last_id })
+    Some(Command::DeleteTube { name, state, last_id })
 }
 
 fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     match arguments.word() {
-        Some(b"on") => Ok(Command::Drain(Some(true))),
-        Some(b"off") => Ok(Command::Drain(Some(false))),
-        Some(b"status") => Ok(Command::Drain(None)),
-        _ => Err(BAD_FORMAT),
+        Some(b"on") => Some(Command::Drain(Some(true))),
+        Some(b"off") => Some(Command::Drain(Some(false))),
+        Some(b"status") => Some(Command::Drain(None)),
+        _ => None,
     }
 }
 
 fn metrics<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
-    let is_of_tube = !arguments.rest.is_empty();
-    Ok(Command::Metrics(is_of_tube.then(|| arguments.name_behind_spaces()).transpose()?))
+    let is_of_all = arguments.rest.is_empty();
+    let name = if is_of_all { None } else { Some(arguments.name_behind_spaces()?) };
+    Some(Command::Metrics(name))
 }
 
 /// The rest of a line after a command's prefix.
@@ -190,16 +189,16 @@ struct Arguments<'a> {
 impl<'a> Arguments<'a> {
     fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
         let rest = std::mem::take(&mut self.rest);
-        if has_stray_byte(rest) { Err(BAD_FORMAT) } else { Ok(command) }
+        if has_stray_byte(rest) { None } else { Some(command) }
     }
 
     /// Reads all of the rest as a name. Unlike a number, it may not be preceded by further spaces.
-    fn name(&mut self) -> Result<&'a str, Reply<'static>> {
-        tube_name(std::mem::take(&mut self.rest)).ok_or(BAD_FORMAT)
+    fn name(&mut self) -> Option<&'a str> {
+        tube_name(std::mem::take(&mut self.rest))
     }
 
-    fn name_behind_spaces(&mut self) -> Result<&'a str, Reply<'static>> {
-        self.word().and_then(tube_name).ok_or(BAD_FORMAT)
+    fn name_behind_spaces(&mut self) -> Option<&'a str> {
+        self.word().and_then(tube_name)
     }
 
     /// Reads at least one space, then bytes up to the next space. `None` if either is missing.
@@ -215,25 +214,22 @@ impl<'a> Arguments<'a> {
         Some(word)
     }
 
-    fn u32(&mut self) -> Result<u32, Reply<'static>> {
-        u32::try_from(self.u64()?).map_err(|_| BAD_FORMAT)
+    fn u32(&mut self) -> Option<u32> {
+        u32::try_from(self.u64()?).ok()
     }
 
     /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays.
-    fn u64(&mut self) -> Result<u64, Reply<'static>> {
+    fn u64(&mut self) -> Option<u64> {
         self.skip_spaces();
         let mut number = 0u64;
         let mut digits = 0;
         while let Some(digit) = self.rest.get(digits).filter(|byte| byte.is_ascii_digit()) {
             let digit = u64::from(digit - b'0');
-            number = number
-                .checked_mul(10)
-                .and_then(|number| number.checked_add(digit))
-                .ok_or(BAD_FORMAT)?;
+            number = number.checked_mul(10).and_then(|number| number.checked_add(digit))?;
             digits += 1;
         }
         self.rest = &self.rest[digits..];
-        if digits == 0 { Err(BAD_FORMAT) } else { Ok(number) }
+        if digits == 0 { None } else { Some(number) }
     }
 
     fn skip_spaces(&mut self) {
