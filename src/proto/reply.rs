@@ -48,20 +48,15 @@ impl Reply<'_> {
     pub fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Line(line) => text(out, line),
-            Self::Number(word, value) => number(out, word, value),
+            Self::Number(word, value) => numbers(out, word, &[value]),
             Self::Using(name) => {
                 text(out, "USING ");
                 text(out, name);
                 text(out, "\r\n");
             }
-            Self::Job(word, id, size) => {
-                text(out, word);
-                text(out, " ");
-                digits(out, id);
-                number(out, "", size as u64);
-            }
+            Self::Job(word, id, size) => numbers(out, word, &[id, size as u64]),
             Self::Ok(body) => {
-                number(out, "OK", body.len() as u64);
+                numbers(out, "OK", &[body.len() as u64]);
                 out.extend_from_slice(body);
                 text(out, "\r\n");
             }
@@ -105,7 +100,7 @@ impl List {
     /// Appends the reply to `out`.
     pub fn write<'a>(self, out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
         out.reserve(self.size());
-        number(out, "OK", stats_yaml::list_length(self.count, self.bytes) as u64);
+        numbers(out, "OK", &[stats_yaml::list_length(self.count, self.bytes) as u64]);
         stats_yaml::write_list(out, names);
         out.extend_from_slice(CRLF);
     }
@@ -115,27 +110,31 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a word, a space, a number and CR LF.
-fn number(out: &mut Vec<u8>, word: &str, number: u64) {
-    text(out, word);
-    text(out, " ");
-    digits(out, number);
-    text(out, "\r\n");
-}
+/// The longest word before numbers, with two numbers, spaces and CR LF, in bytes.
+const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
-/// Writes a number with a fifth of the instructions of `write!`, because nearly every reply has
-/// one.
-fn digits(out: &mut Vec<u8>, mut number: u64) {
-    let mut text = [0; u64::MAX.ilog10() as usize + 1];
-    let mut start = text.len();
-    loop {
-        start -= 1;
-        text[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return out.extend_from_slice(&text[start..]);
+/// Appends a line of a word and numbers. Takes a fifth of the instructions of `write!`, because
+/// nearly every reply is such a line: it is written from its end, and copied once.
+fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
+    let mut line = [0; NUMBERS_LINE_MAX_BYTES];
+    let mut start = line.len() - CRLF.len();
+    line[start..].copy_from_slice(CRLF);
+    for &number in numbers.iter().rev() {
+        let mut rest = number;
+        loop {
+            start -= 1;
+            line[start] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
         }
+        start -= 1;
+        line[start] = b' ';
     }
+    start -= word.len();
+    line[start..][..word.len()].copy_from_slice(word.as_bytes());
+    out.extend_from_slice(&line[start..]);
 }
 
 #[cfg(test)]
