@@ -203,10 +203,7 @@ impl Server {
         match self.queue.step_delete_tube(delete) {
             DeleteStep::End => return Some(Reply::Number("DELETED", delete.deleted)),
             DeleteStep::More => {}
-            DeleteStep::Job(job) => {
-                self.record_delete(permit, job);
-                self.bodies.remove(self.queue.delete(job, now));
-            }
+            DeleteStep::Job(job) => self.delete_job(permit, job, now),
         }
         None
     }
@@ -271,7 +268,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::super::testing::{START, connect, exchange, receive, send, server};
-    use super::*;
+    use super::{super::COMMANDS_PER_CONNECTION, *};
 
     const JOBS: u32 = JOBS_PER_SLICE * 2 + 500;
 
@@ -303,6 +300,45 @@ mod tests {
             assert_eq!(ready(&server), u64::from(moved));
         }
         assert_eq!(receive(&mut server, client), format!("KICKED {JOBS}\r\n"));
+        server.check();
+    }
+
+    /// To free a hundred megabytes in one step would keep all other clients waiting.
+    #[test]
+    fn large_jobs_are_deleted_over_several_turns() {
+        let mut server = server(None);
+        server.settings.job_size_limit = 1 << 20;
+        let client = connect(&mut server);
+        let put = format!("put 0 0 60 1048576\r\n{}\r\n", "x".repeat(1 << 20));
+        let fill = |server: &mut Server| {
+            for _ in 0..100 {
+                assert!(exchange(server, client, &put).starts_with("INSERTED "));
+                server.tick(START);
+            }
+        };
+        fill(&mut server);
+        let deletes = (1..=100).map(|id| format!("delete {id}\r\n")).collect::<Vec<_>>().concat();
+        let mut rest = deletes.as_bytes();
+        for turn in 1..100 {
+            let (consumed, _) = server.feed(client, rest, COMMANDS_PER_CONNECTION, START);
+            rest = &rest[consumed..];
+            server.tick(START);
+            if rest.is_empty() {
+                assert!(turn > 10, "{turn} turns");
+                break;
+            }
+        }
+        assert_eq!(receive(&mut server, client), "DELETED\r\n".repeat(100));
+        fill(&mut server);
+        send(&mut server, client, "delete-tube default\r\n");
+        for turn in 1..100 {
+            server.tick(START);
+            if ready(&server) == 0 {
+                assert!(turn > 5, "{turn} turns");
+                break;
+            }
+        }
+        assert_eq!(receive(&mut server, client), "DELETED 100\r\n");
         server.check();
     }
 

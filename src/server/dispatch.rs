@@ -7,7 +7,7 @@ use ::log::trace;
 use super::{
     Server,
     background::{LongCommand, LongWork},
-    binlog,
+    binlog::{self, Permit},
     stats::LISTED_JOB_MAX_BYTES,
 };
 use crate::{
@@ -26,6 +26,10 @@ type Answer = Result<(), Reply<'static>>;
 
 /// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
+
+/// How many bytes of a deleted body are charged as one command: the kernel takes about as long to
+/// free their pages.
+const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
     /// Executes one line. `rest`, the input after it, may begin with the body of a `put`.
@@ -277,10 +281,19 @@ impl Server {
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.deletable_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let permit = self.permit(Change::Delete, now).map_err(|_| Reply::INTERNAL_ERROR)?;
-        self.record_delete(permit, job);
-        self.bodies.remove(self.queue.delete(job, now));
+        self.delete_job(permit, job, now);
         self.acknowledge(key, Reply::DELETED);
         Ok(())
+    }
+
+    /// Deletes a job and its body. The time to free a large one is charged to this turn.
+    pub(super) fn delete_job(&mut self, permit: Permit, job: Key<Job>, now: Time) {
+        self.record_delete(permit, job);
+        let body = self.queue.delete(job, now);
+        let commands = u32::try_from(body.len() / FREED_BYTES_PER_COMMAND).unwrap_or(u32::MAX);
+        self.commands_this_turn = self.commands_this_turn.saturating_add(commands);
+        self.slices.long_steps = self.slices.long_steps.saturating_add(commands);
+        self.bodies.remove(body);
     }
 
     /// Without a delay it succeeds even if the disk is full: a worker must be able to return a job.
