@@ -223,17 +223,16 @@ impl Reader<'_> {
         }
         report.records += 1;
         sink.queue.raise_id(fields.id.saturating_add(1));
-        match known {
-            Some(job) if !frame.is_full() && fields.kind != Kind::Deleted => {
+        if let Some(job) = known {
+            if !frame.is_full() && fields.kind != Kind::Deleted {
                 sink.queue.replace_record(job, sink.known(fields), fields.dated());
                 sink.segment_index.update(job);
                 return Ok(Ok(()));
             }
-            Some(job) => {
-                sink.bodies.remove(sink.queue.discard(job));
-                sink.segment_index.remove(job);
-            }
-            None => {}
+            sink.bodies.remove(sink.queue.discard(job));
+            sink.segment_index.remove(job);
+            // As while clients are served: a limit on resident memory includes the free slots.
+            sink.bodies.move_some(sink.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
             return Ok(Ok(()));
