@@ -379,11 +379,100 @@ fn tubes_that_many_clients_delete_at_once() {
     siege.recovers();
 }
 
+/// Uploads would take the memory in which others are served. Their own pieces must not either: what
+/// a piece had left was too small for anybody else.
+#[test]
+fn large_uploads_that_continue_a_little_at_a_time() {
+    let mut siege = Siege::begin(&["-z2000000"]);
+    let upload = [&b"put 0 0 60 1000000\r\n"[..], &vec![b'x'; 900_000]].concat();
+    let mut crowd: Vec<_> =
+        siege.crowd(&upload[..22]).into_iter().map(|stream| (stream, 22)).collect();
+    for step in [3000, 20_000, 9000, 70_000] {
+        for (stream, sent) in &mut crowd {
+            let part = &upload[*sent..*sent + step];
+            *sent += stream.write(part).unwrap_or_default();
+        }
+        siege.stands();
+    }
+    drop(crowd);
+    siege.recovers();
+    let left = resident(&siege.daemon);
+    assert!(left < 12_000_000, "{left} bytes are left of the uploads");
+}
+
+/// A daemon with `--max-memory`, which may take this many bytes.
+fn limited(flags: &[&str]) -> (Daemon, Client, usize) {
+    const CEILING: usize = 60_000_000;
+    ct::soak::prepare().expect("more files");
+    let ceiling = format!("--max-memory={CEILING}");
+    let daemon = Daemon::start(Path::new(OURS), &[&[&ceiling[..]], flags].concat());
+    let daemon = daemon.expect("it starts");
+    let mut client = Client::connect(daemon.address()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    (daemon, client, CEILING / 4 * 5 + 10_000_000)
+}
+
+/// Slots of uploads that had sent little took no memory. When jobs filled these slots later, nobody
+/// was served any more.
+#[test]
+fn jobs_in_the_slots_of_uploads_that_sent_little() {
+    let (daemon, mut client, most) = limited(&[]);
+    let begin = |_| {
+        let mut stream = TcpStream::connect(daemon.address()).expect("a connection");
+        stream.write_all(b"put 0 0 60 65000\r\nx").expect("it is taken");
+        stream
+    };
+    let mut uploads: Vec<_> = (0..1600).map(begin).collect();
+    until_refused(&mut client, |number| format!("watch {}\r\n", long_name(number)));
+    while uploads.pop().is_some() {
+        for _ in 0..16 {
+            let reply = client.put(0, 0, 60, &[b'y'; 4000]).expect("a reply");
+            assert!(reply == "OUT_OF_MEMORY" || reply.starts_with("INSERTED "), "{reply}");
+        }
+    }
+    let mut other = Client::connect(daemon.address()).expect("a connection");
+    other.set_timeout(LONG).expect("a connection");
+    assert_eq!(other.command("list-tube-used").expect("a reply"), "USING default");
+    assert!(resident(&daemon) <= most);
+}
+
+/// A start read deleted jobs, too, and kept the memory between those that stayed.
+#[test]
+fn a_start_takes_no_more_memory_than_the_service_before() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let binlog = folder.path().to_str().expect("a path");
+    let mut numbers = ct::Prng::new(1);
+    let (daemon, mut client, most) = limited(&["-b", binlog, "-F"]);
+    let (mut live, body) = (Vec::new(), [b'z'; 4000]);
+    for round in 0..7 {
+        for _ in 0..if round > 0 { 6000 } else { 0 } {
+            let at = usize::try_from(numbers.below(live.len() as u64)).expect("an index");
+            let id = live.swap_remove(at);
+            assert_eq!(client.command(&format!("delete {id}")).expect("a reply"), "DELETED");
+        }
+        while live.len() < 14_000 {
+            let reply = client.put(0, 0, 60, &body).expect("a reply");
+            live.push(reply.strip_prefix("INSERTED ").expect("it fits").to_owned());
+        }
+    }
+    drop((client, daemon));
+    let (daemon, mut client, _) = limited(&["-b", binlog, "-F"]);
+    let found = client.yaml("stats").expect("a reply");
+    assert!(found.contains(&format!("\ncurrent-jobs-ready: {}\n", live.len())), "{found}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()));
+    let peak = in_kilobytes(&status.expect("it runs"), "VmHWM:");
+    assert!(peak <= most, "{peak} bytes at the peak");
+}
+
 /// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
     let path = format!("/proc/{}/status", daemon.pid());
-    let status = std::fs::read_to_string(path).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    in_kilobytes(&std::fs::read_to_string(path).expect("it runs"), "VmRSS:")
+}
+
+/// A line of a process's status, in bytes.
+fn in_kilobytes(status: &str, name: &str) -> usize {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
     let number = line.trim().strip_suffix(" kB").expect("kilobytes");
     1024 * number.parse::<usize>().expect("a number")
 }

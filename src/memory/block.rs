@@ -9,9 +9,9 @@ use crate::collections::Key;
 /// Slots begin at multiples of this many bytes, and end there.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the largest default size fit. With the C library's
-/// header it fills 65 pages, and is mapped separately.
-pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 16;
+/// The size of a block in bytes: four bodies of the largest default size fit. It is mapped
+/// separately, and fills 65 pages with what the C library adds: its header, and eight bytes.
+pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
 /// Bytes of a slot before its body.
 pub(super) const MARK_BYTES: usize = 4;

@@ -42,7 +42,8 @@ pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 
 /// The first capacity of a larger body that arrives in pieces, in bytes; it doubles as they arrive.
-const OWN_MIN_BYTES: usize = 16 * 1024;
+/// The C library maps so much memory separately, so it is released when the body is removed.
+const OWN_MIN_BYTES: usize = 64 * 1024;
 
 /// Bytes counted for a body in addition to its length: about the size of its job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
@@ -116,8 +117,7 @@ impl Bodies {
     pub fn store(&mut self, bytes: &[u8]) -> Result<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
-            let appended = self.append(&mut body, bytes);
-            if appended.is_ok() {
+            if self.append(&mut body, bytes).is_ok() {
                 return Ok(body);
             }
             self.remove(body);
@@ -152,23 +152,21 @@ impl Bodies {
     pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Result {
         self.budget.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");
-        let entry = &self.referenced[key];
-        let (len, size) = (body.len() + bytes.len(), entry.size);
-        let before = if entry.place.is_some() { size } else { entry.own.capacity() };
-        let next = len.max(2 * before).max(OWN_MIN_BYTES).min(size);
-        let capacity = if len > before { next } else { before };
-        // Memory that was taken for a piece earlier becomes resident only now.
-        let is_resident = self.budget.limits_resident && bytes.len() < size;
-        let taken = (capacity - before).max(if is_resident { bytes.len() } else { 0 });
-        if taken > 0 {
-            self.take(taken, Need::Storage)?;
-        }
-        let Referenced { place, own, .. } = &mut self.referenced[key];
+        let Referenced { place, ref own, size, .. } = self.referenced[key];
+        let (len, before) = (body.len() + bytes.len(), own.capacity());
         if let Some(at) = place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
-            own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
-            own.extend_from_slice(bytes);
+            if len > before {
+                let capacity = len.max(2 * before).max(OWN_MIN_BYTES).min(size);
+                self.take(capacity - body.len(), Need::Storage)?;
+                let own = &mut self.referenced[key].own;
+                own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
+            } else if self.budget.limits_resident {
+                // Memory that was taken for an earlier piece becomes resident only now.
+                self.take(bytes.len(), Need::Storage)?;
+            }
+            self.referenced[key].own.extend_from_slice(bytes);
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
         self.budget.body_bytes += bytes.len() as u64;

@@ -2,9 +2,9 @@
 //!
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
 //! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
-//! The budget probes one step ahead. So most calls cost only a subtraction. The system is called
-//! once for each [`PROBE_STEP_BYTES`] of growth, and for each piece larger than [`PIECE_BYTES`].
-//! Growth within the capacity of a list costs nothing.
+//! The budget probes a step ahead. So most calls cost only a subtraction. The system is called once
+//! for each step of growth, see [`PROBE_STEPS_BYTES`], and for each piece larger than
+//! [`PIECE_BYTES`]. Growth within the capacity of a list costs nothing.
 //!
 //! There may also be a limit on the total size of bodies.
 //!
@@ -17,9 +17,10 @@ use std::{collections::VecDeque, fmt, hint::black_box};
 use super::BODY_OVERHEAD_BYTES;
 use super::{OutOfMemory, Result};
 
-/// How many bytes a probe requests in advance: more than a block of bodies, and less than any
-/// headroom.
-const PROBE_STEP_BYTES: usize = 272 << 10;
+/// How many bytes a probe requests in advance, or if there are fewer: less than any headroom, and
+/// enough for several commands. With the second alone, probes took four percent of the CPU time of
+/// a full pipeline.
+const PROBE_STEPS_BYTES: [usize; 2] = [1 << 20, 192 << 10];
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
 const SMALL_GROWTH_MAX_BYTES: usize = 4096;
@@ -42,9 +43,14 @@ pub enum Need {
     Essential,
 }
 
-/// By need: bytes that must stay available beside those taken. After a restart the same jobs may be
-/// laid out differently, and the first connection must still fit. That is why the first two differ.
-const HEADROOM_BYTES: [usize; 4] = [7 << 20, 4 << 20, 3 << 20, 2 << 20];
+/// By need: bytes that must stay available beside those taken, without a binlog. The last of them
+/// are for memory that is not counted, such as lines of the log.
+const HEADROOM_BYTES: [usize; 4] = [2304 << 10, 1536 << 10, 1280 << 10, 1 << 20];
+
+/// The same with a binlog. The records of a turn take up to five quarters of a MiB. And after a
+/// restart the same jobs may be laid out differently, and the first connection must still fit: so
+/// the first two differ more.
+pub const HEADROOM_WITH_BINLOG_BYTES: [usize; 4] = [6 << 20, 2816 << 10, 2560 << 10, 2304 << 10];
 
 /// A source of memory. Tests have others, which fail.
 pub trait MemorySource: fmt::Debug {
@@ -59,7 +65,7 @@ pub trait MemorySource: fmt::Debug {
 pub struct SystemMemory;
 
 /// The size of a smaller piece in bytes, enough for any small allocation.
-const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 32 << 10;
 
 /// Allocates `bytes` in one piece, if they are available.
 fn try_piece(bytes: usize) -> Option<Vec<u8>> {
@@ -89,8 +95,8 @@ pub struct MemoryBudget {
     source: Option<Box<dyn MemorySource>>,
     /// Whether each call probes, and none in advance.
     is_exact: bool,
-    /// The most headroom of any need, in bytes.
-    headroom_limit: Option<usize>,
+    /// The headroom, unless it is the one without a binlog.
+    headroom: Option<[usize; 4]>,
     /// Bytes left from the latest probe. Memory that is freed is not added, so the next probe may
     /// come sooner than it must.
     left: usize,
@@ -115,10 +121,10 @@ impl MemoryBudget {
         (self.left, self.refused_from) = (0, Default::default());
     }
 
-    /// Limits the headroom of all needs; `None` restores it. At startup there are no clients yet,
-    /// and jobs that fitted before must find memory.
-    pub fn limit_headroom(&mut self, bytes: Option<usize>) {
-        (self.headroom_limit, self.left) = (bytes, 0);
+    /// Sets the headroom. At startup there are no clients yet, and jobs that fitted before must
+    /// find memory.
+    pub fn set_headroom(&mut self, headroom: [usize; 4]) {
+        (self.headroom, self.left) = (Some(headroom), 0);
     }
 
     /// Fails if the limit does not permit `bytes` more bytes of bodies, each counted with
@@ -136,10 +142,10 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether a few bytes were refused to this need since [`MemoryBudget::forget_refusals`]. Does
-    /// not probe.
+    /// Whether less than a step was refused to this need since [`MemoryBudget::forget_refusals`].
+    /// Does not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        self.refused_from[need as usize] == Some(0)
+        self.refused_from[need as usize].is_some_and(|bytes| bytes <= PROBE_STEPS_BYTES[0])
     }
 
     /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
@@ -150,24 +156,25 @@ impl MemoryBudget {
 
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
-        let ahead = if self.is_exact { count } else { count.max(PROBE_STEP_BYTES) };
+        let steps: &[usize] = if self.is_exact { &[0] } else { &PROBE_STEPS_BYTES };
         // Usually there is enough for all needs, and one probe suffices.
         for need in [Need::Storage, need] {
             if self.refused_from[need as usize].is_some_and(|bytes| count >= bytes) {
                 continue;
             }
-            let limit = self.headroom_limit.unwrap_or(usize::MAX);
-            let source = self.source.get_or_insert_with(|| Box::new(SystemMemory));
-            if source.can_allocate(ahead, HEADROOM_BYTES[need as usize].min(limit)) {
-                self.left = if self.is_exact { 0 } else { ahead };
-                self.granted_from = need as usize;
-                return true;
+            let headroom = self.headroom.unwrap_or(HEADROOM_BYTES)[need as usize];
+            for step in steps {
+                let more = step.saturating_sub(count);
+                let source = self.source.get_or_insert_with(|| Box::new(SystemMemory));
+                if source.can_allocate(count, headroom + more) {
+                    self.left = if self.is_exact { 0 } else { count + more };
+                    self.granted_from = need as usize;
+                    return true;
+                }
             }
-            if !self.is_exact && count <= PROBE_STEP_BYTES {
-                self.granted_from = self.granted_from.max(need as usize + 1);
-                self.refused_from[need as usize] = Some(0);
-            } else if !self.is_exact {
-                self.refused_from[need as usize] = Some(count);
+            if !self.is_exact {
+                self.refused_from[need as usize] =
+                    Some(if count > PIECE_BYTES { count } else { 0 });
             }
         }
         false

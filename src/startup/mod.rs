@@ -33,10 +33,6 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Signals that end the daemon.
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// Bytes of memory that jobs must leave free if there is no binlog. This is less than with one,
-/// because the same jobs need not fit again after a restart.
-const HEADROOM_WITHOUT_BINLOG_BYTES: usize = 4608 << 10;
-
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
 /// on bodies: for the headroom, the program, and changes between two probes.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
@@ -211,9 +207,7 @@ impl Start<'_> {
     ) -> Result<Option<Server>, StartError> {
         let config = self.config;
         let Some(path) = &config.binlog else {
-            let mut server = Server::new(identity, config.settings, clock::now());
-            server.budget_mut().limit_headroom(Some(HEADROOM_WITHOUT_BINLOG_BYTES));
-            return Ok(Some(server));
+            return Ok(Some(Server::new(identity, config.settings, clock::now())));
         };
         let mut restored = Restored::default();
         // The steps before reading may take long as well.

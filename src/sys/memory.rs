@@ -38,7 +38,7 @@ impl ResidentMemory {
 /// towards a limit on address space.
 pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (option, value) in [(libc::M_MMAP_THRESHOLD, 128 * 1024), (libc::M_ARENA_MAX, 1)] {
+    for (option, value) in [(libc::M_MMAP_THRESHOLD, 64 * 1024), (libc::M_ARENA_MAX, 1)] {
         // SAFETY: takes no pointers. If it fails, memory is released later, or more address space
         // is used.
         unsafe { libc::mallopt(option, value) };

@@ -84,6 +84,10 @@ impl Bodies {
             self.freed -= size;
         } else {
             block.end += size;
+            if self.budget.limits_resident {
+                // A hole is reused without a probe, so its memory must be resident already.
+                block.bytes[place.start()..block.end].fill(0);
+            }
         }
         block.set_mark(place.start(), Mark::Free(size));
         if whole > size {

@@ -410,14 +410,14 @@ fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let source = Limited { bytes: 60_000_000, held: held.clone() };
     bodies.budget.set_source(Box::new(source), false);
     bodies.budget.limits_resident = true;
-    let mut body = bodies.begin(60_000).expect("there is memory");
+    let mut body = bodies.begin(90_000).expect("there is memory");
     assert_eq!(bodies.append(&mut body, &[0; 100]), Ok(()));
-    held.store(55_000_000, Relaxed);
+    held.store(59_000_000, Relaxed);
     bodies.begin_turn();
     assert_eq!(bodies.append(&mut body, &[0; 100]), Err(OutOfMemory));
     assert_eq!(body.len(), 100);
     held.store(0, Relaxed);
     bodies.begin_turn();
-    assert_eq!(bodies.append(&mut body, &filled(59_900, 0)), Ok(()));
+    assert_eq!(bodies.append(&mut body, &filled(89_900, 0)), Ok(()));
     bodies.remove(body);
 }

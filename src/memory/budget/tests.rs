@@ -33,7 +33,7 @@ fn later_needs_may_use_more_of_the_headroom() {
     for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
         for missing in [0, 1] {
             let memory = Limited::default();
-            memory.bytes.store(headroom + PROBE_STEP_BYTES - missing, Relaxed);
+            memory.bytes.store(headroom + PROBE_STEPS_BYTES[1] - missing, Relaxed);
             let mut budget = limited(&memory);
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
@@ -72,10 +72,10 @@ fn a_probe_covers_a_step_and_no_more() {
     memory.bytes.store(usize::MAX, Relaxed);
     let mut budget = limited(&memory);
     for _ in 0..100 {
-        budget.take(Need::Storage, PROBE_STEP_BYTES / 100).expect("there is memory");
+        budget.take(Need::Storage, PROBE_STEPS_BYTES[0] / 100).expect("there is memory");
     }
     assert_eq!(memory.probes.load(Relaxed), 1);
-    budget.take(Need::Storage, PROBE_STEP_BYTES / 10).expect("there is memory");
+    budget.take(Need::Storage, PROBE_STEPS_BYTES[0] / 10).expect("there is memory");
     assert_eq!(memory.probes.load(Relaxed), 2);
 }
 
@@ -86,7 +86,7 @@ fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
     for _ in 0..10 {
         assert_eq!(budget.take(Need::Storage, 1), Err(OutOfMemory));
     }
-    assert_eq!(memory.probes.load(Relaxed), 1);
+    assert_eq!(memory.probes.load(Relaxed), 2, "both steps");
     memory.bytes.store(usize::MAX, Relaxed);
     budget.forget_refusals();
     assert_eq!(budget.take(Need::Storage, 1), Ok(()));
@@ -96,25 +96,25 @@ fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
 #[test]
 fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
     let memory = Limited::default();
-    memory.bytes.store(HEADROOM_BYTES[0] + PROBE_STEP_BYTES, Relaxed);
+    memory.bytes.store(HEADROOM_BYTES[0] + BLOCK_BYTES, Relaxed);
     let mut budget = limited(&memory);
-    for count in [2 * PROBE_STEP_BYTES, 3 * PROBE_STEP_BYTES, BLOCK_BYTES] {
-        let probes = |memory: &Limited| memory.probes.load(Relaxed);
+    for (count, probes) in
+        [(2 * PROBE_STEPS_BYTES[0], 2), (3 * PROBE_STEPS_BYTES[0], 0), (BLOCK_BYTES, 20)]
+    {
+        memory.probes.store(0, Relaxed);
         for _ in 0..10 {
             let is_small = count == BLOCK_BYTES;
             assert_eq!(budget.take(Need::Storage, count).is_ok(), is_small);
+            assert!(!budget.was_refused(Need::Storage));
         }
-        assert!(probes(&memory) <= 12, "{}", probes(&memory));
-        assert!(!budget.was_refused(Need::Storage));
+        assert_eq!(memory.probes.load(Relaxed), probes, "{count} bytes");
     }
     memory.bytes.store(HEADROOM_BYTES[0], Relaxed);
     memory.probes.store(0, Relaxed);
     for _ in 0..10 {
         assert_eq!(budget.take(Need::Storage, BLOCK_BYTES), Err(OutOfMemory));
+        assert!(budget.was_refused(Need::Storage));
     }
-    assert_eq!(memory.probes.load(Relaxed), 1);
-    budget.forget_refusals();
-    assert_eq!(budget.take(Need::Storage, 2 * PROBE_STEP_BYTES), Err(OutOfMemory));
     assert_eq!(memory.probes.load(Relaxed), 2);
 }
 

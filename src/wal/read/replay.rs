@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Bodies, Need},
+    memory::{Bodies, HEADROOM_WITH_BINLOG_BYTES, Need},
     queue::Queue,
     wal::{
         Error, Jobs,
@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// How many bytes of memory a replay leaves free, for lists that are small compared to the jobs.
-pub(super) const HEADROOM_BYTES: usize = 1 << 20;
+pub(super) const HEADROOM_BYTES: [usize; 4] = [1 << 20; 4];
 
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
 /// the headroom that a connection must leave free. With less, it could serve no client.
@@ -138,7 +138,7 @@ pub(in crate::wal) fn replay(
 ) -> Result<Report, Error> {
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.budget.limit_headroom(Some(HEADROOM_BYTES));
+    bodies.budget.set_headroom(HEADROOM_BYTES);
     let mut report = Report::default();
     let budget = &mut bodies.budget;
     let made = budget
@@ -183,16 +183,16 @@ pub(in crate::wal) fn replay(
     }
     queue.raise_id(seen_below);
     queue.sort_buried();
-    bodies.budget.limit_headroom(None);
+    bodies.budget.set_headroom(HEADROOM_WITH_BINLOG_BYTES);
     Ok(report)
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
 pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
-    if bodies.should_move() || !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
+    if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory_in_replay(queue, bodies);
-        bodies.budget.limit_headroom(None);
+        bodies.budget.set_headroom(HEADROOM_WITH_BINLOG_BYTES);
     }
     if bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());

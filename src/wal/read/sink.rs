@@ -91,11 +91,11 @@ pub(super) fn seconds(nanoseconds: i64) -> u32 {
 /// any. O(all).
 pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     // Moving bodies needs a block for a while.
-    bodies.budget.limit_headroom(Some(0));
+    bodies.budget.set_headroom([0; 4]);
     bodies.expect_shortage();
     bodies.move_some(queue, u32::MAX, usize::MAX);
     let is_freed = bodies.release_all();
-    bodies.budget.limit_headroom(Some(HEADROOM_BYTES));
+    bodies.budget.set_headroom(HEADROOM_BYTES);
     bodies.budget.forget_refusals();
     is_freed
 }
