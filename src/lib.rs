@@ -33,10 +33,10 @@
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|
 //! | a key of `stats` | `server/stats.rs` |
-//! | a flag | `cli/mod.rs`, `Settings`, `Options` or `Limits`, and the place where it applies |
-//! | the kinds of records | `wal/record.rs`, `wal/read/reader.rs`, and the method of `Wal` |
-//! | the times of syncs | `wal/interface.rs`, `wal/syncs.rs`, `cli/mod.rs` |
-//! | a limit on a command | `cli/mod.rs`, `Settings`, and the command in `server/dispatch.rs` |
+//! | a flag | `cli/mod.rs`, `Settings` in `server/identity.rs`, the place where it applies |
+//! | the kinds of records | `wal/record.rs`, `wal/read/reader.rs`, `wal/mod.rs` |
+//! | the policies of syncs | `cli/mod.rs`, `wal/interface.rs`, `wal/syncs.rs`; replies only ask |
+//! | a limit on commands, tubes | `cli/mod.rs`, `Settings`, the commands in `server/dispatch.rs` |
 //!
 //! # Example
 //!

@@ -22,7 +22,8 @@
 //! | module | contents |
 //! |---|---|
 //! | this file | connections: their input, their unsent output, whether a client has hung up |
-//! | `dispatch`, `put` | the commands; `replies` sends replies and hands out jobs |
+//! | `dispatch`, `put` | the commands, each with its checks |
+//! | `replies` | sends replies, and hands out jobs to clients that wait |
 //! | `stats` | the answers to `stats`, `metrics`, `capabilities`; `list-jobs` |
 //! | `background` | work done in slices: timers, long commands, disconnected clients |
 //! | `binlog` | permits, records, commits; `Health`, with its names |

@@ -15,17 +15,18 @@
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
-//! **The parts.** [`Wal`], all in this file, decides. Each part up to `dates` has its own state:
+//! **The parts.** [`Wal`], all in this file, has what the server calls: permits, records, commits,
+//! and questions about its state. It passes the work to these parts:
 //!
 //! | module | contents |
 //! |---|---|
 //! | `log`, `segment` | `Log` appends, writes, rotates. The newest segment is `Current` |
 //! | `syncs` | `Syncs`: how much is synced, and when to sync the rest |
-//! | `reserve`, `space` | `Reserve`: preallocated files. `Space`, `Demand`, `Layout`: arithmetic |
+//! | `reserve`, `space` | `Reserve`: preallocated files, and lack of space; its arithmetic |
 //! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
-//! | `recovery` | whether the disk has failed, and which jobs to write again |
+//! | `recovery` | `Recovery`: whether the disk has failed, and which jobs to write again |
 //! | `removal` | when the oldest segment may be removed |
-//! | `dates` | the wall clock, and the fields of a job's record, which contains dates |
+//! | `dates` | `Dates`: the wall clock; dates in records, rewritten after it has been set |
 //! | `interface` | the types that callers pass and get: options, permits, errors, figures |
 //! | `start` | the first segment of a start, after everything has been read |
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
@@ -33,7 +34,8 @@
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
 //! | `read/search` | `Search`: the next sound record after damage; a lost salt |
 //! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
-//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory`. `disk/lock`: its line |
+//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
+//! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
 //! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
 
 mod dates;
