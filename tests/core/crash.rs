@@ -138,6 +138,8 @@ struct Run {
     moment: Moment,
     /// Steps that a power cut may still undo, and when they were committed.
     unsynced: Vec<(usize, Time)>,
+    /// How many calls have failed on the disk.
+    failures: u64,
     /// By client: the step of its last acknowledged change.
     changed_at: [usize; 3],
     /// The last step with an acknowledged change.
@@ -257,6 +259,7 @@ impl Run {
             step: 0,
             moment: Moment::default(),
             unsynced: Vec::new(),
+            failures: 0,
             changed_at: [0; 3],
             acknowledged: 0,
             writes: 0,
@@ -430,15 +433,22 @@ impl Run {
         }
         self.server.commit(self.now);
         let replies = self.replies();
-        if was_sound && !self.is_sound() {
-            // Changes that could not be recorded are gone, but a restart may find them.
+        let met = self.disk.0.borrow().met;
+        let failures = met.failed_syncs + met.failed_writes + met.full;
+        let has_failed = failures > std::mem::replace(&mut self.failures, failures);
+        if !self.is_sound() && (was_sound || has_failed) {
+            // Changes that could not be recorded are gone, but a restart may find them. Deletes are
+            // also confirmed while the log recovers, and it may fail again before they are synced.
             let _ = self.observe();
-            let floor = self.moment.cut_floor;
+            let synced = if was_sound { 0 } else { self.disk.0.borrow().synced_step };
+            let floor = self.moment.cut_floor.max(synced);
             for history in self.jobs.values_mut() {
                 let last = history.versions.last();
                 history.is_delete_uncertain |=
                     last.is_some_and(|&(step, version)| step > floor && version.is_none());
             }
+        }
+        if was_sound && !self.is_sound() {
             self.story.push("  the log has failed".into());
             if ACKNOWLEDGEMENTS.iter().any(|word| replies.contains(word)) {
                 return Err(format!("a failed commit was acknowledged: {replies}"));
