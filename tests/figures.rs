@@ -221,7 +221,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         (performance, format!("{} times the original's for bodies of 16", bytes("memory/16"))),
         (performance, format!("{} times for bodies of 1,024", bytes("memory/1024"))),
         (performance, format!("10 clients {calls} for a command instead of {their_calls}")),
-        (performance, format!("{many_tubes} times the CPU time of a command beside one tube")),
+        (performance, format!("{many_tubes} times their CPU time beside one tube")),
         (
             "doc/performance/rows.md",
             format!("takes {restart} seconds here and {their_restart} seconds with the original"),
