@@ -158,6 +158,28 @@ fn long_name(number: usize) -> String {
     format!("{number:0200}")
 }
 
+/// A part of a line stayed in the kernel, which had no window for the rest then: the client waited
+/// for ever.
+#[test]
+fn a_line_in_two_pieces_before_many_others() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut siege = Siege::begin(&["-F", "-b", folder.path().to_str().expect("a path")]);
+    for size in [60_000, 3000, 100, 1] {
+        let body = vec![b'x'; size];
+        while siege.steady.put(0, 0, 600, &body).expect("a reply") != "OUT_OF_MEMORY" {}
+    }
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    let more = ["ch 1\r\n", &"touch 1\r\n".repeat(22_222)].concat();
+    client.send(["touch 1\r\n".repeat(6666).as_bytes(), b"tou"].concat()).expect("it is taken");
+    for reply in 0..28_889 {
+        if reply == 6666 {
+            client.send(&more).expect("it is taken");
+        }
+        assert_eq!(client.line().expect("a reply"), "NOT_FOUND", "reply {reply}");
+    }
+}
+
 /// A client that watches ever more tubes would end the daemon, and all jobs would be lost.
 #[test]
 fn watching_tubes() {

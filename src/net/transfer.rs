@@ -9,6 +9,8 @@ use crate::{
     clock::{self, Time},
     collections::Key,
     conn::Conn,
+    memory::Need,
+    proto::LINE_LIMIT,
     server::FeedResult,
 };
 
@@ -40,11 +42,14 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // An incomplete line stays in the kernel, too, until more comes. But if no event may report
-        // further input, it is read and stored.
-        let is_part = feed_result == FeedResult::More && socket.reads_until_blocked();
-        let taken = if may_store || is_part { end } else { consumed.max(left) };
-        let has_more = feed_result != FeedResult::More && taken < end;
+        // An incomplete line is stored if there is any memory. The kernel would keep a whole buffer
+        // for it, and might have no window for the rest.
+        let is_part = feed_result == FeedResult::More && consumed < end;
+        let is_stored = is_part
+            && (socket.reads_until_blocked()
+                || self.server.budget_mut().admits(Need::Essential, LINE_LIMIT));
+        let taken = if may_store || is_stored { end } else { consumed.max(left) };
+        let feed_result = if is_part && taken < end { FeedResult::Short } else { feed_result };
         let before = socket.unconsumed.capacity();
         socket.unconsumed = bytes[consumed..taken].to_vec();
         self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
@@ -52,7 +57,7 @@ impl EventLoop {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                 return self.fail(key, &error);
             }
-            socket.is_readable |= has_more;
+            socket.is_readable |= taken < end;
         }
         self.reschedule(key, feed_result, now);
     }
