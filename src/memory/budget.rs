@@ -44,13 +44,14 @@ pub enum Need {
 }
 
 /// By need: bytes that must stay available beside those taken, without a binlog. The last of them
-/// are for memory that is not counted, such as lines of the log.
-const HEADROOM_BYTES: [usize; 4] = [2304 << 10, 1536 << 10, 1280 << 10, 1 << 20];
+/// are for memory that is not counted, such as lines of the log. A connection or a long list must
+/// leave enough for one of the few first connections.
+const HEADROOM_BYTES: [usize; 4] = [2304 << 10, 2048 << 10, 1280 << 10, 1 << 20];
 
 /// The same with a binlog. The records of a turn take up to five quarters of a MiB. And after a
 /// restart the same jobs may be laid out differently, and the first connection must still fit: so
 /// the first two differ more.
-pub const HEADROOM_WITH_BINLOG_BYTES: [usize; 4] = [6 << 20, 2816 << 10, 2560 << 10, 2304 << 10];
+pub const HEADROOM_WITH_BINLOG_BYTES: [usize; 4] = [6 << 20, 3328 << 10, 2560 << 10, 2304 << 10];
 
 /// A source of memory. Tests have others, which fail.
 pub trait MemorySource: fmt::Debug {
@@ -64,7 +65,7 @@ pub trait MemorySource: fmt::Debug {
 #[derive(Debug)]
 pub struct SystemMemory;
 
-/// The size of a smaller piece in bytes, enough for any small allocation.
+/// The size of the smallest piece in bytes, enough for any small allocation.
 const PIECE_BYTES: usize = 32 << 10;
 
 /// Allocates `bytes` in one piece, if they are available.
@@ -75,16 +76,18 @@ fn try_piece(bytes: usize) -> Option<Vec<u8>> {
     Some(black_box(piece))
 }
 
-/// Whether `count` pieces are available beside each other.
-fn can_allocate_pieces(count: usize) -> bool {
-    count == 0 || try_piece(PIECE_BYTES).is_some_and(|_piece| can_allocate_pieces(count - 1))
+/// Whether `total` bytes are available in pieces of at most `largest` bytes, beside each other.
+fn can_allocate_pieces(total: usize, largest: usize) -> bool {
+    let size = largest.min(total).max(PIECE_BYTES);
+    match try_piece(size) {
+        Some(_piece) => total <= size || can_allocate_pieces(total - size, size),
+        None => size > PIECE_BYTES && can_allocate_pieces(total, size / 2),
+    }
 }
 
 impl MemorySource for SystemMemory {
     fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        try_piece(bytes.saturating_add(headroom)).is_some()
-            || try_piece(bytes)
-                .is_some_and(|_piece| can_allocate_pieces(headroom.div_ceil(PIECE_BYTES)))
+        try_piece(bytes).is_some_and(|_piece| can_allocate_pieces(headroom, headroom))
     }
 }
 

@@ -42,14 +42,14 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // An incomplete line is stored if there is any memory. The kernel would keep a whole buffer
-        // for it, and might have no window for the rest.
-        let is_part = feed_result == FeedResult::More && consumed < end;
-        let is_stored = is_part
+        // An incomplete line is stored if there is a little memory: the kernel would keep a whole
+        // buffer for it, and might have no window for the rest. It is also stored if no event may
+        // report further input.
+        let is_part = feed_result == FeedResult::More
             && (socket.reads_until_blocked()
-                || self.server.budget_mut().admits(Need::Essential, LINE_LIMIT));
-        let taken = if may_store || is_stored { end } else { consumed.max(left) };
-        let feed_result = if is_part && taken < end { FeedResult::Short } else { feed_result };
+                || self.server.budget_mut().admits(Need::Reply, LINE_LIMIT));
+        let taken = if may_store || is_part { end } else { consumed.max(left) };
+        let has_more = feed_result != FeedResult::More && taken < end;
         let before = socket.unconsumed.capacity();
         socket.unconsumed = bytes[consumed..taken].to_vec();
         self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
@@ -57,7 +57,7 @@ impl EventLoop {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                 return self.fail(key, &error);
             }
-            socket.is_readable |= taken < end;
+            socket.is_readable |= has_more;
         }
         self.reschedule(key, feed_result, now);
     }
