@@ -190,6 +190,7 @@ pub(in crate::wal) fn replay(
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
 pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
+    bodies.release_all();
     if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory_in_replay(queue, bodies);
         bodies.budget.set_headroom(HEADROOM_WITH_BINLOG_BYTES);
