@@ -175,10 +175,8 @@ impl MemoryBudget {
                     return true;
                 }
             }
-            if !self.is_exact {
-                self.refused_from[need as usize] =
-                    Some(if count > PIECE_BYTES { count } else { 0 });
-            }
+            let refused = if count > PIECE_BYTES { count } else { 0 };
+            self.refused_from[need as usize] = (!self.is_exact).then_some(refused);
         }
         false
     }
