@@ -434,8 +434,8 @@ fn limited(flags: &[&str]) -> (Daemon, Client, usize) {
     (daemon, client, CEILING / 4 * 5 + 10_000_000)
 }
 
-/// Slots of uploads that had sent little took no memory. When jobs filled these slots later, nobody
-/// was served any more.
+/// The slot of an upload took no memory before its bytes arrived. If jobs filled such slots later,
+/// the daemon served no client any more.
 #[test]
 fn jobs_in_the_slots_of_uploads_that_sent_little() {
     let (daemon, mut client, most) = limited(&[]);
@@ -466,8 +466,8 @@ fn a_start_takes_no_more_memory_than_the_service_before() {
     let mut numbers = ct::Prng::new(1);
     let (daemon, mut client, most) = limited(&["-b", binlog, "-F"]);
     let (mut live, body) = (Vec::new(), [b'z'; 4000]);
-    for round in 0..7 {
-        for _ in 0..if round > 0 { 6000 } else { 0 } {
+    for _ in 0..7 {
+        for _ in 0..live.len().min(6000) {
             let at = usize::try_from(numbers.below(live.len() as u64)).expect("an index");
             let id = live.swap_remove(at);
             assert_eq!(client.command(&format!("delete {id}")).expect("a reply"), "DELETED");
@@ -481,19 +481,19 @@ fn a_start_takes_no_more_memory_than_the_service_before() {
     let (daemon, mut client, _) = limited(&["-b", binlog, "-F"]);
     let found = client.yaml("stats").expect("a reply");
     assert!(found.contains(&format!("\ncurrent-jobs-ready: {}\n", live.len())), "{found}");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()));
-    let peak = in_kilobytes(&status.expect("it runs"), "VmHWM:");
+    let peak = memory(&daemon, "VmHWM:");
     assert!(peak <= most, "{peak} bytes at the peak");
 }
 
 /// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
-    let path = format!("/proc/{}/status", daemon.pid());
-    in_kilobytes(&std::fs::read_to_string(path).expect("it runs"), "VmRSS:")
+    memory(daemon, "VmRSS:")
 }
 
-/// A line of a process's status, in bytes.
-fn in_kilobytes(status: &str, name: &str) -> usize {
+/// A figure about the process's memory, in bytes.
+fn memory(daemon: &Daemon, name: &str) -> usize {
+    let path = format!("/proc/{}/status", daemon.pid());
+    let status = std::fs::read_to_string(path).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
     let number = line.trim().strip_suffix(" kB").expect("kilobytes");
     1024 * number.parse::<usize>().expect("a number")
