@@ -45,10 +45,11 @@ impl EventLoop {
         // An incomplete line is stored if there is a little memory: the kernel would keep a whole
         // buffer for it, and might have no window for the rest. It is also stored if no event may
         // report further input.
-        let is_part = feed_result == FeedResult::More
-            && (socket.reads_until_blocked()
-                || self.server.budget_mut().admits(Need::Reply, LINE_LIMIT));
-        let taken = if may_store || is_part { end } else { consumed.max(left) };
+        let stores = may_store
+            || feed_result == FeedResult::More
+                && (socket.reads_until_blocked()
+                    || self.server.budget_mut().admits(Need::Reply, LINE_LIMIT));
+        let taken = if stores { end } else { consumed.max(left) };
         let has_more = feed_result != FeedResult::More && taken < end;
         let before = socket.unconsumed.capacity();
         socket.unconsumed = bytes[consumed..taken].to_vec();
