@@ -16,6 +16,7 @@ mod counts;
 mod expiry;
 mod invariants;
 mod job;
+mod names;
 mod restore;
 mod timers;
 mod times;

@@ -3,18 +3,16 @@
 //! A tube exists while it has jobs, users, watchers or long commands in progress; `default` always
 //! exists.
 
-use std::{
-    collections::BTreeMap,
-    hash::{BuildHasher, RandomState},
-};
+use std::rc::Rc;
 
 use crate::{
     clock::Time,
     collections::{Arena, Heap, Key, List},
-    memory::{self, MemoryBudget, Need, OutOfMemory},
+    memory::{self, MemoryBudget, Need},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
+        names::Names,
         times::Times,
     },
 };
@@ -32,7 +30,7 @@ pub struct Pause {
 #[derive(Debug, Default)]
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
-    name: Box<str>,
+    name: Rc<str>,
     /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
@@ -142,17 +140,11 @@ impl Tube {
     }
 }
 
-/// Bytes of a name's place in `Tubes::names`, with the overhead of a tree and of the allocator.
-const NAME_PLACE_BYTES: usize = 96;
-
 /// All tubes, by key, by name, and in the order `list-tubes` shows.
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: Arena<Tube>,
-    /// By the hash of their names. A hash table would stop the daemon for tens of milliseconds when
-    /// it doubles at a hundred thousand names. Clients choose the names, so the hash is keyed.
-    names: BTreeMap<u64, Key<Tube>>,
-    hasher: RandomState,
+    names: Names,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
     /// By index of the key: the sort key of the best ready job, in one array for a fast search.
@@ -163,23 +155,18 @@ pub(super) struct Tubes {
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        let tube = self.names.get(&self.hasher.hash_one(name)).copied();
-        tube.filter(|&tube| *self.arena[tube].name == *name)
+        self.names.find(name)
     }
 
-    /// Ensures memory for a tube of this name, which no tube has. Two names with the same hash do
-    /// not fit beside each other, either: a chance of one in thirty million for a million tubes.
-    /// O(log n), unless a list must be reallocated.
+    /// Ensures memory for a tube of this name, which no tube has. O(1), unless a list must be
+    /// reallocated.
     pub(super) fn ensure_memory(
         &mut self,
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        if self.names.contains_key(&self.hasher.hash_one(name)) {
-            return Err(OutOfMemory);
-        }
         self.arena.ensure_memory(Need::Storage, budget)?;
-        budget.take(Need::Storage, name.len() + NAME_PLACE_BYTES)?;
+        self.names.ensure_memory(name, budget)?;
         let (tubes, best_ready) = (self.order.len() + 1, self.best_ready.len() + 1);
         budget.grow_vec(Need::Storage, &mut self.order, tubes)?;
         budget.grow_vec(Need::Storage, &mut self.best_ready, best_ready)
@@ -187,15 +174,16 @@ impl Tubes {
 
     /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
+        let name: Rc<str> = name.into();
         let tube = self.arena.insert(Tube {
-            name: name.into(),
+            name: name.clone(),
             order_index: self.order.len(),
             ..Tube::default()
         });
         if self.best_ready.len() <= tube.index() {
             self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
-        self.names.insert(self.hasher.hash_one(name), tube);
+        self.names.insert(name, tube);
         self.order.push(tube);
         tube
     }
@@ -223,7 +211,7 @@ impl Tubes {
     /// Removes an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
         let tube = self.arena.remove(key);
-        self.names.remove(&self.hasher.hash_one(&*tube.name));
+        self.names.remove(&tube.name);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
         self.order.swap_remove(tube.order_index);
         if let Some(&moved) = self.order.get(tube.order_index) {
