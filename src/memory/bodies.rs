@@ -104,6 +104,8 @@ pub struct Bodies {
     holes: Vec<Hole>,
     /// The memory of blocks that became empty, the latest at the end.
     releasable: VecDeque<Vec<u8>>,
+    /// Whether one of these is kept for later bodies.
+    keeps_block: bool,
     /// Total bytes of slots that became free.
     freed: usize,
     /// The slot that moves next, in the block being emptied.

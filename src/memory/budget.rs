@@ -187,11 +187,7 @@ impl MemoryBudget {
         // Memory that was probed before may be available only in pieces.
         let is_granted =
             if count > PIECE_BYTES { self.probe(need, count) } else { self.admits(need, count) };
-        if !is_granted {
-            return Err(OutOfMemory);
-        }
-        self.deduct(count);
-        Ok(())
+        is_granted.then(|| self.deduct(count)).ok_or(OutOfMemory)
     }
 
     /// Takes `count` bytes without a check, because [`MemoryBudget::admits`] has granted them.

@@ -14,8 +14,9 @@ use crate::{
 /// How many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
-/// The number of empty blocks kept for later bodies, besides the one filled next.
-pub(super) const KEPT_BLOCKS_MAX: usize = 1;
+/// An empty block is kept for later bodies if its last slot had at least this many bytes. Thousands
+/// of smaller ones fill a block, and then a new block costs little.
+const KEPT_SLOTS_MIN_BYTES: usize = 128;
 
 /// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes
 /// of all blocks.
@@ -129,6 +130,7 @@ impl Bodies {
         }
         self.moving.take_if(|moving| moving.block == place.block);
         self.releasable.push_back(self.blocks.remove(place.block).bytes);
+        self.keeps_block = size >= KEPT_SLOTS_MIN_BYTES;
     }
 
     /// The block filled next.
@@ -168,11 +170,11 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Releases the memory of the block that became empty first to the system, beyond the blocks
-    /// that are kept: none if memory is short. Returns whether there was one. Each call is a slow
+    /// Releases the memory of the block that became empty first to the system, beyond the one that
+    /// is kept: none if memory is short. Returns whether it released one. Each call is a slow
     /// system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
-        let kept = if self.pace == Pace::Normal { KEPT_BLOCKS_MAX } else { 0 };
+        let kept = usize::from(self.keeps_block && self.pace == Pace::Normal);
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
