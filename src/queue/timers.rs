@@ -9,7 +9,11 @@ use crate::{
     clock::Time,
     collections::{Arena, Heap, Key},
     memory::{self, MemoryBudget, Need},
-    queue::{client::Client, job::DueKey, tube::Tube},
+    queue::{
+        client::Client,
+        job::DueKey,
+        tube::{Tube, TubeArena},
+    },
 };
 
 /// The kinds of timers.
@@ -58,14 +62,14 @@ impl Timers {
     }
 
     /// Updates the delay timer. Call it after a change to the top of `tube.delayed`. O(log tubes).
-    pub(super) fn update_delay(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+    pub(super) fn update_delay(&mut self, tubes: &mut TubeArena, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
         set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
     /// Updates the pause timer. Call it after a change to `tube.pause`. O(log paused tubes).
-    pub(super) fn update_pause(&mut self, tubes: &mut Arena<Tube>, tube: Key<Tube>) {
+    pub(super) fn update_pause(&mut self, tubes: &mut TubeArena, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
@@ -79,7 +83,7 @@ impl Timers {
     }
 
     /// Panics if a heap and its items disagree.
-    pub(super) fn check(&self, tubes: &Arena<Tube>, clients: &Arena<Client>) {
+    pub(super) fn check(&self, tubes: &TubeArena, clients: &Arena<Client>) {
         let none = u32::MAX;
         self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
         self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));

@@ -140,10 +140,13 @@ impl Tube {
     }
 }
 
+/// Owns the tubes. Most daemons have few, so its chunks are short.
+pub(super) type TubeArena = Arena<Tube, 256>;
+
 /// All tubes, by key, by name, and in the order `list-tubes` shows.
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
-    pub(super) arena: Arena<Tube>,
+    pub(super) arena: TubeArena,
     names: Names,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
