@@ -485,6 +485,27 @@ fn a_start_takes_no_more_memory_than_the_service_before() {
     assert!(peak <= most, "{peak} bytes at the peak");
 }
 
+/// After a start with a lower limit no worker could connect, so nobody could delete the jobs.
+#[test]
+fn jobs_of_the_binlog_beyond_a_lowered_limit_can_be_deleted() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let binlog = folder.path().to_str().expect("a path");
+    let (daemon, mut client, _) = limited(&["-b", binlog, "-F"]);
+    for _ in 0..1000 {
+        client.put(0, 0, 60, &vec![b'z'; 30_000]).expect("a reply");
+    }
+    drop((client, daemon));
+    let flags = ["-b", binlog, "-F", "--max-memory=10000000"];
+    let daemon = Daemon::start(Path::new(OURS), &flags).expect("it starts");
+    let mut client = Client::connect(daemon.address()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    assert_eq!(client.put(0, 0, 60, b"z").expect("a reply"), "OUT_OF_MEMORY");
+    for id in 1..=700 {
+        assert_eq!(client.command(&format!("delete {id}")).expect("a reply"), "DELETED");
+    }
+    assert!(client.put(0, 0, 60, b"z").expect("a reply").starts_with("INSERTED "));
+}
+
 /// The memory that the process has in use, in bytes.
 fn resident(daemon: &Daemon) -> usize {
     memory(daemon, "VmRSS:")

@@ -278,9 +278,15 @@ impl Start<'_> {
 /// Limits the resident memory, if the flags limit the bodies and the system reports resident
 /// memory.
 fn limit_resident_memory(server: &mut Server, config: &Config) {
-    let Some(bytes) = config.settings.memory_limit else { return };
+    let Some(limit) = config.settings.memory_limit else { return };
+    let restored = server.budget_mut().body_bytes;
+    if restored > limit {
+        warn!("the binlog's jobs take {restored} bytes, more than --max-memory: no job can be put");
+    }
     match sys::ResidentMemory::open() {
         Ok(resident) => {
+            // Otherwise no worker could connect and delete them.
+            let bytes = limit.max(restored);
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
             let limit = ResidentLimit { limit, resident, released_at: Time::default() };
             let budget = server.budget_mut();
