@@ -10,7 +10,7 @@ mod histogram;
 mod id_map;
 mod list;
 
-pub use arena::{Arena, Key};
+pub use arena::{Arena, Key, SmallArena};
 pub use heap::Heap;
 pub use histogram::{Histogram, LongTimes, ShortTimes};
 pub use id_map::IdMap;

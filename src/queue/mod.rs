@@ -39,7 +39,7 @@ pub use self::{
 use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
-    collections::{Arena, Key},
+    collections::{Arena, Key, SmallArena},
     memory::{self, Body, BodyOwners, MemoryBudget, Need},
 };
 
@@ -80,7 +80,7 @@ pub enum Expired {
 pub struct Queue {
     jobs: Jobs,
     tubes: Tubes,
-    clients: Arena<Client>,
+    clients: SmallArena<Client>,
     watches: Arena<Watch>,
     timers: Timers,
     counts: Counts,
@@ -103,7 +103,7 @@ impl Default for Queue {
         Self {
             jobs: Jobs::default(),
             tubes,
-            clients: Arena::default(),
+            clients: SmallArena::default(),
             watches: Arena::default(),
             timers,
             counts: Counts::default(),

@@ -7,13 +7,9 @@
 
 use crate::{
     clock::Time,
-    collections::{Arena, Heap, Key},
+    collections::{Heap, Key, SmallArena},
     memory::{self, MemoryBudget, Need},
-    queue::{
-        client::Client,
-        job::DueKey,
-        tube::{Tube, TubeArena},
-    },
+    queue::{client::Client, job::DueKey, tube::Tube},
 };
 
 /// The kinds of timers.
@@ -62,28 +58,28 @@ impl Timers {
     }
 
     /// Updates the delay timer. Call it after a change to the top of `tube.delayed`. O(log tubes).
-    pub(super) fn update_delay(&mut self, tubes: &mut TubeArena, tube: Key<Tube>) {
+    pub(super) fn update_delay(&mut self, tubes: &mut SmallArena<Tube>, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
         set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
     /// Updates the pause timer. Call it after a change to `tube.pause`. O(log paused tubes).
-    pub(super) fn update_pause(&mut self, tubes: &mut TubeArena, tube: Key<Tube>) {
+    pub(super) fn update_pause(&mut self, tubes: &mut SmallArena<Tube>, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
     /// Updates the timer. Call it when the result of `Client::due_at` has changed. O(log clients).
-    pub(super) fn update_client(&mut self, clients: &mut Arena<Client>, client: Key<Client>) {
+    pub(super) fn update_client(&mut self, clients: &mut SmallArena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
         set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
     }
 
     /// Panics if a heap and its items disagree.
-    pub(super) fn check(&self, tubes: &TubeArena, clients: &Arena<Client>) {
+    pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
         let none = u32::MAX;
         self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
         self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::{
     clock::Time,
-    collections::{Arena, Heap, Key, List},
+    collections::{Heap, Key, List, SmallArena},
     memory::{self, MemoryBudget, Need},
     queue::{
         client::Watch,
@@ -140,13 +140,10 @@ impl Tube {
     }
 }
 
-/// Owns the tubes. Most daemons have few, so its chunks are short.
-pub(super) type TubeArena = Arena<Tube, 256>;
-
 /// All tubes, by key, by name, and in the order `list-tubes` shows.
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
-    pub(super) arena: TubeArena,
+    pub(super) arena: SmallArena<Tube>,
     names: Names,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::gathering::Gathering;
 use crate::{
     clock::Time,
-    collections::{Arena, Key},
+    collections::{Key, SmallArena},
     conn::Conn,
     memory::{self, MemoryBudget, Need},
     wal::GatheringTime,
@@ -76,7 +76,7 @@ impl Held {
     }
 
     /// Notes that a sync has begun for all replies that waited for the commit.
-    pub(super) fn begin_sync(&mut self, conns: &mut Arena<Conn>) {
+    pub(super) fn begin_sync(&mut self, conns: &mut SmallArena<Conn>) {
         self.gathering.end();
         assert!(self.until_sync.is_empty(), "one sync at a time");
         std::mem::swap(&mut self.until_commit, &mut self.until_sync);
@@ -96,7 +96,7 @@ impl Held {
     }
 
     /// Releases all replies, after a commit that needs no sync.
-    pub(super) fn release_all(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
+    pub(super) fn release_all(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         if !self.until_sync.is_empty() {
             self.end_sync(conns, dirty);
         }
@@ -107,7 +107,7 @@ impl Held {
     }
 
     /// Releases the replies that waited for the sync that has ended.
-    pub(super) fn end_sync(&mut self, conns: &mut Arena<Conn>, dirty: &mut Dirty) {
+    pub(super) fn end_sync(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
         // First come, first answered.
         self.until_sync.reverse();

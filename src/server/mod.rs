@@ -58,7 +58,7 @@ pub use self::{
 };
 use crate::{
     clock::Time,
-    collections::{Arena, Key},
+    collections::{Key, SmallArena},
     conn::{Conn, SLICES, Step},
     memory::{self, Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
     proto::Reply,
@@ -118,7 +118,7 @@ pub struct Server {
     wal: Option<Wal>,
     held: Held,
     /// Parallel to the queue's clients: a connection and its client have the same index.
-    conns: Arena<Conn>,
+    conns: SmallArena<Conn>,
     identity: Identity,
     settings: Settings,
     figures: Figures,
@@ -169,7 +169,7 @@ impl Server {
             bodies,
             wal,
             held: Held::default(),
-            conns: Arena::default(),
+            conns: SmallArena::default(),
             identity,
             settings,
             figures: Figures { started_at: now, ..Figures::default() },
