@@ -37,6 +37,10 @@ const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 /// on bodies: for the headroom, the program, and changes between two probes.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
+/// Bytes of resident memory for serving workers after a start, however low the limit is: the
+/// headroom that a connection must leave with a binlog, and some for their use.
+const SERVICE_BYTES: u64 = 5_000_000;
+
 /// How often free memory may be released: each time takes some milliseconds for 100 MB.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -278,16 +282,17 @@ impl Start<'_> {
 /// Limits the resident memory, if the flags limit the bodies and the system reports resident
 /// memory.
 fn limit_resident_memory(server: &mut Server, config: &Config) {
-    let Some(limit) = config.settings.memory_limit else { return };
+    let Some(bytes) = config.settings.memory_limit else { return };
     let restored = server.budget_mut().body_bytes;
-    if restored > limit {
+    if restored > bytes {
         warn!("the binlog's jobs take {restored} bytes, more than --max-memory: no job can be put");
     }
-    match sys::ResidentMemory::open() {
-        Ok(resident) => {
-            // Otherwise no worker could connect and delete them.
-            let bytes = limit.max(restored);
+    let opened = sys::ResidentMemory::open();
+    match opened.and_then(|resident| Ok((resident.bytes()?, resident))) {
+        Ok((now, resident)) => {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
+            // If the binlog's jobs exceed the limit, workers must be able to delete them.
+            let limit = limit.max(now + SERVICE_BYTES);
             let limit = ResidentLimit { limit, resident, released_at: Time::default() };
             let budget = server.budget_mut();
             budget.set_source(Box::new(limit), false);
