@@ -108,7 +108,8 @@ pub struct Conn {
     pub output: Output,
     /// The round of commits that last answered it: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest id of a job in its replies, not counting `INSERTED`, which waits for the commit.
+    /// The largest id of a job in its unsent replies, or in those sent last. `INSERTED` does not
+    /// count, because it waits for the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side: nothing more will arrive.
     pub(crate) is_half_closed: bool,

@@ -91,20 +91,18 @@ impl Server {
         }
     }
 
-    /// Removes the jobs whose puts could not be written, and closes the connections whose replies
-    /// show one. None of these replies has been sent. O(connections + jobs put in this turn).
+    /// Removes the jobs whose puts could not be written, and closes the connections with unsent
+    /// replies that may show one. O(connections + jobs put in this turn).
     fn remove_unrecorded(&mut self, now: Time) {
-        let from = self.wal.as_ref().map_or(u64::MAX, Wal::unrecorded_from);
-        let shown: Vec<_> = self
-            .conns
-            .iter()
-            .filter(|(_, conn)| conn.shown_id >= from)
-            .map(|(key, _)| key)
-            .collect();
+        let unrecorded = self.wal.as_mut().map(Wal::take_unrecorded).unwrap_or_default();
+        let Some(&first) = unrecorded.iter().min() else { return };
+        let may_show = |conn: &Conn| conn.shown_id >= first && !conn.output.is_empty();
+        let conns = self.conns.iter();
+        let shown: Vec<_> = conns.filter(|(_, conn)| may_show(conn)).map(|(key, _)| key).collect();
         for key in shown {
             self.abort(key);
         }
-        for id in from..self.queue.next_id() {
+        for id in unrecorded {
             if let (Some(wal), Some(job)) = (&mut self.wal, self.queue.find(id)) {
                 wal.forget(job);
                 self.bodies.remove(self.queue.delete(job, now));
@@ -250,8 +248,9 @@ impl Server {
     /// Notes that the next reply on a connection shows a job. Holds the reply if, after a power
     /// cut, the job's id could be given to another job.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
-        let shown_id = &mut self.conns[key].shown_id;
-        *shown_id = id.max(*shown_id);
+        let conn = &mut self.conns[key];
+        let unsent = if conn.output.is_empty() { 0 } else { conn.shown_id };
+        conn.shown_id = id.max(unsent);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
             self.hold(key);
         }

@@ -47,9 +47,9 @@ pub(super) struct Log {
     /// The first error of an append or a write of this turn. After it, nothing more is appended in
     /// this turn.
     pub(super) failure: Option<io::Error>,
-    /// The first id whose job has no record in a file yet, or may have none because its write has
-    /// failed; `u64::MAX` if all have one.
-    pub(super) unrecorded_from: u64,
+    /// The ids of jobs that have no record in a file yet, or may have none because the write has
+    /// failed.
+    pub(super) unrecorded: Vec<u64>,
     /// The last salt, at first [`Options::seed`]. Each is a hash of the one before.
     salt: u64,
     /// The number of records appended.
@@ -78,7 +78,7 @@ impl Log {
             current: None,
             pending,
             failure: None,
-            unrecorded_from: u64::MAX,
+            unrecorded: Vec::new(),
             salt: options.seed,
             records: 0,
         })
@@ -246,7 +246,7 @@ impl Log {
     /// Writes the pending records to the current segment.
     fn write(&mut self) -> io::Result<()> {
         self.write_through(self.end.used)?;
-        self.unrecorded_from = u64::MAX;
+        self.unrecorded.clear();
         Ok(())
     }
 

@@ -81,7 +81,7 @@ pub use self::{
 use crate::{
     clock::{Calendar, Time},
     collections::{Key, ShortTimes},
-    memory::{self, MemoryBudget},
+    memory::{self, MemoryBudget, Need},
     queue::{Job, Queue},
 };
 
@@ -267,6 +267,8 @@ impl Wal {
 
     /// Ensures the memory that [`Wal::put`] takes.
     pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> memory::Result {
+        let count = self.log.unrecorded.len() + 1;
+        budget.grow_vec(Need::Storage, &mut self.log.unrecorded, count)?;
         self.index.ensure_memory(budget)
     }
 
@@ -299,8 +301,7 @@ impl Wal {
         let length = self.append_full(jobs, job);
         permit.spend(Change::Put(length.into()));
         self.index.insert(job, length);
-        let id = jobs.queue.job(job).record.id;
-        self.log.unrecorded_from = self.log.unrecorded_from.min(id);
+        self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
     /// Appends the new state, priority or delay of a job. If the permit allows it, this is deferred
@@ -322,13 +323,14 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// The first id whose job may have no record in a file: its write is pending, or has failed.
-    pub fn unrecorded_from(&self) -> u64 {
-        self.log.unrecorded_from
+    /// Takes the ids of the jobs whose puts could not be written: after [`CommitOutcome::Failed`].
+    /// They are not always the latest, because a job gets its id before its body has arrived. No
+    /// client has seen them.
+    pub fn take_unrecorded(&mut self) -> Vec<u64> {
+        mem::take(&mut self.log.unrecorded)
     }
 
-    /// Forgets a job whose put could not be written, and which no client has seen. Call it for each
-    /// one after [`CommitOutcome::Failed`], before it is removed.
+    /// Forgets one of these jobs, before it is removed.
     pub fn forget(&mut self, job: Key<Job>) {
         self.index.remove(job);
     }

@@ -55,6 +55,27 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
+/// A job gets its id before its body has arrived. If it then could not be written, all jobs with
+/// later ids were removed, from the binlog too.
+#[test]
+fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
+    let (disk, mut server) = serve();
+    let clients: [_; 3] = std::array::from_fn(|_| connect(&mut server));
+    let [slow, producer, worker] = clients;
+    send(&mut server, slow, "put 5 0 60 3\r\na");
+    assert_eq!(exchange(&mut server, producer, "put 0 0 60 1\r\nb\r\n"), "");
+    server.commit(START);
+    assert_eq!(receive(&mut server, producer), "INSERTED 2\r\n");
+    assert_eq!(exchange(&mut server, worker, "reserve\r\n"), "RESERVED 2 1\r\nb\r\n");
+    disk.state().failing = Some("write binlog");
+    send(&mut server, slow, "aa\r\n");
+    server.commit(START);
+    assert!(server.is_finished(slow) && !server.is_finished(worker));
+    assert_eq!(exchange(&mut server, worker, "peek 1\r\n"), "NOT_FOUND\r\n");
+    assert_eq!(exchange(&mut server, worker, "peek 2\r\n"), "FOUND 2 1\r\nb\r\n");
+    server.check();
+}
+
 #[test]
 fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
     let (disk, mut server) = serve();
