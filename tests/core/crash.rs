@@ -152,7 +152,8 @@ struct Run {
     ever: BTreeSet<(u64, String, Vec<u8>)>,
     /// The first id that this run assigns.
     first_id: u64,
-    next_id: u64,
+    /// By client: the rest of the put whose beginning it has sent.
+    unsent: [String; 3],
     has_trouble: bool,
     story: Vec<String>,
 }
@@ -267,7 +268,7 @@ impl Run {
             jobs,
             ever,
             first_id: next_id,
-            next_id,
+            unsent: Default::default(),
             has_trouble: false,
             story: Vec::new(),
         };
@@ -291,9 +292,11 @@ impl Run {
     fn observe(&mut self) -> bool {
         let mut has_changed = false;
         let (queue, jobs) = (self.server.queue(), self.server.jobs());
-        for id in self.next_id..queue.next_id() {
-            // A put that was refused leaves a gap.
-            let Some(job) = queue.find(id) else { continue };
+        for id in self.first_id..queue.next_id() {
+            // A put that was refused, or is not finished, leaves a gap.
+            let Some(job) = queue.find(id).filter(|_| !self.jobs.contains_key(&id)) else {
+                continue;
+            };
             let body = jobs.body(job);
             let job = queue.job(job);
             let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
@@ -303,7 +306,6 @@ impl Run {
             self.jobs.insert(id, history);
             has_changed = true;
         }
-        self.next_id = queue.next_id();
         for (&id, history) in &mut self.jobs {
             let version = Version::of(queue, id, calendar(self.wrong_by));
             if history.versions.last().is_none_or(|&(_, last)| last != version) {
@@ -357,6 +359,7 @@ impl Run {
         if self.prng.chance(1, 40) {
             return self.leave(number, is_obeyed);
         }
+        let (is_split, pauses) = (self.prng.chance(1, 10), self.prng.chance(1, 2));
         let line = match self.below(16) {
             0..=5 => {
                 let size = self.pick(&[0, 1, 20, 20, 20, 300, 300, 1500, 5000]);
@@ -378,6 +381,15 @@ impl Run {
             _ => format!("kick-job {id}\r\n"),
         };
         if is_obeyed {
+            let mut line = line;
+            if !self.unsent[number].is_empty() {
+                if pauses {
+                    return;
+                }
+                line = std::mem::take(&mut self.unsent[number]);
+            } else if is_split && line.starts_with("use ") {
+                self.unsent[number] = line.split_off(line.len() - 2);
+            }
             self.story.push(format!("  {number}: {}", &line[..line.len().min(40)].escape_debug()));
             self.feed(number, line.as_bytes());
             let is_reserve = line.starts_with("reserve");
@@ -395,6 +407,7 @@ impl Run {
         self.story.push(format!("  {number}: leaves"));
         self.server.close(self.conns[number], self.now);
         self.changed_at[number] = 0;
+        self.unsent[number].clear();
         self.conns[number] = self.server.open();
         self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
         let _ = self.observe();
@@ -431,6 +444,8 @@ impl Run {
                 return Err(format!("acknowledged before the sync: {early}"));
             }
         }
+        let jobs = self.jobs.keys().filter(|&&id| self.server.queue().find(id).is_some());
+        let lived: Vec<u64> = jobs.copied().collect();
         self.server.commit(self.now);
         let replies = self.replies();
         let met = self.disk.0.borrow().met;
@@ -440,6 +455,13 @@ impl Run {
             // Changes that could not be recorded are gone, but a restart may find them. Deletes are
             // also confirmed while the log recovers, and it may fail again before they are synced.
             let _ = self.observe();
+            for id in lived {
+                let first = self.jobs[&id].versions.iter().find(|(_, version)| version.is_some());
+                if self.server.queue().find(id).is_none() && first.map(|it| it.0) != Some(self.step)
+                {
+                    return Err(format!("job {id} is gone, put in an earlier step"));
+                }
+            }
             let synced = if was_sound { 0 } else { self.disk.0.borrow().synced_step };
             let floor = self.moment.cut_floor.max(synced);
             for history in self.jobs.values_mut() {
@@ -506,6 +528,7 @@ impl Run {
         self.server.reclaim();
         for key in gone {
             let number = self.conns.iter().position(|&other| other == key).expect("one of three");
+            self.unsent[number].clear();
             self.conns[number] = self.server.open();
             self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
         }
