@@ -1,87 +1,175 @@
-//! The names of tubes.
+//! The names of tubes: a hash table that grows without a pause. Each new name adds one bucket, and
+//! moves only the names that belong there (linear hashing, Litwin 1980).
+//!
+//! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
+//! Many small tables would not, but they would lie among other memory of the C library, and keep it
+//! from being released. Here, names and chains are stored in the tubes; a bucket takes four bytes.
+//! Clients choose the names, so the hash is keyed with random bytes.
+//!
+//! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
+//! bucket that its hash selects.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    rc::Rc,
-};
+use std::hash::{BuildHasher, RandomState};
 
 use crate::{
-    collections::Key,
-    memory::{self, MemoryBudget, Need, OutOfMemory},
+    collections::{Key, SmallArena},
+    memory::{self, MemoryBudget, Need},
     queue::Tube,
 };
 
-/// How many tables there are. A single table of a million names would stop the daemon for hundreds
-/// of milliseconds when it grows; each of these stops it for less than one.
-const TABLES: u64 = 1024;
+/// The overhead of the allocator for a name, in bytes.
+const NAME_OVERHEAD_BYTES: usize = 32;
 
-/// Bytes of an entry, with its share of unused ones.
-const ENTRY_BYTES: usize = 32;
+/// The table's part of a tube.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    hash: u64,
+    /// The next tube in the chain.
+    next: Option<Key<Tube>>,
+}
 
-/// Bytes of a name beside its text: two counts, and the overhead of the allocator.
-const NAME_OVERHEAD_BYTES: usize = 40;
-
-type Table = HashMap<Rc<str>, Key<Tube>>;
-
-/// A map from name to tube: many small hash tables, one of which a hash of the name selects.
-/// Clients choose the names, so the hashes are keyed with random bytes.
+/// A map from name to tube.
 #[derive(Debug)]
 pub(super) struct Names {
-    tables: Box<[Table]>,
     hasher: RandomState,
+    /// The first tube of each chain.
+    buckets: Vec<Option<Key<Tube>>>,
 }
 
 impl Default for Names {
     fn default() -> Self {
-        let tables = (0..TABLES).map(|_| Table::default()).collect();
-        Self { tables, hasher: RandomState::new() }
+        Self { hasher: RandomState::new(), buckets: vec![None] }
     }
 }
 
 impl Names {
-    fn table_of(&self, name: &str) -> usize {
-        let table = self.hasher.hash_one(name) % TABLES;
-        usize::try_from(table).expect("there are few tables")
+    /// The tube of this name. O(1) on average.
+    pub(super) fn find(&self, tubes: &SmallArena<Tube>, name: &str) -> Option<Key<Tube>> {
+        let hash = self.hasher.hash_one(name);
+        let mut at = self.buckets[self.bucket_of(hash)];
+        while let Some(key) = at {
+            let tube = &tubes[key];
+            if tube.link.hash == hash && tube.name() == name {
+                break;
+            }
+            at = tube.link.next;
+        }
+        at
     }
 
-    /// The tube of this name. O(1).
-    pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.tables[self.table_of(name)].get(name).copied()
-    }
-
-    /// Ensures memory for one more name. O(1), unless its table grows.
+    /// Ensures memory for one more tube of this name. O(1), unless the buckets are reallocated.
     pub(super) fn ensure_memory(
         &mut self,
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        budget.take(Need::Storage, name.len() + NAME_OVERHEAD_BYTES)?;
-        let table = &mut self.tables[self.table_of(name)];
-        if table.len() == table.capacity() {
-            budget.take(Need::Storage, (2 * table.len()).max(4) * ENTRY_BYTES)?;
-            table.try_reserve(1).map_err(|_| OutOfMemory)?;
-        }
-        Ok(())
+        let count = self.buckets.len() + 1;
+        budget.grow_vec(Need::Storage, &mut self.buckets, count)?;
+        budget.take(Need::Storage, name.len() + NAME_OVERHEAD_BYTES)
     }
 
-    /// Adds a name that is not there.
-    pub(super) fn insert(&mut self, name: Rc<str>, tube: Key<Tube>) {
-        let table = self.table_of(&name);
-        self.tables[table].insert(name, tube);
+    /// Adds a tube, whose name no other has. O(1) on average.
+    pub(super) fn insert(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
+        tubes[key].link.hash = self.hasher.hash_one(tubes[key].name());
+        let added = self.buckets.len();
+        self.buckets.push(None);
+        let chain = self.buckets[added - (1 << added.ilog2())].take();
+        self.add_chain(tubes, chain, None);
+        self.add(tubes, key);
     }
 
-    /// Removes a name.
-    pub(super) fn remove(&mut self, name: &str) {
-        let table = &mut self.tables[self.table_of(name)];
-        table.remove(name);
-        if table.is_empty() {
-            table.shrink_to_fit();
-        }
+    /// Removes a tube that is in the table. O(1) on average.
+    pub(super) fn remove(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
+        let bucket = self.bucket_of(tubes[key].link.hash);
+        let chain = self.buckets[bucket].take();
+        self.add_chain(tubes, chain, Some(key));
+        let chain = self.buckets.pop().expect("there is a bucket for each name");
+        self.add_chain(tubes, chain, None);
     }
 
-    /// The number of names. For checks.
+    /// The number of names.
     pub(super) fn len(&self) -> usize {
-        self.tables.iter().map(HashMap::len).sum()
+        self.buckets.len() - 1
+    }
+
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. Between 2^n
+    /// and 2^(n+1), the last n+1 bits do if that bucket exists, otherwise the last n.
+    fn bucket_of(&self, hash: u64) -> usize {
+        let mask = self.buckets.len().next_power_of_two() - 1;
+        let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
+        if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
+    }
+
+    /// Adds the tubes of a chain again, except for one.
+    fn add_chain(
+        &mut self,
+        tubes: &mut SmallArena<Tube>,
+        mut chain: Option<Key<Tube>>,
+        except: Option<Key<Tube>>,
+    ) {
+        while let Some(key) = chain {
+            chain = tubes[key].link.next;
+            if Some(key) != except {
+                self.add(tubes, key);
+            }
+        }
+    }
+
+    fn add(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
+        let bucket = self.bucket_of(tubes[key].link.hash);
+        tubes[key].link.next = self.buckets[bucket].replace(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn add(names: &mut Names, tubes: &mut SmallArena<Tube>, name: &str) -> Key<Tube> {
+        let key = tubes.insert(Tube::named(name));
+        names.insert(tubes, key);
+        key
+    }
+
+    proptest! {
+        /// If a name were lost, no client could reach its tube, or the tube would exist twice.
+        #[test]
+        fn they_agree_with_a_map(
+            operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),
+        ) {
+            let (mut names, mut tubes) = (Names::default(), SmallArena::default());
+            let mut model: HashMap<String, Key<Tube>> = HashMap::new();
+            for (inserts, name) in operations {
+                let name = name.to_string();
+                prop_assert_eq!(names.find(&tubes, &name), model.get(&name).copied());
+                if inserts && !model.contains_key(&name) {
+                    let key = add(&mut names, &mut tubes, &name);
+                    model.insert(name, key);
+                } else if let Some(key) = model.remove(&name) {
+                    names.remove(&mut tubes, key);
+                    let tube = tubes.remove(key);
+                    prop_assert_eq!(tube.name(), name);
+                }
+                prop_assert_eq!(names.len(), model.len());
+            }
+            for (name, key) in &model {
+                prop_assert_eq!(names.find(&tubes, name), Some(*key));
+            }
+        }
+    }
+
+    /// The reason for linear hashing: no insertion takes long.
+    #[test]
+    fn no_name_moves_many_others() {
+        let (mut names, mut tubes) = (Names::default(), SmallArena::default());
+        for number in 0..20_000 {
+            let before = tubes.visits();
+            add(&mut names, &mut tubes, &number.to_string());
+            assert!(tubes.visits() - before < 50, "at name {number}");
+        }
     }
 }

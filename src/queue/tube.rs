@@ -3,8 +3,6 @@
 //! A tube exists while it has jobs, users, watchers or long commands in progress; `default` always
 //! exists.
 
-use std::rc::Rc;
-
 use crate::{
     clock::Time,
     collections::{Heap, Key, List, SmallArena},
@@ -12,7 +10,7 @@ use crate::{
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
-        names::Names,
+        names::{Link, Names},
         times::Times,
     },
 };
@@ -30,7 +28,8 @@ pub struct Pause {
 #[derive(Debug, Default)]
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
-    name: Rc<str>,
+    name: Box<str>,
+    pub(super) link: Link,
     /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
@@ -70,6 +69,11 @@ pub struct Tube {
 }
 
 impl Tube {
+    /// A tube without jobs and clients.
+    pub(super) fn named(name: &str) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
     /// Its name, 1 to 200 bytes.
     pub fn name(&self) -> &str {
         &self.name
@@ -155,7 +159,7 @@ pub(super) struct Tubes {
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.names.find(name)
+        self.names.find(&self.arena, name)
     }
 
     /// Ensures memory for a tube of this name, which no tube has. O(1), unless a list must be
@@ -174,16 +178,12 @@ impl Tubes {
 
     /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
-        let name: Rc<str> = name.into();
-        let tube = self.arena.insert(Tube {
-            name: name.clone(),
-            order_index: self.order.len(),
-            ..Tube::default()
-        });
+        let order_index = self.order.len();
+        let tube = self.arena.insert(Tube { order_index, ..Tube::named(name) });
         if self.best_ready.len() <= tube.index() {
             self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
-        self.names.insert(name, tube);
+        self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
         tube
     }
@@ -210,8 +210,8 @@ impl Tubes {
 
     /// Removes an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
+        self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
-        self.names.remove(&tube.name);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
         self.order.swap_remove(tube.order_index);
         if let Some(&moved) = self.order.get(tube.order_index) {
