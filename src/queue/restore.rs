@@ -1,6 +1,6 @@
 //! Jobs restored from the binlog, and their dates.
 
-use super::{Dated, Job, Pause, Queue, Record, State};
+use super::{Dated, Job, Pause, Queue, Record, State, Tube};
 use crate::{
     clock::Time,
     collections::Key,
@@ -19,24 +19,30 @@ impl Queue {
         self.tubes.arena[self.default].forget_unused_times();
     }
 
-    /// Ensures memory for [`Queue::restore`], except for the body, and makes the tube.
+    /// Ensures memory for [`Queue::restore`], except for the body, and returns the tube, which is
+    /// created if it does not exist.
     pub fn ensure_memory_to_restore(
         &mut self,
         id: u64,
         tube: &str,
         budget: &mut MemoryBudget,
-    ) -> memory::Result {
+    ) -> memory::Result<Key<Tube>> {
         let tube = self.find_or_make_tube(tube, budget)?;
         // Any record of a job may make it delayed. The first job of a tube needs so little that the
         // headroom suffices, and many tubes with one job each must fit again after a restart.
         let may_delay = self.tubes.arena[tube].jobs() > 0;
-        self.ensure_memory_to_put(tube, id, may_delay.into(), budget)
+        self.ensure_memory_to_put(tube, id, may_delay.into(), budget).map(|()| tube)
     }
 
     /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.
     /// Hands nothing out.
-    pub fn restore(&mut self, record: Record, dated: Dated, tube: &str, body: Body) -> Key<Job> {
-        let tube = self.tubes.find(tube).expect("it was made with the memory");
+    pub fn restore(
+        &mut self,
+        record: Record,
+        dated: Dated,
+        tube: Key<Tube>,
+        body: Body,
+    ) -> Key<Job> {
         self.raise_id(record.id.saturating_add(1));
         let (state, at) = (record.state, record.state_at);
         let job = self.add(record, dated, tube, body);

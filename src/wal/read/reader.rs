@@ -237,14 +237,12 @@ impl Reader<'_> {
         if !frame.is_full() || fields.kind == Kind::Deleted {
             return Ok(Ok(()));
         }
-        let body = match sink.store_body(window, at, frame) {
+        let (tube, body) = match sink.store_body(window, at, frame) {
             Err(Error::OutOfMemory(_)) if free_memory_in_replay(sink.queue, sink.bodies) => {
                 sink.store_body(window, at, frame)?
             }
             result => result?,
         };
-        let head = window.at(at, frame.head_length)?;
-        let tube = frame.name(head).expect("it has been verified");
         let job = sink.queue.restore(sink.known(fields), fields.dated(), tube, body);
         sink.bodies.own(sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");

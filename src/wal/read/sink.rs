@@ -3,8 +3,9 @@
 use super::{replay::HEADROOM_BYTES, window::Window};
 use crate::{
     clock::{Calendar, Time},
+    collections::Key,
     memory::{Bodies, Body, OutOfMemory},
-    queue::{Queue, Record, State},
+    queue::{Queue, Record, State, Tube},
     wal::{
         Error,
         index::SegmentIndex,
@@ -46,25 +47,26 @@ impl Sink<'_> {
         }
     }
 
-    /// Ensures the memory for the job of the full record at `at`, and stores its body: from the
-    /// window if it fits there, or else piece by piece. Fails if there is no memory for it.
+    /// Ensures the memory for the job of the full record at `at`, makes its tube, and stores its
+    /// body: from the window if it fits there, or else piece by piece. Fails if there is no memory
+    /// for it.
     pub(super) fn store_body(
         &mut self,
         window: &mut Window<'_>,
         at: u64,
         frame: &Frame,
-    ) -> Result<Body, Error> {
+    ) -> Result<(Key<Tube>, Body), Error> {
         let Self { queue, bodies, segment_index, .. } = self;
         let length = frame.head_length + frame.body_length;
         let bytes = window.at(at, length.min(Window::BYTES))?;
-        let tube = frame.name(bytes).expect("it has been verified");
+        let name = frame.name(bytes).expect("it has been verified");
         let budget = &mut bodies.budget;
-        queue
-            .ensure_memory_to_restore(frame.fields.id, tube, budget)
-            .and_then(|()| segment_index.ensure_memory(budget))
-            .map_err(no_memory_to_replay)?;
+        segment_index.ensure_memory(budget).map_err(no_memory_to_replay)?;
+        let tube = queue.ensure_memory_to_restore(frame.fields.id, name, budget);
+        let tube = tube.map_err(no_memory_to_replay)?;
         if length <= Window::BYTES {
-            return bodies.store(&bytes[frame.head_length..length]).map_err(no_memory_to_replay);
+            let stored = bodies.store(&bytes[frame.head_length..length]);
+            return stored.map(|body| (tube, body)).map_err(no_memory_to_replay);
         }
         let mut body = bodies.begin(frame.body_length).map_err(no_memory_to_replay)?;
         let body_at = at + frame.head_length as u64;
@@ -72,7 +74,7 @@ impl Sink<'_> {
             bodies.append(&mut body, part).map_err(no_memory_to_replay)
         });
         match result {
-            Ok(()) => Ok(body),
+            Ok(()) => Ok((tube, body)),
             Err(error) => {
                 bodies.remove(body);
                 Err(error)
