@@ -48,7 +48,10 @@ impl Piece {
 
     fn free(self, bodies: &mut Bodies) {
         match self {
-            Self::Copied(_, of_bodies) => bodies.budget.body_bytes -= of_bodies,
+            Self::Copied(bytes, of_bodies) => {
+                bodies.budget.body_bytes -= of_bodies;
+                bodies.budget.credit(bytes.capacity());
+            }
             Self::Shared(body) => bodies.remove(body),
         }
     }
