@@ -14,9 +14,9 @@ use crate::{
 /// How many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
-/// An empty block is kept for later bodies if its last slot had at least this many bytes. Thousands
-/// of smaller ones fill a block, and then a new block costs little.
-const KEPT_SLOTS_MIN_BYTES: usize = 128;
+/// An empty block is kept for later bodies if its last slot had at least this many bytes. Some ten
+/// thousand smaller ones fill a block, and then a new block costs little.
+const KEPT_SLOTS_MIN_BYTES: usize = 32;
 
 /// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes
 /// of all blocks.
