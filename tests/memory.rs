@@ -485,7 +485,7 @@ fn a_start_takes_no_more_memory_than_the_service_before() {
     assert!(peak <= most, "{peak} bytes at the peak");
 }
 
-/// After a start with a lower limit no worker could connect, so nobody could delete the jobs.
+/// After a start with a lower limit no worker could connect to delete the jobs.
 #[test]
 fn jobs_of_the_binlog_beyond_a_lowered_limit_can_be_deleted() {
     let folder = tempfile::tempdir().expect("a directory");

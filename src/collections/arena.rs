@@ -98,7 +98,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 }
 
 /// An arena of items that are larger, and few in most daemons: tubes, clients and connections. A
-/// chunk takes 68 to 124 KiB: the C library maps it separately, too.
+/// chunk takes 68 to 132 KiB: the C library maps it separately, too.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {

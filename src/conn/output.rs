@@ -2,7 +2,8 @@
 //! with their jobs, and all of it is passed to one `writev`.
 //!
 //! Invariant: `len` is the number of unsent bytes, and only bytes of the first piece have been
-//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`].
+//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`], and
+//! its buffers are credited there.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 

@@ -100,8 +100,8 @@ pub struct MemoryBudget {
     is_exact: bool,
     /// The headroom, unless it is the one without a binlog.
     headroom: Option<[usize; 4]>,
-    /// Bytes left from the latest probe. Of memory that is freed, only that of output is added, so
-    /// the next probe may come sooner than it must.
+    /// Bytes left from the latest probe. Buffers of replies are added when they are freed; other
+    /// freed memory is not, so the next probe may come sooner than it must.
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,

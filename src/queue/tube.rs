@@ -29,6 +29,7 @@ pub struct Pause {
 pub struct Tube {
     /// Its name, 1 to 200 bytes.
     name: Box<str>,
+    /// Its place in the table of names.
     pub(super) link: Link,
     /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
     pub(super) ready: Heap<ReadyKey, Job>,

@@ -249,8 +249,9 @@ impl Server {
     /// cut, the job's id could be given to another job.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
-        let unsent = if conn.output.is_empty() { 0 } else { conn.shown_id };
-        conn.shown_id = id.max(unsent);
+        // Jobs in replies that have been sent are recorded.
+        let before = if conn.output.is_empty() { 0 } else { conn.shown_id };
+        conn.shown_id = id.max(before);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
             self.hold(key);
         }

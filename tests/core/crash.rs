@@ -399,6 +399,13 @@ impl Run {
         }
     }
 
+    /// A client connects again.
+    fn connect(&mut self, number: usize) {
+        self.unsent[number].clear();
+        self.conns[number] = self.server.open();
+        self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
+    }
+
     /// A client disconnects, perhaps while its replies wait for a sync, and another connects.
     fn leave(&mut self, number: usize, is_obeyed: bool) {
         if !is_obeyed {
@@ -407,9 +414,7 @@ impl Run {
         self.story.push(format!("  {number}: leaves"));
         self.server.close(self.conns[number], self.now);
         self.changed_at[number] = 0;
-        self.unsent[number].clear();
-        self.conns[number] = self.server.open();
-        self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
+        self.connect(number);
         let _ = self.observe();
     }
 
@@ -528,9 +533,7 @@ impl Run {
         self.server.reclaim();
         for key in gone {
             let number = self.conns.iter().position(|&other| other == key).expect("one of three");
-            self.unsent[number].clear();
-            self.conns[number] = self.server.open();
-            self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
+            self.connect(number);
         }
         String::from_utf8_lossy(&all).into_owned()
     }

@@ -204,7 +204,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// Twelve thousand jobs took a twelfth more memory than in the original.
+/// Beside twelve thousand small jobs, it took another 22 bytes for each.
 #[test]
 fn if_bodies_are_small_no_empty_block_is_kept() {
     let mut all = Jobs::default();
