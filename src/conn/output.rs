@@ -2,8 +2,7 @@
 //! with their jobs, and all of it is passed to one `writev`.
 //!
 //! Invariant: `len` is the number of unsent bytes, and only bytes of the first piece have been
-//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`], and
-//! its buffers are credited there.
+//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`].
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
@@ -49,10 +48,7 @@ impl Piece {
 
     fn free(self, bodies: &mut Bodies) {
         match self {
-            Self::Copied(bytes, of_bodies) => {
-                bodies.budget.body_bytes -= of_bodies;
-                bodies.budget.credit(bytes.capacity());
-            }
+            Self::Copied(_, of_bodies) => bodies.budget.body_bytes -= of_bodies,
             Self::Shared(body) => bodies.remove(body),
         }
     }

@@ -100,8 +100,8 @@ pub struct MemoryBudget {
     is_exact: bool,
     /// The headroom, unless it is the one without a binlog.
     headroom: Option<[usize; 4]>,
-    /// Bytes left from the latest probe. Buffers of replies are added when they are freed; other
-    /// freed memory is not, so the next probe may come sooner than it must.
+    /// Bytes left from the latest probe. Memory that is freed is not added, so the next probe may
+    /// come sooner than it must.
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
@@ -196,16 +196,9 @@ impl MemoryBudget {
         self.left = self.left.saturating_sub(count);
     }
 
-    /// Adds `count` bytes that were deducted and are free again. If more was deducted than the
-    /// latest probe granted, they belong to the headroom, and are not added.
-    pub fn credit(&mut self, count: usize) {
-        if self.left > 0 {
-            self.left = (self.left + count).min(PROBE_STEPS_BYTES[0]);
-        }
-    }
-
     /// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
     /// there is no memory. O(1), unless the list is reallocated.
+    #[inline]
     pub fn grow_vec<T>(&mut self, need: Need, list: &mut Vec<T>, length: usize) -> Result {
         let capacity = self.take_for::<T>(need, list.capacity(), length)?;
         list.try_reserve_exact(capacity - list.len()).map_err(|_| OutOfMemory)
@@ -213,6 +206,7 @@ impl MemoryBudget {
 
     /// Grows a deque's capacity to at least `length` items. Fails, and leaves the deque as it was,
     /// if there is no memory. O(1), unless the deque is reallocated.
+    #[inline]
     pub fn grow_deque<T>(&mut self, need: Need, deque: &mut VecDeque<T>, length: usize) -> Result {
         let capacity = self.take_for::<T>(need, deque.capacity(), length)?;
         deque.try_reserve_exact(capacity - deque.len()).map_err(|_| OutOfMemory)
@@ -221,6 +215,7 @@ impl MemoryBudget {
     /// Takes the memory for growing a list, and returns its next capacity: the previous one if that
     /// suffices; or twice that, or an eighth more for a large list. The kernel moves a large list
     /// without copying it.
+    #[inline]
     fn take_for<T>(&mut self, need: Need, before: usize, length: usize) -> Result<usize> {
         if before >= length {
             return Ok(before);

@@ -79,25 +79,6 @@ fn a_probe_covers_a_step_and_no_more() {
     assert_eq!(memory.probes.load(Relaxed), 2);
 }
 
-/// Each reply takes a buffer until it is sent. A probe every hundred turns made the event loop
-/// find that it saves CPU time to sleep between a client's commands.
-#[test]
-fn memory_that_is_free_again_needs_no_probe() {
-    let memory = Limited::default();
-    memory.bytes.store(usize::MAX, Relaxed);
-    let mut budget = limited(&memory);
-    for _ in 0..1000 {
-        assert!(budget.admits(Need::Reply, 1));
-        budget.deduct(PROBE_STEPS_BYTES[0] / 10);
-        budget.credit(PROBE_STEPS_BYTES[0] / 10);
-    }
-    assert_eq!(memory.probes.load(Relaxed), 1);
-    budget.deduct(PROBE_STEPS_BYTES[0] * 2);
-    budget.credit(PROBE_STEPS_BYTES[0] * 2);
-    assert!(budget.admits(Need::Reply, 1));
-    assert_eq!(memory.probes.load(Relaxed), 2, "the headroom is not granted");
-}
-
 #[test]
 fn a_refused_need_is_not_probed_until_refusals_are_forgotten() {
     let memory = Limited::default();
