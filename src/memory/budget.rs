@@ -17,10 +17,10 @@ use std::{collections::VecDeque, fmt, hint::black_box};
 use super::BODY_OVERHEAD_BYTES;
 use super::{OutOfMemory, Result};
 
-/// How many bytes a probe requests in advance, or if there are fewer: less than any headroom, and
-/// enough for several commands. With the second alone, probes took four percent of the CPU time of
-/// a full pipeline.
-const PROBE_STEPS_BYTES: [usize; 2] = [1 << 20, 192 << 10];
+/// How many bytes a probe requests in advance, and in pieces of what size at least: one with the
+/// headroom, or else small ones. The second is less than any headroom, and enough for several
+/// commands; with it alone, probes took four percent of the CPU time of a full pipeline.
+const PROBE_STEPS_BYTES: [(usize, usize); 2] = [(1 << 20, usize::MAX), (192 << 10, PIECE_BYTES)];
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
 const SMALL_GROWTH_MAX_BYTES: usize = 4096;
@@ -79,10 +79,11 @@ fn try_piece(bytes: usize) -> Option<Vec<u8>> {
 /// Whether `total` bytes are available in pieces of at most `largest` bytes, beside each other.
 fn can_allocate_pieces(total: usize, largest: usize) -> bool {
     let size = largest.min(total).max(PIECE_BYTES);
-    match try_piece(size) {
-        Some(_piece) => total <= size || can_allocate_pieces(total - size, size),
-        None => size > PIECE_BYTES && can_allocate_pieces(total, size / 2),
-    }
+    total == 0
+        || match try_piece(size) {
+            Some(_piece) => can_allocate_pieces(total.saturating_sub(size), size),
+            None => size > PIECE_BYTES && can_allocate_pieces(total, size / 2),
+        }
 }
 
 impl MemorySource for SystemMemory {
@@ -105,6 +106,8 @@ pub struct MemoryBudget {
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
+    /// The largest piece in bytes that they surely contain: any, if the probe found one piece.
+    piece_max: usize,
     /// By need: probes of at least this many bytes would fail, because one of that size has failed
     /// since [`MemoryBudget::forget_refusals`].
     refused_from: [Option<usize>; HEADROOM_BYTES.len()],
@@ -148,30 +151,33 @@ impl MemoryBudget {
     /// Whether less than a step was refused to this need since [`MemoryBudget::forget_refusals`].
     /// Does not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        self.refused_from[need as usize].is_some_and(|bytes| bytes <= PROBE_STEPS_BYTES[0])
+        self.refused_from[need as usize].is_some_and(|bytes| bytes <= PROBE_STEPS_BYTES[0].0)
     }
 
-    /// Whether `count` bytes may be taken. O(1), and rarely makes a system call.
+    /// Whether `count` bytes in one piece may be taken. O(1), and rarely makes a system call.
     #[inline]
     pub fn admits(&mut self, need: Need, count: usize) -> bool {
-        (self.left >= count && need as usize >= self.granted_from) || self.probe(need, count)
+        let is_left = self.left >= count && self.piece_max >= count;
+        (is_left && need as usize >= self.granted_from) || self.probe(need, count)
     }
 
     #[cold]
     fn probe(&mut self, need: Need, count: usize) -> bool {
-        let steps: &[usize] = if self.is_exact { &[0] } else { &PROBE_STEPS_BYTES };
+        let steps = if self.is_exact { &[(0, PIECE_BYTES)][..] } else { &PROBE_STEPS_BYTES };
         // Usually there is enough for all needs, and one probe suffices.
         for need in [Need::Storage, need] {
             if self.refused_from[need as usize].is_some_and(|bytes| count >= bytes) {
                 continue;
             }
             let headroom = self.headroom.unwrap_or(HEADROOM_BYTES)[need as usize];
-            for step in steps {
+            for &(step, piece) in steps {
                 let more = step.saturating_sub(count);
+                let apart = if piece == PIECE_BYTES { headroom + more } else { 0 };
+                let together = count.saturating_add(headroom + more - apart);
                 let source = self.source.get_or_insert_with(|| Box::new(SystemMemory));
-                if source.can_allocate(count, headroom + more) {
+                if source.can_allocate(together, apart) {
                     self.left = if self.is_exact { 0 } else { count + more };
-                    self.granted_from = need as usize;
+                    (self.piece_max, self.granted_from) = (piece, need as usize);
                     return true;
                 }
             }
@@ -184,10 +190,7 @@ impl MemoryBudget {
     /// Takes `count` bytes. Fails, and takes nothing, if they are not available.
     #[inline]
     pub fn take(&mut self, need: Need, count: usize) -> Result {
-        // Memory that was probed before may be available only in pieces.
-        let is_granted =
-            if count > PIECE_BYTES { self.probe(need, count) } else { self.admits(need, count) };
-        is_granted.then(|| self.deduct(count)).ok_or(OutOfMemory)
+        self.admits(need, count).then(|| self.deduct(count)).ok_or(OutOfMemory)
     }
 
     /// Takes `count` bytes without a check, because [`MemoryBudget::admits`] has granted them.
@@ -221,8 +224,7 @@ impl MemoryBudget {
             return Ok(before);
         }
         let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
-        let more = if is_large { before / 8 } else { before.max(4) };
-        let capacity = length.max(before + more);
+        let capacity = length.max(before + if is_large { before / 8 } else { before.max(4) });
         let is_small = capacity.saturating_mul(size_of::<T>()) <= SMALL_GROWTH_MAX_BYTES;
         let need = if is_small { need } else { need.min(Need::Connection) };
         self.take(need, (capacity - before).saturating_mul(size_of::<T>())).map(|()| capacity)

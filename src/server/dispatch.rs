@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::log::trace;
 
 use super::{
-    Server,
+    STEP_BYTES_MAX, Server,
     background::{LongCommand, LongWork},
     binlog::{self, Permit},
     stats::LISTED_JOB_MAX_BYTES,
@@ -355,10 +355,11 @@ impl Server {
         Ok(())
     }
 
-    /// Ensures memory for a long reply of `size` bytes. Fails if there is none.
+    /// Ensures memory for a long reply of `size` bytes, which may follow others in a buffer. Fails
+    /// if there is none.
     fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
         let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
-        let has_memory = self.bodies.budget.admits(need, size);
+        let has_memory = self.bodies.budget.admits(need, size + STEP_BYTES_MAX);
         has_memory.then_some(()).ok_or(Reply::OUT_OF_MEMORY)
     }
 }

@@ -85,9 +85,10 @@ const RELEASES_PER_TURN: u32 = 16;
 /// How many steps of a walk through tubes or clients are charged as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
-/// How many bytes one step may allocate, apart from memory that it requests itself: replies to two
-/// clients, whose buffers may have to be reallocated.
-const STEP_BYTES_MAX: usize = 128 * 1024;
+/// How many bytes one step may allocate in one piece, apart from memory that it requests itself: a
+/// full buffer of replies that has to be reallocated. Replies to two clients may take twice as
+/// much, which the headroom for memory that is not counted has.
+const STEP_BYTES_MAX: usize = 32 * 1024;
 
 /// How long to wait before retrying work for which there was no memory.
 pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);

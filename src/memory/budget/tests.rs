@@ -33,7 +33,7 @@ fn later_needs_may_use_more_of_the_headroom() {
     for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
         for missing in [0, 1] {
             let memory = Limited::default();
-            memory.bytes.store(headroom + PROBE_STEPS_BYTES[1] - missing, Relaxed);
+            memory.bytes.store(headroom + PROBE_STEPS_BYTES[1].0 - missing, Relaxed);
             let mut budget = limited(&memory);
             let count = needs.iter().filter(|&&need| budget.admits(need, 1000)).count();
             assert_eq!(count, needs.len() - at - missing, "beside {headroom} bytes");
@@ -72,10 +72,10 @@ fn a_probe_covers_a_step_and_no_more() {
     memory.bytes.store(usize::MAX, Relaxed);
     let mut budget = limited(&memory);
     for _ in 0..100 {
-        budget.take(Need::Storage, PROBE_STEPS_BYTES[0] / 100).expect("there is memory");
+        budget.take(Need::Storage, PROBE_STEPS_BYTES[0].0 / 100).expect("there is memory");
     }
     assert_eq!(memory.probes.load(Relaxed), 1);
-    budget.take(Need::Storage, PROBE_STEPS_BYTES[0] / 10).expect("there is memory");
+    budget.take(Need::Storage, PROBE_STEPS_BYTES[0].0 / 10).expect("there is memory");
     assert_eq!(memory.probes.load(Relaxed), 2);
 }
 
@@ -99,7 +99,7 @@ fn a_large_request_that_was_refused_is_not_probed_again_and_small_ones_are() {
     memory.bytes.store(HEADROOM_BYTES[0] + BLOCK_BYTES, Relaxed);
     let mut budget = limited(&memory);
     for (count, probes) in
-        [(2 * PROBE_STEPS_BYTES[0], 2), (3 * PROBE_STEPS_BYTES[0], 0), (BLOCK_BYTES, 20)]
+        [(2 * PROBE_STEPS_BYTES[0].0, 2), (3 * PROBE_STEPS_BYTES[0].0, 0), (BLOCK_BYTES, 20)]
     {
         memory.probes.store(0, Relaxed);
         for _ in 0..10 {
