@@ -222,9 +222,10 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
     full.worker.tell("release 15 3 0", "RELEASED");
     end(full.daemon, libc::SIGKILL);
 
-    // The space that is freed at startup is soon used again.
+    // The space that is freed at startup is soon used again, but not before the daemon serves.
     let (daemon, place) = full.disk.serve(&FLAGS);
     let mut client = Peer::at(&place);
+    client.tell("use default", "USING default");
     full.disk.fill();
     put_until_full(&mut client, 0);
     let after = client.look_through(1..full.last + 1);
