@@ -29,6 +29,10 @@ pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 /// The length of the shortest full record in bytes: one letter for a name, and an empty body.
 const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
+/// The slots of two pages: what a restart on a full disk needs beside those for deletes. It begins
+/// another segment, and frees only whole pages of the current one.
+const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
+
 /// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
@@ -132,7 +136,7 @@ pub(super) struct Demand {
 impl Demand {
     /// Returns how many slots are needed.
     pub(super) fn slots(self) -> u64 {
-        self.jobs + self.oldest_live.div_ceil(SHORT_BYTES)
+        self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
     /// Returns how many more slots are wanted in advance: for half as many jobs again, or the slots

@@ -656,6 +656,27 @@ impl Run {
         Ok(())
     }
 
+    /// Kills it, and restarts it on the full disk that it ran on: all jobs can be deleted.
+    fn judge_full(&mut self) -> Result<(), String> {
+        let (disk, prng, now) = (self.disk.copy(), Prng::new(self.prng.next_u64()), self.now);
+        disk.0.borrow_mut().capacity = disk.size();
+        let ever = BTreeSet::new();
+        let mut run = Self::begin(disk, prng, self.sync, self.segment_size, now, ever)?;
+        let (files, jobs) = (run.disk.files(), run.jobs.len());
+        // The first may be refused: an unfinished record is freed only after the first attempt.
+        for id in run.jobs.keys().chain(run.jobs.keys().next()).copied().collect::<Vec<_>>() {
+            run.now = run.now + Duration::from_secs(1);
+            run.server.tick(run.now);
+            run.feed(0, format!("delete {id}\r\n").as_bytes());
+            run.server.commit(run.now);
+            run.replies();
+        }
+        match run.server.queue().jobs() {
+            0 => Ok(()),
+            left => Err(format!("{left} of {jobs} jobs cannot be deleted: {files:?}")),
+        }
+    }
+
     /// Judges a startup in which memory is refused from a certain request on, or a call on the disk
     /// fails. It may still succeed. But it must find all jobs or leave the disk unchanged, and the
     /// next startup must find the same jobs.
@@ -754,7 +775,8 @@ impl Run {
         let segment = self.segment_size.next_multiple_of(4096).max(largest + 4096);
         // On a full disk smaller files are made.
         let segments = if self.has_trouble { 5 } else { 3 };
-        let bound = 2 * live + 84 * jobs + segments * segment;
+        let for_restart = 2 * 4096;
+        let bound = 2 * live + 84 * jobs + segments * segment + for_restart;
         let files = self.disk.files();
         let is_log = |&&(name, _): &&(Name, usize)| !matches!(name, Name::Damaged(_));
         let size = files.iter().filter(is_log).map(|&(_, size)| size as u64).sum::<u64>();
@@ -829,8 +851,11 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
                 disk.0.borrow_mut().fail_every = if turn % 20 < 10 { 25 } else { 0 };
             }
             let commands = run.below(6);
-            let result =
-                run.turn(commands, told).and_then(|()| judge_all(&mut run, &mut prng, total));
+            let has_been_full = trouble == 1 && turn % 16 == 15;
+            let result = run
+                .turn(commands, told)
+                .and_then(|()| if has_been_full { run.judge_full() } else { Ok(()) })
+                .and_then(|()| judge_all(&mut run, &mut prng, total));
             next = result
                 .map_err(|what| {
                     let story = run.story.join("\n");

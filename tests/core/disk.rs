@@ -183,7 +183,7 @@ impl SimDisk {
         self.0.borrow_mut().syncing = None;
     }
 
-    /// Bytes in all files.
+    /// Bytes of the pages of all files.
     pub(crate) fn size(&self) -> usize {
         self.0.borrow().size()
     }
@@ -233,6 +233,11 @@ impl SimDisk {
     }
 }
 
+/// The size of a file's pages in bytes.
+fn pages(size: usize) -> usize {
+    size.next_multiple_of(4096)
+}
+
 impl State {
     /// Whether every byte of every segment would survive a power cut.
     pub(crate) fn is_synced(&self) -> bool {
@@ -249,7 +254,7 @@ impl State {
     }
 
     fn size(&self) -> usize {
-        self.names.values().map(|&file| self.files[file].content.len()).sum()
+        self.names.values().map(|&file| pages(self.files[file].content.len())).sum()
     }
 
     fn file(&self, name: Name) -> io::Result<usize> {
@@ -324,7 +329,7 @@ impl State {
             Change::Write { offset, bytes } => offset + bytes.len(),
             Change::Size(size) => *size,
         };
-        let grows = end.saturating_sub(self.files[file].content.len());
+        let grows = pages(end).saturating_sub(pages(self.files[file].content.len()));
         if self.size() + grows > self.capacity && grows > 0 {
             self.met.full += 1;
             return Err(io::ErrorKind::StorageFull.into());
