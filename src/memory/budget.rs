@@ -3,8 +3,8 @@
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So the
 //! caller takes the memory from the [`MemoryBudget`] first, while the change can still be refused.
 //! The budget probes a step ahead. So most calls cost only a subtraction. The system is called once
-//! for each step of growth, see [`PROBE_STEPS_BYTES`], and for each piece larger than
-//! [`PIECE_BYTES`]. Growth within the capacity of a list costs nothing.
+//! for each step of growth, see [`PROBE_STEPS_BYTES`], and if there are only small pieces, for each
+//! piece larger than [`PIECE_BYTES`]. Growth within the capacity of a list costs nothing.
 //!
 //! There may also be a limit on the total size of bodies.
 //!
@@ -17,9 +17,10 @@ use std::{collections::VecDeque, fmt, hint::black_box};
 use super::BODY_OVERHEAD_BYTES;
 use super::{OutOfMemory, Result};
 
-/// How many bytes a probe requests in advance, and in pieces of what size at least: one with the
-/// headroom, or else small ones. The second is less than any headroom, and enough for several
-/// commands; with it alone, probes took four percent of the CPU time of a full pipeline.
+/// How many bytes a probe requests in advance, and the largest piece that may then be taken without
+/// another probe. First it requests one piece with the headroom, which contains pieces of any size,
+/// and otherwise small ones. The second number of bytes is less than any headroom, and enough for
+/// several commands. With it alone, probes took four percent of the CPU time of a full pipeline.
 const PROBE_STEPS_BYTES: [(usize, usize); 2] = [(1 << 20, usize::MAX), (192 << 10, PIECE_BYTES)];
 
 /// A list that grows beyond this many bytes must leave the headroom of [`Need::Connection`].
@@ -106,7 +107,7 @@ pub struct MemoryBudget {
     left: usize,
     /// The first need that the latest probe granted them to.
     granted_from: usize,
-    /// The largest piece in bytes that they surely contain: any, if the probe found one piece.
+    /// The largest piece in bytes that they are sure to contain.
     piece_max: usize,
     /// By need: probes of at least this many bytes would fail, because one of that size has failed
     /// since [`MemoryBudget::forget_refusals`].
