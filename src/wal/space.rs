@@ -140,9 +140,9 @@ impl Demand {
     }
 
     /// Returns how many more slots are wanted in advance: for half as many jobs again, or the slots
-    /// of one segment if that is less.
+    /// of one segment if that is less, and among them those for a restart.
     fn slots_ahead(self) -> u64 {
-        8 + (self.jobs / 2).min(file_slots(self.segment_size))
+        8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
 
     /// Whether another file should be preallocated. There should always be one.
@@ -259,10 +259,10 @@ mod tests {
 
     #[test]
     fn what_is_wanted_ahead_grows_with_the_jobs_up_to_a_segment() {
-        let demand = |jobs| Demand { jobs, oldest_live: 0, segment_size: 8192 };
+        let demand = |jobs| Demand { jobs, oldest_live: 0, segment_size: 65_536 };
         assert_eq!(
-            [0, 100, 1_000_000].map(|it| demand(it).slots_ahead()),
-            [8, 58, 8 + file_slots(8192)]
+            [0, 100, 300, 1_000_000].map(|it| demand(it).slots_ahead()),
+            [8, 8, 8 + 150 - RESTART_SLOTS, 8 + file_slots(65_536) - RESTART_SLOTS]
         );
     }
 

@@ -67,9 +67,9 @@ fn files_have_the_names_modes_and_sizes_of_the_originals() {
 #[test]
 fn one_directory_has_one_daemon() {
     let folder = Folder::new();
-    let daemon = folder.serve(OURS, &["-s", "4096"]);
+    let daemon = folder.serve(OURS, &["-s", "8192"]);
     let id = Peer::of(&daemon).put(0, 0, b"x");
-    eventually("all is prepared", || folder.files().into_values().eq([4096, 4096]));
+    eventually("all is prepared", || folder.files().into_values().eq([8192, 8192]));
     let before = folder.files();
     let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
     assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
