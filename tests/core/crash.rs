@@ -839,19 +839,22 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
         let own = Prng::new(prng.next_u64());
         let mut run = Run::begin(disk.clone(), own, sync, segment_size, now, ever)?;
         run.has_trouble = matches!(trouble, 1..=3);
-        let mut next = None;
+        let (mut next, mut had_space) = (None, false);
         for turn in 0..TURNS {
             if trouble == 1 && turn % 8 == 0 {
                 let size = disk.size();
                 let room = run.below(6) * 4096;
                 let is_full = turn % 16 != 0;
+                // Between two files there may be no space ahead for a moment.
+                let is_spare = |(name, _): &(Name, usize)| matches!(name, Name::Preallocated(_));
+                had_space = is_full && disk.files().iter().any(is_spare);
                 disk.0.borrow_mut().capacity = if is_full { size + room } else { usize::MAX };
             }
             if matches!(trouble, 2 | 3) {
                 disk.0.borrow_mut().fail_every = if turn % 20 < 10 { 25 } else { 0 };
             }
             let commands = run.below(6);
-            let has_been_full = trouble == 1 && turn % 16 == 15;
+            let has_been_full = had_space && turn % 8 == 7;
             let result = run
                 .turn(commands, told)
                 .and_then(|()| if has_been_full { run.judge_full() } else { Ok(()) })
