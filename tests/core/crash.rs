@@ -659,7 +659,7 @@ impl Run {
     /// Kills it, and restarts it on the full disk that it ran on: all jobs can be deleted.
     fn judge_full(&mut self) -> Result<(), String> {
         let (disk, prng, now) = (self.disk.copy(), Prng::new(self.prng.next_u64()), self.now);
-        disk.0.borrow_mut().capacity = disk.size();
+        disk.0.borrow_mut().capacity = self.disk.0.borrow().capacity;
         let ever = BTreeSet::new();
         let mut run = Self::begin(disk, prng, self.sync, self.segment_size, now, ever)?;
         let (files, jobs) = (run.disk.files(), run.jobs.len());
