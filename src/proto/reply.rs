@@ -56,6 +56,7 @@ impl Reply<'_> {
             }
             Self::Job(word, id, size) => numbers(out, word, &[id, size as u64]),
             Self::Ok(body) => {
+                out.reserve(NUMBERS_LINE_MAX_BYTES + body.len() + CRLF.len());
                 numbers(out, "OK", &[body.len() as u64]);
                 out.extend_from_slice(body);
                 text(out, "\r\n");
