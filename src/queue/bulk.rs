@@ -1,6 +1,6 @@
 //! Looking at many jobs of a tube, and deleting them.
 
-use std::collections::BinaryHeap;
+use std::{collections::BinaryHeap, mem};
 
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::{
@@ -55,7 +55,7 @@ impl Queue {
     }
 
     /// Looks at up to `steps` more clients and jobs. After the last one, returns the jobs found
-    /// that are still reserved until the same instant.
+    /// that are still reserved until the same instant, in the memory of the list.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -64,7 +64,7 @@ impl Queue {
         for _ in 0..steps {
             let (client, position) = list.next;
             if client >= self.clients.slots() || list.count == 0 {
-                return Some(self.still_reserved(&list.first));
+                return Some(self.still_reserved(mem::take(&mut list.first)));
             }
             let deadlines = self.clients.get(Key::from_index(client)).map(|it| &it.deadlines);
             let Some((due, job)) = deadlines.and_then(|it| it.at(position)) else {
@@ -84,15 +84,15 @@ impl Queue {
         None
     }
 
-    fn still_reserved(&self, found: &BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
-        let mut found: Vec<_> = found.iter().copied().collect();
+    fn still_reserved(&self, found: BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
+        let mut found = found.into_sorted_vec();
         found.retain(|&(due, job)| {
             let is_same = self.jobs.arena.get(job).is_some_and(|it| it.record.id == due.id);
             is_same && self.deadline(job) == Some(due.at)
         });
-        found.sort_unstable();
         // A job that changed places among its client's deadlines may have been found twice.
         found.dedup();
+        // The library collects into the same memory, because a key is smaller, and no less aligned.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
