@@ -9,7 +9,6 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::Need,
     server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
     service::logging::Throttle,
 };
@@ -144,7 +143,7 @@ impl EventLoop {
         }
         if socket.feed_result == FeedResult::More {
             if socket.is_readable {
-                let may_store = self.server.budget_mut().admits(Need::Storage, self.buffer.len());
+                let may_store = self.may_store();
                 self.read(key, may_store, command_limit, now);
             }
         } else {

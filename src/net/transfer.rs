@@ -25,6 +25,14 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 impl EventLoop {
+    /// Whether unconsumed bytes of a read can be stored, whatever memory its commands take.
+    pub(super) fn may_store(&mut self) -> bool {
+        let (size, budget) = (self.buffer.len(), self.server.budget_mut());
+        budget.admits(Need::Storage, size)
+            && (self.spare.capacity() > 0
+                || budget.grow_vec(Need::Storage, &mut self.spare, size).is_ok())
+    }
+
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
     /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
     /// costs one more call.
@@ -52,7 +60,11 @@ impl EventLoop {
         let taken = if stores { end } else { consumed.max(left) };
         let has_more = feed_result != FeedResult::More && taken < end;
         let before = socket.unconsumed.capacity();
-        socket.unconsumed = bytes[consumed..taken].to_vec();
+        socket.unconsumed = Vec::new();
+        if socket.unconsumed.try_reserve_exact(taken - consumed).is_err() {
+            socket.unconsumed = std::mem::take(&mut self.spare);
+        }
+        socket.unconsumed.extend_from_slice(&bytes[consumed..taken]);
         self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
         if !may_store {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
