@@ -36,11 +36,13 @@ const LARGE_LIST_BYTES: usize = 256 << 10;
 pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
     Storage,
-    /// A connection beyond the first few, or a large list.
+    /// A connection beyond the first few, a wait for a job, or a large list.
     Connection,
-    /// Another reply for a client that has unsent replies.
+    /// Another reply for a client that has unsent replies; one of a few connections; a job that a
+    /// client reserves, or releases with a delay.
     Reply,
-    /// One of a few connections; a reply for a client without unsent replies; a timer that is due.
+    /// A reply for a client without unsent replies; a timer that is due. Nothing that lasts, or it
+    /// would end all service.
     Essential,
 }
 
@@ -83,7 +85,7 @@ fn can_allocate_pieces(total: usize, largest: usize) -> bool {
     total == 0
         || match try_piece(size) {
             Some(_piece) => can_allocate_pieces(total.saturating_sub(size), size),
-            None => size > PIECE_BYTES && can_allocate_pieces(total, size / 2),
+            None => size > PIECE_BYTES && can_allocate_pieces(total, size / 4 * 3),
         }
 }
 

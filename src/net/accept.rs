@@ -29,10 +29,6 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Otherwise a worker could not connect to delete the jobs that take all other memory.
 const FEW_CONNECTIONS: usize = 64;
 
-/// Bytes that must be available then, beside the last of the memory: for a chunk of connections or
-/// clients, and for the steps that free memory.
-const ONE_OF_FEW_BYTES: usize = 768 * 1024;
-
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
 /// next one.
 #[derive(Debug)]
@@ -120,11 +116,8 @@ impl EventLoop {
     fn ensure_memory_to_accept(&mut self) -> memory::Result {
         let made = self.ensure_memory_to_accept_by(Need::Connection);
         let is_one_of_few = self.server.connections() < FEW_CONNECTIONS;
-        if made.is_err()
-            && is_one_of_few
-            && self.server.budget_mut().admits(Need::Essential, ONE_OF_FEW_BYTES)
-        {
-            return self.ensure_memory_to_accept_by(Need::Essential);
+        if made.is_err() && is_one_of_few {
+            return self.ensure_memory_to_accept_by(Need::Reply);
         }
         made
     }

@@ -29,9 +29,9 @@ impl Queue {
         let Self { tubes, clients, watches, .. } = self;
         let of_client = &mut clients[client];
         for &watch in &of_client.unqueued {
-            tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Essential, budget)?;
+            tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Connection, budget)?;
         }
-        of_client.deadlines.ensure_memory(Need::Essential, budget)?;
+        of_client.deadlines.ensure_memory(Need::Reply, budget)?;
         self.wait_count += 1;
         let number = self.wait_count;
         of_client.waiting = Some(Wait { sequence: number, until });
