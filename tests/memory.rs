@@ -301,6 +301,28 @@ fn waiting_at_many_tubes() {
     siege.recovers();
 }
 
+/// If the last memory went to lists of waiting clients, nobody would be served until the tubes are
+/// gone.
+#[test]
+fn waiting_at_tubes_of_its_own() {
+    let mut siege = Siege::begin(&[]);
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    let mut watched = 0..;
+    while watched.by_ref().take(100).all(|number| {
+        client.command(&format!("watch tube-{number}")).expect("a reply") != "OUT_OF_MEMORY"
+    }) {}
+    client.command("ignore default").expect("a reply");
+    let reply = client.command("reserve-with-timeout 1").expect("a reply");
+    assert!(["TIMED_OUT", "OUT_OF_MEMORY"].contains(&&*reply), "{reply}");
+    siege.stands();
+    let mut other = Client::connect(&siege.place.to_string()).expect("a connection");
+    other.set_timeout(LONG).expect("a connection");
+    assert_eq!(other.command("list-tube-used").expect("a reply"), "USING default");
+    drop((client, other));
+    siege.recovers();
+}
+
 /// If uploads have taken all memory, the return of a worker's very many jobs would end the daemon.
 #[test]
 fn jobs_that_come_back_when_all_memory_is_taken() {
