@@ -226,20 +226,17 @@ impl Reserve {
 
     /// Makes a piece of another file. Returns false if no more of it can be made now.
     pub(super) fn make_piece(&mut self, disk: &mut Lease, now: Time) -> bool {
-        match self.make_step(disk, self.segment_size) {
-            Ok(is_complete) => {
-                if is_complete {
-                    self.on_space();
-                }
-                return true;
-            }
+        let made = self.make_step(disk, self.segment_size);
+        match &made {
+            Ok(true) => self.on_space(),
+            Ok(false) => {}
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
-                let _ = self.preallocate(disk, SEGMENT_ALIGN_BYTES, now);
+                drop(self.preallocate(disk, SEGMENT_ALIGN_BYTES, now));
             }
-            Err(error) => self.on_shortage(&error, now),
+            Err(error) => self.on_shortage(error, now),
         }
-        false
+        made.is_ok()
     }
 
     /// Panics if an invariant does not hold: for tests.
