@@ -264,11 +264,12 @@ impl SegmentIndex {
         those.find_map(|segment| segment.jobs.front()).map(Key::paired)
     }
 
-    /// Removes the oldest segment from the index. Panics if a job still needs it.
-    pub(super) fn drop_oldest(&mut self) {
-        let oldest = self.segments.pop_front().expect("there is a closed segment");
-        assert!(oldest.jobs.is_empty(), "a job still needs segment {}", oldest.number);
-        self.closed -= oldest.used;
+    /// Removes a closed segment from the index. Panics if a job still needs it.
+    pub(super) fn drop_closed(&mut self, number: u32) {
+        let at = self.segments.partition_point(|segment| segment.number < number);
+        let closed = self.segments.remove(at).expect("it is there");
+        assert!(closed.jobs.is_empty(), "a job still needs segment {number}");
+        self.closed -= closed.used;
     }
 
     pub(super) fn release_one(&mut self) -> bool {
@@ -349,7 +350,7 @@ mod tests {
         index.remove(keys[1]);
         assert_eq!(index.first_job_in(1..=1), None);
         assert!(index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
-        index.drop_oldest();
+        index.drop_closed(1);
         assert!(index.oldest_closed().is_none());
         assert_eq!(index.closed, 0);
         index.check();

@@ -98,10 +98,10 @@ pub struct Wal {
 }
 
 impl Wal {
-    /// Reads the jobs of the binlog into `restored`, which must be empty, and begins a new segment.
-    /// Damage is no error, but in the report; a full disk is none either. Fails if a file cannot be
-    /// listed, read or created, if memory or descriptors are short, or if `progress` breaks. Then
-    /// records are unchanged; only preallocated files and zeros after records may be gone.
+    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage and
+    /// a full disk are no errors. Fails if a file cannot be listed, read or created, if memory or
+    /// descriptors are short, or if `progress` breaks. Then only preallocated files and zeros may
+    /// be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -128,8 +128,9 @@ impl Wal {
         };
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id(), now)?;
         wal.index.follow(wal.log.end);
-        if wal.log.current.is_none() {
-            wal.recovery.retry_later(now);
+        match wal.log.current {
+            Some(_) => removal::remove_empty(&mut wal.log, &mut wal.index, &report),
+            None => wal.recovery.retry_later(now),
         }
         Ok((wal, report))
     }
@@ -382,9 +383,8 @@ impl Wal {
 
     /// Writes jobs again, in the order of [`Wal::next_relocation`], until at least `budget` bytes
     /// are appended.
-    fn compact(&mut self, jobs: Jobs<'_>, budget: u64, now: Time) {
-        let mut left = budget;
-        while left > 0 && self.log.failure.is_none() {
+    fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64, now: Time) {
+        while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
@@ -394,7 +394,7 @@ impl Wal {
             self.append_full(jobs, job);
             self.index.relocate(job);
             self.migrated += 1;
-            left = left.saturating_sub(length);
+            budget = budget.saturating_sub(length);
         }
     }
 

@@ -31,7 +31,13 @@ impl Log {
         self.sync_old_segments(report)?;
         // First, because on a full disk the space of the last run is all there is.
         self.disk.confirm()?;
-        self.free_unused_space(files, report);
+        for &(name, _) in files.iter().filter(|(name, _)| matches!(name, Name::Preallocated(_))) {
+            // If that fails, it takes up space until the next startup.
+            if let Err(error) = self.disk.remove(name) {
+                warn!("cannot remove a preallocated file of the last run: {error}");
+            }
+        }
+        self.truncate(report, false);
         let made = self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now);
         match made.and_then(|()| self.open_next(0, next_id)) {
             Ok(()) => {}
@@ -66,17 +72,6 @@ impl Log {
         self.disk.sync_directory()
     }
 
-    /// Removes the preallocated files of the last run, and truncates the zeros after its records. A
-    /// file for which that fails takes up space until the next startup.
-    fn free_unused_space(&mut self, files: &[(Name, u64)], report: &Report) {
-        for &(name, _) in files.iter().filter(|(name, _)| matches!(name, Name::Preallocated(_))) {
-            if let Err(error) = self.disk.remove(name) {
-                warn!("cannot remove a preallocated file of the last run: {error}");
-            }
-        }
-        self.truncate(report, false);
-    }
-
     /// Truncates segments of the last run to their records: those which end in an unfinished record
     /// if `is_torn`, or else in zeros. In a segment that is not the newest, an unfinished record
     /// would be taken for damage, and will be at the next startup if this fails.
@@ -92,12 +87,7 @@ impl Log {
                 result = self.disk.sync(name).map(drop);
             }
             if let Err(error) = result {
-                let what = if is_torn {
-                    "an unfinished record, which will count as damage"
-                } else {
-                    "a segment of the last run"
-                };
-                warn!("cannot truncate {what}: {error}");
+                warn!("cannot truncate {name} after its last record: {error}");
             }
             self.disk.close(name);
         }

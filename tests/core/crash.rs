@@ -656,10 +656,15 @@ impl Run {
         Ok(())
     }
 
-    /// Kills it, and restarts it on the full disk that it ran on: all jobs can be deleted.
+    /// Kills it, and restarts it some times on the full disk that it ran on: all jobs can be
+    /// deleted.
     fn judge_full(&mut self) -> Result<(), String> {
         let (disk, prng, now) = (self.disk.copy(), Prng::new(self.prng.next_u64()), self.now);
         disk.0.borrow_mut().capacity = self.disk.0.borrow().capacity;
+        for seed in 0..self.prng.below(4) {
+            open(&disk, self.sync, self.segment_size, seed, self.wrong_by, now)?;
+            disk.end_process();
+        }
         let ever = BTreeSet::new();
         let mut run = Self::begin(disk, prng, self.sync, self.segment_size, now, ever)?;
         let (files, jobs) = (run.disk.files(), run.jobs.len());
