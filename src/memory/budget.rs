@@ -36,10 +36,11 @@ const LARGE_LIST_BYTES: usize = 256 << 10;
 pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
     Storage,
-    /// A connection beyond the first few, a wait for a job, or a large list.
+    /// A connection beyond the first few, a part of a line, a wait for a job, a job that is
+    /// released with a delay, or a large list.
     Connection,
     /// Another reply for a client that has unsent replies; one of a few connections; a job that a
-    /// client reserves, or releases with a delay.
+    /// client reserves.
     Reply,
     /// A reply for a client without unsent replies; a timer that is due. Nothing that lasts, or it
     /// would end all service.

@@ -49,15 +49,17 @@ impl EventLoop {
             Err(error) => return self.fail(key, &error),
         };
         let bytes = &self.buffer[..end];
-        let (consumed, feed_result) = self.server.feed(key, bytes, command_limit, now);
+        let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
         // An incomplete line is stored if there is a little memory: the kernel would keep a whole
-        // buffer for it, and might have no window for the rest. It is also stored if no event may
-        // report further input.
+        // buffer for it, and might have no window for the rest.
         let stores = may_store
             || feed_result == FeedResult::More
-                && (socket.reads_until_blocked()
-                    || self.server.budget_mut().admits(Need::Reply, LINE_LIMIT));
+                && self.server.budget_mut().admits(Need::Connection, LINE_LIMIT);
         let taken = if stores { end } else { consumed.max(left) };
+        if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
+            // No event may report further input.
+            feed_result = FeedResult::Short;
+        }
         let has_more = feed_result != FeedResult::More && taken < end;
         let before = socket.unconsumed.capacity();
         socket.unconsumed = Vec::new();

@@ -73,7 +73,7 @@ impl Queue {
     ) -> memory::Result {
         match delay {
             0 => Ok(()),
-            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Reply, budget),
+            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Connection, budget),
         }
     }
 
