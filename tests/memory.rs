@@ -301,8 +301,8 @@ fn waiting_at_many_tubes() {
     siege.recovers();
 }
 
-/// If the last memory went to lists of waiting clients, nobody would be served until the tubes are
-/// gone.
+/// One client's wait would take the last memory for its lists, and no client would be served while
+/// they last.
 #[test]
 fn waiting_at_tubes_of_its_own() {
     let mut siege = Siege::begin(&[]);

@@ -86,8 +86,8 @@ const RELEASES_PER_TURN: u32 = 16;
 const STEPS_PER_COMMAND: u32 = 64;
 
 /// How many bytes one step may allocate in one piece, apart from memory that it requests itself: a
-/// full buffer of replies that has to be reallocated. Replies to two clients may take twice as
-/// much, which the headroom for memory that is not counted has.
+/// full buffer of replies that has to be reallocated. Replies to a second client come out of the
+/// headroom for memory that is not counted.
 const STEP_BYTES_MAX: usize = 32 * 1024;
 
 /// How long to wait before retrying work for which there was no memory.

@@ -40,8 +40,7 @@ pub(super) fn remove_oldest(
     let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
     let disk = &mut log.disk;
     disk.confirm()?;
-    let number = segment.number;
-    let (name, kept) = (Name::Segment(number), Name::Damaged(number));
+    let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     let removed = if segment.is_damaged {
         disk.rename(name, kept)
     } else {
@@ -63,16 +62,17 @@ pub(super) fn remove_oldest(
         _ => debug!("no job needs {name}: it is removed"),
     }
     disk.sync_directory()?;
-    index.drop_closed(number);
+    index.drop_closed(segment.number);
     Ok(())
 }
 
 /// If the disk is full, removes segments of earlier runs that never had a record: restarts would
 /// use up the last pages. The current segment has the next id. A file for which that fails stays.
 pub(super) fn remove_empty(log: &mut Log, index: &mut SegmentIndex, report: &Report) {
-    for segment in report.segments.iter().filter(|_| log.reserve.shortage.is_some()) {
+    let is_full = log.reserve.shortage.is_some();
+    for segment in &report.segments {
         let is_empty = segment.records + segment.problem_count == 0 && segment.torn.is_none();
-        if is_empty && log.disk.remove(Name::Segment(segment.number)).is_ok() {
+        if is_full && is_empty && log.disk.remove(Name::Segment(segment.number)).is_ok() {
             index.drop_closed(segment.number);
         }
     }
