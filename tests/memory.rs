@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ct::{Client, Daemon, LONG, eventually};
+use ct::{Client, Daemon, LONG, SocketStage, Stage, eventually};
 
 const OURS: &str = env!("CARGO_BIN_EXE_beanstalkd");
 
@@ -370,6 +370,40 @@ fn kicks_of_clients_that_have_gone() {
         let crowd = siege.crowd(b"kick 1000000\r\n");
         drop(crowd);
         siege.stands();
+    }
+    siege.recovers();
+}
+
+/// After an urgent byte no event reports further input, so it must be read until nothing is left.
+/// Very many parts of lines would then take memory that was never asked for, and stop all service.
+#[test]
+fn parts_of_lines_that_end_in_an_urgent_byte() {
+    let mut siege = Siege::begin(&[]);
+    let mut stage = SocketStage::new(&siege.place.to_string(), None);
+    let names: Vec<_> = (0..9000).map(|number| number.to_string()).collect();
+    for name in &names {
+        stage.connect(name).expect("a connection");
+    }
+    eventually("all are accepted", || {
+        let stats = siege.steady.yaml("stats").expect("a document");
+        stats.contains("\ncurrent-connections: 9001\n")
+    });
+    for size in [60_000, 1000, 1] {
+        let body = vec![b'x'; size];
+        while siege.steady.put(0, 0, 600, &body).expect("a reply") != "OUT_OF_MEMORY" {}
+    }
+    for name in &names {
+        stage.send(name, &[b'x'; 219]).expect("a connection");
+        stage.urgent(name, b'x').expect("a connection");
+    }
+    for _ in 0..10 {
+        siege.stands();
+    }
+    assert_eq!(siege.ask("delete 5"), "DELETED");
+    drop(stage);
+    for id in 6..2000 {
+        let reply = siege.ask(&format!("delete {id}"));
+        assert!(reply == "DELETED" || reply == "NOT_FOUND", "{reply}");
     }
     siege.recovers();
 }
