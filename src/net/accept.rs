@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    memory::{self, Need, OutOfMemory},
+    memory::{self, Need},
 };
 
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
@@ -37,6 +37,8 @@ pub(super) struct ListenerSlot {
     pub(super) is_ready: bool,
     /// It is not tried before this instant.
     pub(super) backs_off_until: Option<Time>,
+    /// Whether its next client waits for memory.
+    pub(super) lacks_memory: bool,
     /// Whether a warning about it was logged, and its end was not.
     is_reported: bool,
     /// No other warning is logged before this instant.
@@ -49,6 +51,7 @@ impl ListenerSlot {
             listener,
             is_ready: true,
             backs_off_until: None,
+            lacks_memory: false,
             is_reported: false,
             reports_from: Time::default(),
         }
@@ -100,8 +103,16 @@ impl EventLoop {
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
         use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
         // This is the last point at which a lack of memory can be handled.
-        self.ensure_memory_to_accept().map_err(|OutOfMemory| io::ErrorKind::OutOfMemory)?;
+        let has_memory = self.ensure_memory_to_accept().is_ok();
         let slot = &mut self.listeners[index];
+        slot.lacks_memory = !has_memory && slot.listener.has_client();
+        if slot.lacks_memory {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if !has_memory {
+            slot.on_empty();
+            return Ok(());
+        }
         match slot.listener.accept() {
             Ok(stream) => return self.add_connection(stream, now),
             Err(error) if error.kind() == WouldBlock => slot.on_empty(),

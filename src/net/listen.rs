@@ -141,6 +141,14 @@ impl Listener {
         }
     }
 
+    /// Whether a client waits to be accepted, as far as the system can tell.
+    pub(super) fn has_client(&self) -> bool {
+        match &self.0 {
+            Kind::Tcp(listener) => sys::has_client(listener),
+            Kind::Unix(listener, _) => sys::has_client(listener),
+        }
+    }
+
     /// Accepts the next connection. It does not block, and it inherits the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {

@@ -11,7 +11,7 @@ use crate::{
     conn::Conn,
     memory::Need,
     proto::LINE_LIMIT,
-    server::FeedResult,
+    server::{FeedResult, SHORTAGE_RETRY_DELAY},
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
@@ -21,7 +21,8 @@ const WRITE_MAX_BYTES: usize = 1024 * 1024;
 /// the kernel may take a millisecond to close a single connection.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// How long a shortage of memory may stop all service before connections are closed to free memory.
+/// How long a shortage of memory may stop all service, or keep out new clients, before connections
+/// are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 impl EventLoop {
@@ -169,15 +170,18 @@ impl EventLoop {
         }
     }
 
-    /// Closes a connection if lack of memory has stopped all service for [`STARVATION_TIME`]: the
-    /// one with the most unsent output, and one per turn, until there is memory. Call it when
-    /// everything that clients accept has been sent. O(connections) if it closes one, otherwise
-    /// O(1).
+    /// Closes a connection if lack of memory has stopped all service, or has kept out new clients,
+    /// for [`STARVATION_TIME`]: the one with the most unsent output. Until there is memory, it
+    /// closes one per turn, or one per [`SHORTAGE_RETRY_DELAY`] if only new clients wait. Call it
+    /// when everything that clients accept has been sent. O(connections) if it closes one,
+    /// otherwise O(listeners).
     pub(super) fn close_for_memory(&mut self, now: Time) {
-        if self.deferred.close_at.is_none() && !self.server.lacks_memory() {
+        let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
+        if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
             return;
         }
-        if self.server.has_memory_for_step() {
+        let has_memory = self.server.has_memory_for_step();
+        if has_memory && !refuses_clients {
             self.deferred.close_at = None;
             return;
         }
@@ -186,8 +190,10 @@ impl EventLoop {
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        let sockets = self.sockets.iter().enumerate().filter(|(_, socket)| socket.is_some());
-        let unsent = sockets.map(|(index, _)| Key::from_index(index));
+        // The output of writable sockets is sent in the next turns, or after a sync.
+        let sockets = self.sockets.iter().enumerate();
+        let full = sockets.filter(|(_, socket)| socket.as_ref().is_some_and(|it| !it.is_writable));
+        let unsent = full.map(|(index, _)| Key::from_index(index));
         let unsent = unsent.map(|key| (self.server.unsent(key), key));
         let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
         let Some((unsent, key)) = most else {
@@ -202,6 +208,9 @@ impl EventLoop {
             );
         }
         self.end(key);
+        if has_memory {
+            self.deferred.close_at = Some(now + SHORTAGE_RETRY_DELAY);
+        }
     }
 
     /// Closes connections that have ended, for at most [`CLOSE_TIME_PER_TURN`].

@@ -25,7 +25,10 @@ pub use self::{
         uname,
     },
     signal::Signals,
-    socket::{connect_tcp, inherit, is_listening_stream, is_writable, listen_tcp, set_tcp_options},
+    socket::{
+        connect_tcp, has_client, inherit, is_listening_stream, is_writable, listen_tcp,
+        set_tcp_options,
+    },
 };
 
 /// Turns the result -1 into the error that `errno` holds.

@@ -1,7 +1,7 @@
 //! Sockets, with the options that the standard library does not offer.
 
 use std::{
-    ffi::{CStr, CString, c_int},
+    ffi::{CStr, CString, c_int, c_short},
     io,
     mem::MaybeUninit,
     net::{TcpListener, TcpStream},
@@ -33,8 +33,16 @@ pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
 /// Whether a write of at most `PIPE_BUF` bytes would go through without waiting. Also true on an
 /// error, which the write will then report.
 pub fn is_writable(file: &impl AsFd) -> bool {
-    let fd = file.as_fd().as_raw_fd();
-    let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    is_ready(file, libc::POLLOUT)
+}
+
+/// Whether a listening socket has a client to accept. Also true on an error.
+pub fn has_client(listener: &impl AsFd) -> bool {
+    is_ready(listener, libc::POLLIN)
+}
+
+fn is_ready(file: &impl AsFd, events: c_short) -> bool {
+    let mut asked = libc::pollfd { fd: file.as_fd().as_raw_fd(), events, revents: 0 };
     // SAFETY: the pointer is valid for one entry.
     unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
 }

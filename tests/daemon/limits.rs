@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ct::{Daemon, eventually};
+use ct::{Daemon, LONG, eventually};
 
 use crate::harness::{
     OURS, Peer, THEN_BECOME, daemon, process_status, random_bytes, resident, send_all, start,
@@ -157,6 +157,35 @@ fn without_memory_for_many_uploads_it_lets_no_more_in_and_goes_on() {
         other.0.put(0, 0, 60, b"x").is_ok_and(|it| it != "OUT_OF_MEMORY")
     });
     Peer::at(&place).check();
+}
+
+/// Clients that do not read would take the memory that new connections need, for as long as they
+/// stay.
+#[test]
+fn clients_that_do_not_read_keep_out_no_others() {
+    ct::soak::prepare().expect("more files");
+    let folder = tempfile::tempdir().expect("a folder");
+    // A UNIX socket's buffers are small, so replies soon stay in the daemon.
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let (_daemon, _) = start(OURS, &["-Vl", &address, "--max-memory", "20000000"]);
+    let mut other = Peer::at(&address);
+    other.put(0, 0, &random_bytes(4, 3900));
+    let crowd: Vec<Peer> = (0..400)
+        .map(|_| {
+            let mut client = Peer::at(&address);
+            client.send("peek 1\r\n".repeat(200));
+            other.turns(2);
+            client
+        })
+        .collect();
+    for _ in 0..3 {
+        // It may wait behind the crowd, while connections are closed.
+        let mut new = Peer::at(&address);
+        new.0.set_timeout(LONG).expect("a connection");
+        new.check();
+        other.check();
+    }
+    drop(crowd);
 }
 
 /// If address space is limited, the thread that syncs would reserve 64 MiB of it and use almost
