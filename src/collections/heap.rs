@@ -8,7 +8,7 @@
 //! Sort keys must be distinct, so that the order is total: every caller ends them with a unique id
 //! or key.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
 use super::Key;
 use crate::memory::{self, MemoryBudget, Need};
@@ -51,7 +51,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     #[inline]
     pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
         let count = self.min_capacity.max(self.entries.len()) + 1;
-        budget.grow_vec(need, &mut self.entries, count)
+        let unused = self.entries.capacity() - self.entries.len();
+        budget.grow_vec(need, &mut self.entries, count)?;
+        if budget.limits_resident {
+            // Memory counts only when it is written to. These items may be added when no memory can
+            // be refused, so it must count now.
+            self.entries.spare_capacity_mut()[unused..].fill_with(MaybeUninit::zeroed);
+        }
+        Ok(())
     }
 
     /// Keeps memory for `count` items from now on, because that many may be added when no memory

@@ -188,6 +188,23 @@ fn clients_that_do_not_read_keep_out_no_others() {
     drop(crowd);
 }
 
+/// If very many jobs became ready, the memory kept for them would exceed the limit, and no client
+/// would be served until the daemon is restarted.
+#[test]
+fn jobs_that_become_ready_take_no_more_resident_memory() {
+    let daemon = daemon(&["--max-memory", "100000000"]);
+    let mut client = Peer::of(&daemon);
+    for _ in 0..100 {
+        client.pipeline("put 0 3600 60 1\r\nx\r\n", 2000, |client| {
+            assert!(client.line().starts_with("INSERTED "));
+        });
+    }
+    let before = status_bytes(&daemon, "VmHWM");
+    assert_eq!(client.ask("kick 200000"), "KICKED 200000");
+    let grown = status_bytes(&daemon, "VmHWM").saturating_sub(before);
+    assert!(grown < 1_000_000, "{grown} bytes more than before");
+}
+
 /// If address space is limited, the thread that syncs would reserve 64 MiB of it and use almost
 /// nothing.
 #[test]
@@ -197,7 +214,7 @@ fn the_thread_that_syncs_takes_little_address_space() {
     let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0", "-f1", "-b", path]);
     let mut client = Peer::at(&place);
     client.check();
-    let before = address_space(&daemon);
+    let before = status_bytes(&daemon, "VmSize");
     client.put(0, 0, b"x");
     eventually("the thread has waited for its work", || {
         let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs");
@@ -208,7 +225,7 @@ fn the_thread_that_syncs_takes_little_address_space() {
         let status = status.and_then(Result::ok).unwrap_or_default();
         status.contains("\nvoluntary_ctxt_switches:") && !status.contains("switches:\t0\nnon")
     });
-    let taken = address_space(&daemon) - before;
+    let taken = status_bytes(&daemon, "VmSize") - before;
     assert!(taken < 16 << 20, "{} MiB", taken >> 20);
 }
 
@@ -272,10 +289,10 @@ fn start_with_memory(bytes: usize) -> (Daemon, String) {
     start("/bin/sh", &["-c", &script, OURS, "-Vl127.0.0.1", "-p0"])
 }
 
-/// The address space in bytes.
+/// A size that the kernel reports, in bytes.
 #[track_caller]
-fn address_space(daemon: &Daemon) -> usize {
-    let size = process_status(daemon.pid(), "VmSize");
+fn status_bytes(daemon: &Daemon, name: &str) -> usize {
+    let size = process_status(daemon.pid(), name);
     let kilobytes = size.trim().strip_suffix(" kB").expect("kilobytes");
     1024 * kilobytes.parse::<usize>().expect("a number")
 }
