@@ -248,10 +248,10 @@ impl Server {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                if !self.may_step_or_defer(now) {
-                    return self.slices.disconnecting.push_front(key);
+                // If memory is short, the others may free some.
+                if self.may_step_or_defer(now) {
+                    self.take_back(job, now, now);
                 }
-                self.take_back(job, now, now);
             } else if client.watching() > 0 {
                 // This takes no memory, and frees some.
                 self.queue.unwatch_next(key.paired());
@@ -269,6 +269,7 @@ impl Server {
 mod tests {
     use super::super::testing::{START, connect, exchange, receive, send, server};
     use super::{super::COMMANDS_PER_CONNECTION, *};
+    use crate::memory::MemorySource;
 
     const JOBS: u32 = JOBS_PER_SLICE * 2 + 500;
 
@@ -282,6 +283,31 @@ mod tests {
 
     fn ready(server: &Server) -> u64 {
         server.queue().counts().ready
+    }
+
+    /// Memory that is never available.
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl MemorySource for Nothing {
+        fn can_allocate(&mut self, _: usize, _: usize) -> bool {
+            false
+        }
+    }
+
+    /// If there is no memory to return a closed client's job, the tubes of the clients that closed
+    /// after it would stay, though they take much.
+    #[test]
+    fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
+        let mut server = server(None);
+        let (worker, watcher) = (connect(&mut server), connect(&mut server));
+        exchange(&mut server, worker, "put 0 0 60 1\r\na\r\nreserve\r\n");
+        exchange(&mut server, watcher, "watch a\r\nwatch b\r\n");
+        server.set_memory(Box::new(Nothing));
+        server.close(worker, START);
+        server.close(watcher, START);
+        server.tick(START);
+        assert_eq!((server.queue().tubes(), server.queue().counts().reserved), (1, 1));
     }
 
     /// A million jobs in one step would keep all other clients waiting.
