@@ -36,12 +36,13 @@ const LARGE_LIST_BYTES: usize = 256 << 10;
 pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
     Storage,
-    /// A connection beyond the first few, a part of a line, a wait for a job, a job that is
-    /// released with a delay, or a large list.
-    Connection,
-    /// Another reply for a client that has unsent replies; one of a few connections; a job that a
-    /// client reserves.
+    /// Another reply for a client that has unsent replies, a wait for a job, a job that is released
+    /// with a delay.
     Reply,
+    /// A connection, a part of a line, or a large list.
+    Connection,
+    /// One of the first few connections, a job that a client reserves.
+    Worker,
     /// A reply for a client without unsent replies; a timer that is due. Nothing that lasts, or it
     /// would end all service.
     Essential,
@@ -50,12 +51,12 @@ pub enum Need {
 /// By need: bytes that must stay available beside those taken, without a binlog. The last of them
 /// are for memory that is not counted, such as lines of the log. A connection or a long list must
 /// leave enough for one of the few first connections.
-const HEADROOM_BYTES: [usize; 4] = [2304 << 10, 2048 << 10, 1280 << 10, 1 << 20];
+const HEADROOM_BYTES: [usize; 5] = [2304 << 10, 2112 << 10, 1792 << 10, 1408 << 10, 1 << 20];
 
 /// The same with a binlog. The records of a turn take up to five quarters of a MiB. And after a
 /// restart the same jobs may be laid out differently, and the first connection must still fit: so
 /// the first two differ more.
-pub const HEADROOM_WITH_BINLOG_BYTES: [usize; 4] = [6 << 20, 3328 << 10, 2560 << 10, 2304 << 10];
+pub const BINLOG_HEADROOM_BYTES: [usize; 5] = [48 << 17, 28 << 17, 24 << 17, 21 << 17, 18 << 17];
 
 /// A source of memory. Tests have others, which fail.
 pub trait MemorySource: fmt::Debug {
@@ -104,7 +105,7 @@ pub struct MemoryBudget {
     /// Whether each call probes, and none in advance.
     is_exact: bool,
     /// The headroom, unless it is the one without a binlog.
-    headroom: Option<[usize; 4]>,
+    headroom: Option<[usize; 5]>,
     /// Bytes left from the latest probe. Memory that is freed is not added, so the next probe may
     /// come sooner than it must.
     left: usize,
@@ -127,13 +128,12 @@ pub struct MemoryBudget {
 impl MemoryBudget {
     /// Takes memory from `source` from now on. If `is_exact`, asks it at each call.
     pub fn set_source(&mut self, source: Box<dyn MemorySource>, is_exact: bool) {
-        (self.source, self.is_exact) = (Some(source), is_exact);
-        (self.left, self.refused_from) = (0, Default::default());
+        (self.source, self.is_exact, self.left) = (Some(source), is_exact, 0);
     }
 
     /// Sets the headroom. At startup there are no clients yet, and jobs that fitted before must
     /// find memory.
-    pub fn set_headroom(&mut self, headroom: [usize; 4]) {
+    pub fn set_headroom(&mut self, headroom: [usize; 5]) {
         (self.headroom, self.left) = (Some(headroom), 0);
     }
 
@@ -152,10 +152,10 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether less than a step was refused to this need since [`MemoryBudget::forget_refusals`].
-    /// Does not probe.
+    /// Whether less than a step was refused to this need, or to one that may use more of the
+    /// headroom, since [`MemoryBudget::forget_refusals`]. Does not probe.
     pub fn was_refused(&self, need: Need) -> bool {
-        self.refused_from[need as usize].is_some_and(|bytes| bytes <= PROBE_STEPS_BYTES[0].0)
+        self.refused_from[need as usize..].iter().flatten().any(|&it| it <= PROBE_STEPS_BYTES[0].0)
     }
 
     /// Whether `count` bytes in one piece may be taken. O(1), and rarely makes a system call.

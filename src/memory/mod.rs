@@ -9,7 +9,7 @@ use std::{error::Error, fmt};
 
 pub use block::INDEX_LIMIT;
 pub use bodies::{BODY_OVERHEAD_BYTES, Bodies, Body, BodyOwners, COPIED_BODY_MAX_BYTES};
-pub use budget::{HEADROOM_WITH_BINLOG_BYTES, MemoryBudget, MemorySource, Need, SystemMemory};
+pub use budget::{BINLOG_HEADROOM_BYTES, MemoryBudget, MemorySource, Need, SystemMemory};
 
 /// The result of a call that needs memory.
 pub type Result<T = ()> = std::result::Result<T, OutOfMemory>;

@@ -128,7 +128,7 @@ impl EventLoop {
         let made = self.ensure_memory_to_accept_by(Need::Connection);
         let is_one_of_few = self.server.connections() < FEW_CONNECTIONS;
         if made.is_err() && is_one_of_few {
-            return self.ensure_memory_to_accept_by(Need::Reply);
+            return self.ensure_memory_to_accept_by(Need::Worker);
         }
         made
     }

@@ -180,8 +180,7 @@ impl EventLoop {
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
             return;
         }
-        let has_memory = self.server.has_memory_for_step();
-        if has_memory && !refuses_clients {
+        if !refuses_clients && self.server.has_memory_for_step() {
             self.deferred.close_at = None;
             return;
         }
@@ -208,7 +207,8 @@ impl EventLoop {
             );
         }
         self.end(key);
-        if has_memory {
+        // If resident memory is limited, freed memory may count for two more seconds.
+        if self.server.budget_mut().limits_resident {
             self.deferred.close_at = Some(now + SHORTAGE_RETRY_DELAY);
         }
     }

@@ -73,7 +73,7 @@ impl Queue {
     ) -> memory::Result {
         match delay {
             0 => Ok(()),
-            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Connection, budget),
+            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Reply, budget),
         }
     }
 
@@ -138,7 +138,7 @@ impl Queue {
         now: Time,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        self.clients[client].deadlines.ensure_memory(Need::Reply, budget)?;
+        self.clients[client].deadlines.ensure_memory(Need::Worker, budget)?;
         self.detach(job);
         self.assign(job, client, now);
         Ok(())

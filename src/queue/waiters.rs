@@ -29,7 +29,7 @@ impl Queue {
         let Self { tubes, clients, watches, .. } = self;
         let of_client = &mut clients[client];
         for &watch in &of_client.unqueued {
-            tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Connection, budget)?;
+            tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Reply, budget)?;
         }
         of_client.deadlines.ensure_memory(Need::Reply, budget)?;
         self.wait_count += 1;

@@ -181,7 +181,7 @@ impl Bodies {
     /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was
     /// refused, frees memory.
     pub fn begin_turn(&mut self) {
-        if [Need::Connection, Need::Essential].iter().any(|&need| self.budget.was_refused(need)) {
+        if self.budget.was_refused(Need::Reply) {
             self.expect_shortage();
         }
         self.budget.forget_refusals();

@@ -29,7 +29,7 @@ fn limited(memory: &Limited) -> MemoryBudget {
 /// With just enough memory for one need, the needs after it are granted, too.
 #[test]
 fn later_needs_may_use_more_of_the_headroom() {
-    let needs = [Need::Storage, Need::Connection, Need::Reply, Need::Essential];
+    let needs = [Need::Storage, Need::Reply, Need::Connection, Need::Worker, Need::Essential];
     for (at, headroom) in HEADROOM_BYTES.into_iter().enumerate() {
         for missing in [0, 1] {
             let memory = Limited::default();

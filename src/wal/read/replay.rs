@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     clock::{Calendar, Time},
-    memory::{Bodies, HEADROOM_WITH_BINLOG_BYTES, Need},
+    memory::{BINLOG_HEADROOM_BYTES, Bodies, Need},
     queue::Queue,
     wal::{
         Error, Jobs,
@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// How many bytes of memory a replay leaves free, for lists that are small compared to the jobs.
-pub(super) const HEADROOM_BYTES: [usize; 4] = [1 << 20; 4];
+pub(super) const HEADROOM_BYTES: [usize; 5] = [1 << 20; 5];
 
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
 /// the headroom that a connection must leave free. With less, it could serve no client.
@@ -183,7 +183,7 @@ pub(in crate::wal) fn replay(
     }
     queue.raise_id(seen_below);
     queue.sort_buried();
-    bodies.budget.set_headroom(HEADROOM_WITH_BINLOG_BYTES);
+    bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
     Ok(report)
 }
 
@@ -193,7 +193,7 @@ pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<
     bodies.release_all();
     if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
         free_memory_in_replay(queue, bodies);
-        bodies.budget.set_headroom(HEADROOM_WITH_BINLOG_BYTES);
+        bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
     }
     if bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());

@@ -93,7 +93,7 @@ pub(super) fn seconds(nanoseconds: i64) -> u32 {
 /// any. O(all).
 pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
     // Moving bodies needs a block for a while.
-    bodies.budget.set_headroom([0; 4]);
+    bodies.budget.set_headroom([0; 5]);
     bodies.expect_shortage();
     bodies.move_some(queue, u32::MAX, usize::MAX);
     let is_freed = bodies.release_all();
