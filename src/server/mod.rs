@@ -256,7 +256,8 @@ impl Server {
         let has_unsent = !self.conns[key].output.is_empty();
         let mut need = if has_unsent { Need::Reply } else { Need::Essential };
         while self.commands_this_turn < end {
-            if !self.bodies.budget.admits(need, STEP_BYTES_MAX) {
+            // After the last byte, a step takes no memory, and reports how the client may go on.
+            if !rest.is_empty() && !self.bodies.budget.admits(need, STEP_BYTES_MAX) {
                 feed_result = FeedResult::Short;
                 break;
             }
