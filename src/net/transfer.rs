@@ -11,7 +11,7 @@ use crate::{
     conn::Conn,
     memory::Need,
     proto::LINE_LIMIT,
-    server::{FeedResult, SHORTAGE_RETRY_DELAY},
+    server::FeedResult,
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
@@ -24,6 +24,10 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// How long a shortage of memory may stop all service, or keep out new clients, before connections
 /// are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
+
+/// How long to wait, for each unsent byte of a connection that was closed for lack of resident
+/// memory, before the next is closed: half a MB in a second.
+const CLOSE_TIME_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
     /// Whether unconsumed bytes of a read can be stored, whatever memory its commands take.
@@ -172,9 +176,8 @@ impl EventLoop {
 
     /// Closes a connection if lack of memory has stopped all service, or has kept out new clients,
     /// for [`STARVATION_TIME`]: the one with the most unsent output. Until there is memory, it
-    /// closes one per turn, or one per [`SHORTAGE_RETRY_DELAY`] if only new clients wait. Call it
-    /// when everything that clients accept has been sent. O(connections) if it closes one,
-    /// otherwise O(listeners).
+    /// closes one per turn, or fewer if resident memory is limited. Call it when everything that
+    /// clients accept has been sent. O(connections) if it closes one, otherwise O(listeners).
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -209,7 +212,8 @@ impl EventLoop {
         self.end(key);
         // If resident memory is limited, freed memory may count for two more seconds.
         if self.server.budget_mut().limits_resident {
-            self.deferred.close_at = Some(now + SHORTAGE_RETRY_DELAY);
+            let bytes = u32::try_from(unsent).unwrap_or(u32::MAX);
+            self.deferred.close_at = Some(now + CLOSE_TIME_PER_BYTE * bytes);
         }
     }
 

@@ -41,8 +41,12 @@ const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 /// headroom that a connection must leave with a binlog, and some for their use.
 const SERVICE_BYTES: u64 = 5_000_000;
 
-/// How often free memory may be released: each time takes some milliseconds for 100 MB.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(2);
+/// The least time between two releases of free memory, for each byte of the limit. A release takes
+/// some milliseconds for 100 MB: about a hundredth of that time.
+const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
+
+/// The most of that time, whatever the limit.
+const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
@@ -328,7 +332,9 @@ impl MemorySource for ResidentLimit {
         let more = bytes.saturating_add(headroom) as u64;
         if self.is_exceeded_by(more) {
             let now = clock::now();
-            if now < self.released_at + RELEASE_INTERVAL {
+            let bytes = u32::try_from(self.limit).unwrap_or(u32::MAX);
+            let interval = (RELEASE_INTERVAL_PER_BYTE * bytes).min(RELEASE_INTERVAL_MAX);
+            if now < self.released_at + interval {
                 return false;
             }
             self.released_at = now;
