@@ -37,11 +37,11 @@ pub enum Need {
     /// Lasting data: jobs, tubes, input that is kept.
     Storage,
     /// Another reply for a client that has unsent replies, a wait for a job, a job that is released
-    /// with a delay.
+    /// with a delay, another job for a client that has many.
     Reply,
     /// A connection, a part of a line, or a large list.
     Connection,
-    /// One of the first few connections, a job that a client reserves.
+    /// One of the first few connections, one of the first few jobs that a client reserves.
     Worker,
     /// A reply for a client without unsent replies; a timer that is due. Nothing that lasts, or it
     /// would end all service.

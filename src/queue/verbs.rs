@@ -10,6 +10,10 @@ use crate::{
     memory::{self, Body, MemoryBudget, Need},
 };
 
+/// While a client holds fewer reserved jobs than this, it may use nearly the last of the memory to
+/// reserve another. Otherwise few clients could take all that new ones need.
+const FEW_RESERVED_JOBS: usize = 16;
+
 impl Queue {
     /// Takes the next job id. A put that fails later leaves a gap.
     pub fn take_id(&mut self) -> u64 {
@@ -138,7 +142,9 @@ impl Queue {
         now: Time,
         budget: &mut MemoryBudget,
     ) -> memory::Result {
-        self.clients[client].deadlines.ensure_memory(Need::Worker, budget)?;
+        let deadlines = &mut self.clients[client].deadlines;
+        let need = if deadlines.len() < FEW_RESERVED_JOBS { Need::Worker } else { Need::Reply };
+        deadlines.ensure_memory(need, budget)?;
         self.detach(job);
         self.assign(job, client, now);
         Ok(())
