@@ -110,7 +110,7 @@ impl EventLoop {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         if !has_memory {
-            slot.on_empty();
+            slot.is_ready = false;
             return Ok(());
         }
         match slot.listener.accept() {

@@ -141,7 +141,7 @@ impl Listener {
         }
     }
 
-    /// Whether a client waits to be accepted, as far as the system can tell.
+    /// Whether a client waits to be accepted. Also true on an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
             Kind::Tcp(listener) => sys::has_client(listener),

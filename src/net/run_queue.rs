@@ -44,8 +44,8 @@ pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
     /// When they are retried.
     pub(super) retry_at: Option<Time>,
-    /// Set if there is no memory for any step. From this instant on, connections are closed to free
-    /// some.
+    /// Set if there is no memory for any step, or for new clients. From this instant on,
+    /// connections are closed to free some.
     pub(super) close_at: Option<Time>,
     /// Counts connections closed for lack of memory.
     pub(super) closed: Throttle,

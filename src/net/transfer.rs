@@ -27,7 +27,7 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// How long to wait, for each unsent byte of a connection that was closed for lack of resident
 /// memory, before the next is closed: half a MB in a second.
-const CLOSE_TIME_PER_BYTE: Duration = Duration::from_micros(2);
+const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
     /// Whether unconsumed bytes of a read can be stored, whatever memory its commands take.
@@ -210,10 +210,10 @@ impl EventLoop {
             );
         }
         self.end(key);
-        // If resident memory is limited, freed memory may count for two more seconds.
+        // If resident memory is limited, freed memory may count for up to two more seconds.
         if self.server.budget_mut().limits_resident {
             let bytes = u32::try_from(unsent).unwrap_or(u32::MAX);
-            self.deferred.close_at = Some(now + CLOSE_TIME_PER_BYTE * bytes);
+            self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);
         }
     }
 

@@ -267,12 +267,8 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{START, connect, exchange, receive, send, server};
-    use super::{
-        super::{COMMANDS_PER_CONNECTION, FeedResult},
-        *,
-    };
-    use crate::memory::MemorySource;
+    use super::super::testing::{Available, START, connect, exchange, receive, send, server};
+    use super::{super::COMMANDS_PER_CONNECTION, *};
 
     const JOBS: u32 = JOBS_PER_SLICE * 2 + 500;
 
@@ -286,31 +282,6 @@ mod tests {
 
     fn ready(server: &Server) -> u64 {
         server.queue().counts().ready
-    }
-
-    /// This many bytes of memory are available.
-    #[derive(Debug)]
-    struct Available(usize);
-
-    impl MemorySource for Available {
-        fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-            bytes + headroom <= self.0
-        }
-    }
-
-    /// A client that reads its replies would be deferred after each command, and in the next turns
-    /// clients that do not read would be served before it.
-    #[test]
-    fn a_client_with_no_more_input_is_not_short_of_memory() {
-        let mut server = server(None);
-        let client = connect(&mut server);
-        server.set_memory(Box::new(Available(1100 << 10)));
-        let bytes = b"list-tube-used\r\n";
-        let (consumed, result) = server.feed(client, bytes, COMMANDS_PER_CONNECTION, START);
-        assert_eq!((consumed, result), (bytes.len(), FeedResult::More));
-        let bytes = b"list-tube-used\r\nlist-tube-used\r\n";
-        let (consumed, result) = server.feed(client, bytes, COMMANDS_PER_CONNECTION, START);
-        assert_eq!((consumed, result), (0, FeedResult::Short), "its reply is unread");
     }
 
     /// If there is no memory to return a closed client's job, the tubes of the clients that closed

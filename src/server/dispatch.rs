@@ -366,7 +366,10 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{connect, exchange, receive, send, server};
+    use super::super::{
+        COMMANDS_PER_CONNECTION, FeedResult,
+        testing::{Available, START, connect, exchange, receive, send, server},
+    };
 
     /// The end of input may be read before an event reports it. The next job would go to a
     /// connection that will soon close.
@@ -380,5 +383,20 @@ mod tests {
         assert_eq!(exchange(&mut server, other, "put 0 0 1 1\r\na\r\n"), "INSERTED 1\r\n");
         assert_eq!(server.queue().counts().ready, 1);
         server.check();
+    }
+
+    /// A client that reads its replies would be deferred after each command, and in the next turns
+    /// clients that do not read would be served before it.
+    #[test]
+    fn a_client_with_no_more_input_is_not_short_of_memory() {
+        let mut server = server(None);
+        let client = connect(&mut server);
+        server.set_memory(Box::new(Available(1100 << 10)));
+        let bytes = b"list-tube-used\r\n";
+        let (consumed, result) = server.feed(client, bytes, COMMANDS_PER_CONNECTION, START);
+        assert_eq!((consumed, result), (bytes.len(), FeedResult::More));
+        let bytes = b"list-tube-used\r\nlist-tube-used\r\n";
+        let (consumed, result) = server.feed(client, bytes, COMMANDS_PER_CONNECTION, START);
+        assert_eq!((consumed, result), (0, FeedResult::Short), "its reply is unread");
     }
 }

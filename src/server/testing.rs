@@ -5,7 +5,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::Need,
+    memory::{MemorySource, Need},
     wal::{Restored, Wal},
 };
 
@@ -35,6 +35,16 @@ pub(super) fn server(memory_limit: Option<u64>) -> Server {
 
 pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
     Server::with_wal(identity(), settings(None), restored, Some(wal), START)
+}
+
+/// This many bytes of memory are available.
+#[derive(Debug)]
+pub(super) struct Available(pub(super) usize);
+
+impl MemorySource for Available {
+    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
+        bytes + headroom <= self.0
+    }
 }
 
 /// Opens a connection.

@@ -218,8 +218,8 @@ impl Start<'_> {
             return Ok(Some(Server::new(identity, config.settings, clock::now())));
         };
         let mut restored = Restored::default();
-        let limits_resident = self.config.settings.memory_limit.is_some();
-        restored.bodies.budget.limits_resident = limits_resident;
+        // Memory kept for restored jobs must be resident before the limit is computed.
+        restored.bodies.budget.limits_resident = config.settings.memory_limit.is_some();
         // The steps before reading may take long as well.
         let began = clock::now();
         let directory = match directory {

@@ -179,7 +179,7 @@ fn clients_that_do_not_read_keep_out_no_others() {
         })
         .collect();
     for _ in 0..3 {
-        // It may wait behind the crowd, while connections are closed.
+        // It may be accepted after the crowd, while connections are closed.
         let mut new = Peer::at(&address);
         new.0.set_timeout(LONG).expect("a connection");
         new.check();
