@@ -68,6 +68,10 @@ pub(super) struct SegmentIndex {
     live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
+    /// How many of the oldest segments no job needs. They are removed once that is safe.
+    unneeded: usize,
+    /// Bytes used in these.
+    unneeded_bytes: u64,
     /// The end of the records noted so far.
     pub(super) end: End,
     /// The number of jobs with a deferred record.
@@ -98,9 +102,18 @@ impl SegmentIndex {
             _ => {
                 self.closed += self.end.used;
                 self.segments.push_back(Segment { number, used, ..Segment::default() });
+                self.count_unneeded();
             }
         }
         self.end = end;
+    }
+
+    /// Counts the oldest closed segments that have lost their last job. O(1) on average.
+    fn count_unneeded(&mut self) {
+        while self.oldest_needed().is_some_and(|segment| segment.jobs.is_empty()) {
+            self.unneeded_bytes += self.segments[self.unneeded].used;
+            self.unneeded += 1;
+        }
     }
 
     /// Notes that something in this segment could not be read.
@@ -196,6 +209,7 @@ impl SegmentIndex {
         if std::mem::take(&mut self.locations[key].is_updated) {
             self.live -= SHORT_BYTES;
         }
+        self.count_unneeded();
     }
 
     /// Returns how many jobs are in the binlog.
@@ -211,6 +225,11 @@ impl SegmentIndex {
     /// Bytes used in all segments.
     pub(super) fn used(&self) -> u64 {
         self.closed + self.end.used
+    }
+
+    /// The bytes ever appended, plus those that have ever become garbage.
+    pub(super) fn changed(&self) -> u64 {
+        (2 * self.end.length).saturating_sub(self.live)
     }
 
     /// Returns where a job's full record is.
@@ -229,15 +248,17 @@ impl SegmentIndex {
     }
 
     /// Returns the job to write again next, if any: from the `suspects`, from other `doubtful`
-    /// segments, or from the oldest segment if the closed ones have more than twice the bytes of
-    /// all live records.
+    /// segments, or from the oldest segment that is needed, if the garbage from there on is more
+    /// than half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that
+    /// half.
     pub(super) fn next_relocation(
         &self,
         suspects: RangeInclusive<u32>,
         doubtful: RangeInclusive<u32>,
     ) -> Option<Key<Job>> {
         self.first_job_in(suspects).or_else(|| self.first_job_in(doubtful)).or_else(|| {
-            let oldest = self.oldest_closed().filter(|_| self.closed > 2 * self.live)?;
+            let used = self.used() - self.unneeded_bytes;
+            let oldest = self.oldest_needed().filter(|_| 2 * used > 3 * self.live)?;
             oldest.jobs.front().map(Key::paired)
         })
     }
@@ -246,13 +267,12 @@ impl SegmentIndex {
     /// `suspects`: if that record never reached the disk, a restart would use an older one, perhaps
     /// in the oldest segment.
     pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
-        self.first_job_in(suspects).is_none()
-            && self.oldest_closed().is_some_and(|oldest| oldest.jobs.is_empty())
+        self.unneeded > 0 && self.first_job_in(suspects).is_none()
     }
 
-    /// Returns the oldest segment, unless it is the current one.
-    fn oldest_closed(&self) -> Option<&Segment> {
-        self.oldest().filter(|_| self.segments.len() > 1)
+    /// Returns the oldest segment that jobs need, unless it is the current one.
+    fn oldest_needed(&self) -> Option<&Segment> {
+        self.segments.get(self.unneeded).filter(|_| self.unneeded + 1 < self.segments.len())
     }
 
     /// Returns the job that has been longest in its segment, which is the first of `numbers` that
@@ -270,6 +290,10 @@ impl SegmentIndex {
         let closed = self.segments.remove(at).expect("it is there");
         assert!(closed.jobs.is_empty(), "a job still needs segment {number}");
         self.closed -= closed.used;
+        if at < self.unneeded {
+            self.unneeded -= 1;
+            self.unneeded_bytes -= closed.used;
+        }
     }
 
     pub(super) fn release_one(&mut self) -> bool {
@@ -298,6 +322,9 @@ impl SegmentIndex {
         assert_eq!((live, jobs), (self.live, self.locations.len()));
         let used = self.segments.iter().rev().skip(1).map(|segment| segment.used);
         assert_eq!(used.sum::<u64>(), self.closed);
+        let unneeded = self.segments.iter().take(self.unneeded);
+        assert_eq!(unneeded.map(|segment| segment.used).sum::<u64>(), self.unneeded_bytes);
+        assert!(self.oldest_needed().is_none_or(|segment| !segment.jobs.is_empty()));
     }
 }
 
@@ -351,7 +378,7 @@ mod tests {
         assert_eq!(index.first_job_in(1..=1), None);
         assert!(index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
         index.drop_closed(1);
-        assert!(index.oldest_closed().is_none());
+        assert!(index.oldest_needed().is_none());
         assert_eq!(index.closed, 0);
         index.check();
     }

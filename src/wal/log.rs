@@ -165,6 +165,7 @@ impl Log {
         self.syncs.end_flight(&mut self.disk, true)?;
         let name = self.end.name();
         self.disk.truncate(name, self.end.used)?;
+        self.reserve.on_freed();
         self.syncs.sync_complete(&mut self.disk, self.end)?;
         self.disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
@@ -261,15 +262,16 @@ impl Log {
         Ok(())
     }
 
-    /// Prepares for later turns: writes a piece of zeros, removes a preallocated file that is not
-    /// needed, and makes at most `budget` bytes of one that is. `has_garbage` means that some
-    /// garbage will soon be removed.
+    /// Prepares for later turns: writes a piece of zeros, and removes preallocated files that are
+    /// not needed, or makes those that are, at most `budget` bytes of each. `has_garbage` means
+    /// that some garbage will soon be removed.
     pub(super) fn work_ahead(&mut self, demand: Demand, has_garbage: bool, budget: u64, now: Time) {
-        if let Some(current) = &mut self.current {
+        if let Some(current) = self.current.as_mut().filter(|_| self.syncs.are_of_each_change()) {
             current.write_zeros(&mut self.disk, self.end);
         }
-        if self.reserve.has_surplus(demand, self.space()) {
-            self.reserve.remove_first(&mut self.disk);
+        let mut left = budget;
+        while left > 0 && self.reserve.has_surplus(demand, self.space()) {
+            left = left.saturating_sub(self.reserve.remove_first(&mut self.disk));
         }
         let mut left = budget;
         while left > 0 && !self.reserve.is_resting(now) && self.wants_file(demand, has_garbage) {
@@ -283,7 +285,8 @@ impl Log {
     /// Whether [`Log::work_ahead`] has work, provided that the disk has space.
     pub(super) fn has_work_ahead(&self, demand: Demand, has_garbage: bool) -> bool {
         self.wants_file(demand, has_garbage)
-            || self.current.is_some_and(|current| current.zeros_start(self.end).is_some())
+            || self.syncs.are_of_each_change()
+                && self.current.is_some_and(|it| it.zeros_start(self.end).is_some())
             || self.reserve.has_surplus(demand, self.space())
     }
 

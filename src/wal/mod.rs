@@ -66,7 +66,7 @@ use self::{
     record::{JobFields, Kind},
     recovery::{Recovery, State},
     segment::{End, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, SHORT_BYTES},
+    space::{Demand, RESTART_SLOTS, SHORT_BYTES},
 };
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
@@ -85,6 +85,14 @@ use crate::{
     queue::{Job, Queue},
 };
 
+/// How many bytes may be written again in a turn for each byte that it appended or made garbage.
+///
+/// Jobs are written again from when garbage is half as much as what is live until it is less. In
+/// the worst case, nothing of the oldest segments is garbage, and all that is live must be written
+/// before garbage can be removed. Let the live bytes be *l*. Until then, commands turn at most
+/// *l*/4 into garbage. So garbage never exceeds what is live: *l*/2 + *l*/4 = *l* - *l*/4.
+const GARBAGE_PACE: u64 = 4;
+
 /// The binlog of a running daemon.
 #[derive(Debug)]
 pub struct Wal {
@@ -92,8 +100,8 @@ pub struct Wal {
     index: SegmentIndex,
     recovery: Recovery,
     dates: Dates,
-    /// The length of the binlog at the last commit.
-    committed: u64,
+    /// [`SegmentIndex::changed`] at the end of the last commit.
+    changed: u64,
     migrated: u64,
 }
 
@@ -123,7 +131,7 @@ impl Wal {
             index,
             recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
             dates: Dates::new(calendar),
-            committed: end.length,
+            changed: 0,
             migrated: 0,
         };
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id(), now)?;
@@ -132,6 +140,7 @@ impl Wal {
             Some(_) => removal::remove_empty(&mut wal.log, &mut wal.index, &report),
             None => wal.recovery.retry_later(now),
         }
+        wal.changed = wal.index.changed();
         Ok((wal, report))
     }
 
@@ -157,22 +166,21 @@ impl Wal {
                 return if is_lost { CommitOutcome::Failed } else { CommitOutcome::Done };
             }
         }
-        let end = self.log.end.length;
-        let budget = WORK_PER_TURN_MIN_BYTES.max(2 * (end - self.committed));
-        self.committed = end;
-        while self.can_append_deferred() {
-            let Some(job) = self.index.next_deferred() else { break };
-            self.append_short(queue, job);
-        }
+        let changed = self.index.changed().saturating_sub(self.changed);
+        let budget = WORK_PER_TURN_MIN_BYTES.max(GARBAGE_PACE * changed);
+        self.append_deferred(queue, budget);
         if self.should_leave_segment() {
             self.log.rotate(queue.next_id());
             self.index.follow(self.log.end);
         }
         self.compact(jobs, budget, now);
+        // The garbage that compaction makes is no reason for more of it.
+        self.changed = self.index.changed();
         let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
         let events = mem::take(&mut self.log.syncs.events);
         let Self { log, index, recovery, .. } = self;
-        let removed = written.and_then(|()| removal::remove_oldest(log, index, recovery, now));
+        let removed =
+            written.and_then(|()| removal::remove_unneeded(log, index, recovery, budget, now));
         if let Err(error) = removed {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
@@ -376,6 +384,15 @@ impl Wal {
         self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
+    /// Appends deferred records that have space, at most `budget` bytes.
+    fn append_deferred(&mut self, queue: &Queue, mut budget: u64) {
+        while budget > 0 && self.can_append_deferred() {
+            let Some(job) = self.index.next_deferred() else { break };
+            self.append_short(queue, job);
+            budget = budget.saturating_sub(SHORT_BYTES);
+        }
+    }
+
     /// Returns the job to write again next, if any.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(self.recovery.suspects(), self.recovery.doubtful())
@@ -388,7 +405,7 @@ impl Wal {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
-            if !self.log.ensure_space(length, self.index.jobs(), now) {
+            if !self.log.ensure_space(length, self.index.jobs() + RESTART_SLOTS, now) {
                 return;
             }
             self.append_full(jobs, job);

@@ -36,14 +36,22 @@ pub(super) struct Recovery {
     suspect_from: u32,
     /// When to try again to remove the oldest segment, if that has failed.
     pub(super) removal_retry_at: Option<Time>,
+    /// How many bytes of segments that no job needs may be removed, if that is safe.
+    pub(super) removable: u64,
 }
 
 impl Recovery {
     /// The state of a working binlog in which jobs of segments up to `rewrite_through` are to be
     /// written again.
     pub(super) fn new(rewrite_through: u32) -> Self {
-        let (state, delay) = (State::Sound, RETRY_DELAY);
-        Self { state, delay, rewrite_through, suspect_from: u32::MAX, removal_retry_at: None }
+        Self {
+            state: State::Sound,
+            delay: RETRY_DELAY,
+            rewrite_through,
+            suspect_from: u32::MAX,
+            removal_retry_at: None,
+            removable: 0,
+        }
     }
 
     /// The segments that may lack records.

@@ -26,18 +26,46 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded(recovery.suspects())
 }
 
-/// Removes the oldest segment if that is safe, or renames it if it is damaged. If that fails,
-/// the binlog still works, and tries again later. Fails if the lock is lost, or if the
-/// directory cannot be synced.
-pub(super) fn remove_oldest(
+/// Removes the segments that no job needs, oldest first: at least one, and as many as `budget`, the
+/// bytes that the turn could write again, and what earlier turns left of theirs allow. Fails if the
+/// lock is lost, or if the directory cannot be synced.
+///
+/// A segment's deletes must not be gone while an older segment is still there, so the directory is
+/// synced after each removal.
+pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
     recovery: &mut Recovery,
+    budget: u64,
     now: Time,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= now).is_some();
-    let is_due = recovery.removal_retry_at.is_none() && is_safe(index, recovery, &log.syncs);
-    let Some(segment) = index.oldest().filter(|_| is_due) else { return Ok(()) };
+    // All that became garbage, and all that was written again instead.
+    recovery.removable = recovery.removable.saturating_add(2 * budget);
+    while recovery.removal_retry_at.is_none()
+        && recovery.removable > 0
+        && is_safe(index, recovery, &log.syncs)
+    {
+        let used = index.oldest().map_or(0, |oldest| oldest.used);
+        remove_oldest(log, index, recovery, is_retry, now)?;
+        recovery.removable = recovery.removable.saturating_sub(used);
+    }
+    if !index.is_oldest_unneeded(recovery.suspects()) {
+        recovery.removable = 0;
+    }
+    Ok(())
+}
+
+/// Removes the oldest segment, or renames it if it is damaged. If that fails, the binlog still
+/// works, and tries again later.
+fn remove_oldest(
+    log: &mut Log,
+    index: &mut SegmentIndex,
+    recovery: &mut Recovery,
+    is_retry: bool,
+    now: Time,
+) -> io::Result<()> {
+    let Some(segment) = index.oldest() else { return Ok(()) };
     let disk = &mut log.disk;
     disk.confirm()?;
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
@@ -63,6 +91,7 @@ pub(super) fn remove_oldest(
     }
     disk.sync_directory()?;
     index.drop_closed(segment.number);
+    log.reserve.on_freed();
     Ok(())
 }
 

@@ -139,8 +139,10 @@ pub(crate) struct State {
     syncing: Option<(usize, usize, usize)>,
     /// The step of the last sync that has ended well.
     pub(crate) synced_step: usize,
-    /// Writes to segments so far.
+    /// Writes of records to segments so far.
     pub(crate) writes: u64,
+    /// Their bytes.
+    pub(crate) written_bytes: u64,
     /// The reported time of a sync.
     pub(crate) sync_time: Duration,
 }
@@ -174,6 +176,7 @@ impl SimDisk {
             syncing: None,
             synced_step: 0,
             writes: 0,
+            written_bytes: 0,
             sync_time: Duration::ZERO,
         })))
     }
@@ -322,7 +325,10 @@ impl State {
 
     fn change(&mut self, name: Name, change: Change) -> io::Result<()> {
         let file = self.file(name)?;
-        self.writes += u64::from(matches!(name, Name::Segment(_)) && change.is_record());
+        if let (Name::Segment(_), Change::Write { bytes, .. }) = (name, &change) {
+            self.writes += u64::from(change.is_record());
+            self.written_bytes += if change.is_record() { bytes.len() as u64 } else { 0 };
+        }
         self.about_to(Some((file, change.clone())));
         let fails = self.fails();
         let end = match &change {

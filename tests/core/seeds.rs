@@ -36,11 +36,6 @@ impl Seeds {
         let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(minutes * 30));
         Self { next, end, until }
     }
-
-    /// Whether there is a single seed.
-    pub(crate) fn is_one(&self) -> bool {
-        self.end == self.next + 1
-    }
 }
 
 impl Iterator for Seeds {

@@ -293,6 +293,24 @@ fn garbage_makes_room_where_no_whole_segment_fits() {
     }
 }
 
+/// After an operator's clear of a full queue, jobs would still be refused, for up to a second.
+///
+/// Proves: B9, E26.
+#[test]
+fn space_that_deletes_free_is_used_at_once() {
+    let Some(disk) = SmallDisk::new(1024 * 1024) else { return };
+    let (_daemon, place) = disk.serve(&["-F", "-s", "65536"]);
+    let mut client = Peer::at(&place);
+    let count = put_until_full(&mut client, 4000);
+    for id in 1..=count - 20 {
+        client.tell(&format!("delete {id}"), "DELETED");
+    }
+    for nth in 0..200 {
+        let reply = client.0.put(0, 0, 60, &[b'x'; 100]).expect("a reply");
+        assert!(reply.starts_with("INSERTED "), "{nth}: {reply}");
+    }
+}
+
 /// Starts a daemon whose writes can be made to fail by a limit on the size of its files.
 fn start_limitable(folder: &Folder, flags: &[&str]) -> Option<(Daemon, String)> {
     if !can_run("prlimit", &["--fsize=1000000", "true"]) {

@@ -1,6 +1,11 @@
 //! The space that a binlog takes.
 
-use std::{collections::VecDeque, fmt::Write};
+use std::{
+    collections::VecDeque,
+    fmt::Write,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 
 use ct::Daemon;
 
@@ -150,4 +155,65 @@ impl Load {
             "{done} cycles, {segments} segments, at most {largest} bytes seen; {BOUND} allowed"
         );
     }
+}
+
+/// Clients that put jobs and delete them, several batches at a time, would fill the disk: a turn can
+/// make garbage of many segments.
+///
+/// Proves: B7.
+#[test]
+fn garbage_goes_as_fast_as_many_clients_make_it() {
+    for (segment, body, flags) in [
+        (4096, 5000, ["-F", "-V"]),
+        (65_536, 5000, ["-f", "50"]),
+        (65_536, 100, ["-f", "0"]),
+        (1 << 20, 60_000, ["-F", "-V"]),
+    ] {
+        churn(segment, body, &flags);
+    }
+}
+
+/// The clients of [`churn`], and how many jobs each puts before it deletes them.
+const CLIENTS: u64 = 8;
+const BATCH: u64 = 20;
+
+/// Puts and deletes jobs, and watches the size of the binlog.
+fn churn(segment: u64, body: u64, flags: &[&str]) {
+    let folder = Folder::new();
+    let size = segment.to_string();
+    let daemon = folder.serve(OURS, &[&["-s", &size], flags].concat());
+    let record = SHORT + 7 + body + 2;
+    let live = CLIENTS * BATCH * record;
+    // All of it may become garbage in one turn, or while one sync is under way.
+    let bound = 4 * live + 2 * segment.max(body + segment);
+    let batches = 5 * bound / (CLIENTS * BATCH * record);
+    let left = AtomicUsize::new(usize::try_from(CLIENTS).expect("a few"));
+    let put = [format!("put 0 0 60 {body}\r\n").into_bytes(), vec![b'x'; body as usize + 2]];
+    let put = put.concat().strip_suffix(b"xx").map(|it| [it, b"\r\n"].concat()).expect("a body");
+    let largest = thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut client = Peer::of(&daemon);
+                for _ in 0..batches {
+                    client.send(put.repeat(usize::try_from(BATCH).expect("a few")));
+                    let mut deletes = String::new();
+                    for _ in 0..BATCH {
+                        let reply = client.line();
+                        let id = reply.strip_prefix("INSERTED ").expect("there is space");
+                        write!(deletes, "delete {id}\r\n").expect("a string grows");
+                    }
+                    client.send(deletes);
+                    (0..BATCH).for_each(|_| assert_eq!(client.line(), "DELETED"));
+                }
+                left.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let mut largest = 0;
+        while left.load(Ordering::Relaxed) > 0 {
+            largest = largest.max(folder.files().values().sum());
+        }
+        largest
+    });
+    println!("-s {segment}, bodies of {body}: {largest} bytes seen; {bound} allowed");
+    assert!(largest <= bound, "{largest} bytes, {bound} allowed: {:?}", folder.files());
 }
