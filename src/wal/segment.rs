@@ -1,7 +1,9 @@
 //! The newest segment: its end, and the zeros ahead of its records.
 //!
-//! A sync is fastest over zeros that are already written, so a short stretch ahead of the records
-//! is filled with zeros, one piece in each turn.
+//! A sync is fastest over zeros that are already written, because the file system then has nothing
+//! to note of its own. So if each change is synced, a short stretch ahead of the records is filled
+//! with zeros, one piece in each turn. With rarer syncs, the zeros would cost more than they save:
+//! they double the bytes that are written.
 
 use super::{
     disk::{Lease, Name},
