@@ -246,7 +246,7 @@ impl Start<'_> {
         let options = Options {
             segment_size: self.config.settings.binlog_size,
             sync: self.config.sync,
-            seed: sys::random_number(),
+            key: sys::random_number(),
         };
         let now = clock::now();
         let mut progress = |read: u64, all: u64| {
@@ -372,6 +372,9 @@ fn report_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let file = path.join(Name::Segment(segment.number).to_string());
         let file = file.display();
+        if segment.has_other_key {
+            warn!("{file}: it comes from another directory, by the key of its checksums");
+        }
         for problem in &segment.problems {
             warn!("{file}: {problem}");
         }

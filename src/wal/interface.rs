@@ -48,8 +48,8 @@ pub struct Options {
     pub segment_size: u64,
     /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// An unpredictable number from which the salts of checksums are drawn.
-    pub seed: u64,
+    /// An unpredictable number: the key of a directory in which no segment has one yet.
+    pub key: u64,
 }
 
 /// Why a binlog cannot be opened or read. No record has been changed. Printed as one line that

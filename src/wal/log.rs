@@ -3,19 +3,16 @@
 //! Records of a turn are gathered and written at once. A full segment is truncated, synced and
 //! closed, and the first preallocated file becomes the next one.
 
-use std::{
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    io,
-};
+use std::io;
 
 use log::{debug, warn};
 
 use super::{
     Error, Options, SyncPolicy,
     disk::{Disk, Lease, Name},
-    record::{self, JobFields, VERSION, VERSION_BYTES, full_length},
+    record::{self, JobFields, full_length},
     reserve::Reserve,
-    segment::{Current, End, WORK_PER_TURN_MIN_BYTES},
+    segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
 };
@@ -50,8 +47,8 @@ pub(super) struct Log {
     /// The ids of jobs that have no record in a file yet, or may have none because the write has
     /// failed.
     pub(super) unrecorded: Vec<u64>,
-    /// The last salt, at first [`Options::seed`]. Each is a hash of the one before.
-    salt: u64,
+    /// The key of the directory.
+    key: u64,
     /// The number of records appended.
     pub(super) records: u64,
 }
@@ -73,13 +70,13 @@ impl Log {
         Ok(Self {
             disk: Lease::new(disk, options.sync != SyncPolicy::Never, now),
             syncs: Syncs::new(options.sync, end.length),
-            reserve: Reserve::new(options.segment_size, last_preallocated),
+            reserve: Reserve::new(options.segment_size, options.key, last_preallocated),
             end,
             current: None,
             pending,
             failure: None,
             unrecorded: Vec::new(),
-            salt: options.seed,
+            key: options.key,
             records: 0,
         })
     }
@@ -132,7 +129,7 @@ impl Log {
         let mut at = self.end.used;
         let current = self.current.as_mut().ok_or_else(no_segment)?;
         if current.layout.takes_header(at) {
-            current.header(next_id).encode(at, &mut self.pending);
+            current.header(next_id).encode(current.salt, at, &mut self.pending);
             at += SHORT_BYTES;
         }
         record::encode(fields, name, body, current.salt, at, &mut self.pending);
@@ -203,11 +200,8 @@ impl Log {
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
-        self.salt = BuildHasherDefault::<DefaultHasher>::default().hash_one(self.salt);
-        let current = Current::new(self.salt, next_id, file);
-        let mut header = VERSION.to_le_bytes().to_vec();
-        current.header(next_id).encode(VERSION_BYTES as u64, &mut header);
-        self.disk.write(from, 0, &header)?;
+        let current = Current::new(self.key, number, next_id, file);
+        self.disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
         self.disk.sync(from)?;
         // The calls above may have taken long.
         self.disk.confirm()?;
@@ -309,7 +303,7 @@ impl Log {
             let is_sound = is_sound && self.failure.is_none();
             let fits = current.layout.fits(used, SHORT_BYTES);
             if is_sound && fits && std::mem::take(&mut current.seen_below) > 0 {
-                current.header(next_id).encode(used, &mut self.pending);
+                current.header(next_id).encode(current.salt, used, &mut self.pending);
                 self.end.advance(used + SHORT_BYTES);
             }
             if is_sound {

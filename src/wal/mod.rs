@@ -32,7 +32,7 @@
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
 //! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
-//! | `read/search` | `Search`: the next sound record after damage; a lost salt |
+//! | `read/search`, `read/key` | the next sound record after damage; the key for all checksums |
 //! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
 //! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
@@ -126,6 +126,7 @@ impl Wal {
         read::ensure_memory_to_serve(restored)?;
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
+        let options = Options { key: report.key.map_or(options.key, |it| it.0), ..options };
         let mut wal = Self {
             log: Log::new(disk, options, end, preallocated, now)?,
             index,

@@ -7,7 +7,8 @@
 //!
 //! The original never reads the four bytes after `pri`. In a segment written here they are a
 //! checksum of the whole record. It starts from the segment's salt and the record's offset, so
-//! neither a job's body nor an old record elsewhere can pass for a record here.
+//! neither a job's body nor an old record elsewhere can pass for a record here. The salt is made of
+//! the key of the directory, which each segment header has, and of the number of the segment.
 //!
 //! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A note that concerns no
 //! job, such as [`SegmentHeader`], is a short record with an id that no job has.
@@ -53,14 +54,14 @@ const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 /// The id of a segment header. No job has it, so a reader finds no job for it.
 const HEADER_ID: u64 = u64::MAX;
 
-/// The `created_at` of a segment header: "bnstlkRS", read as a number.
-const HEADER_MAGIC: i64 = 0x5352_6B6C_7473_6E62;
+/// The `created_at` of a segment header: "bnstlkRK", read as a number.
+const HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRK");
+
+/// The same in segments of builds before 2.0.0, whose checksums start from other salts.
+const EARLIER_HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRS");
 
 /// The offset of the checksum in the fields.
 const CHECKSUM_AT: usize = 12;
-
-/// The offset of the salt in a segment header.
-pub(super) const SALT_AT: usize = 4 + 24;
 
 /// The state of a job in a record, with its number in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -213,12 +214,12 @@ pub(super) fn encode(
     out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
 }
 
-/// Marks a segment as written by this daemon, and holds its salt. It is a short record that the
-/// original skips as the delete of an unknown job.
+/// Marks a segment as written by this daemon, and holds the key of its directory. It is a short
+/// record that the original skips as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// The salt from which the checksums of the segment start.
-    pub(super) salt: u64,
+    /// The key of the directory: random, and the same in all headers.
+    pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
     /// Clients may have seen ids below this one, although no record has them. Zero if none have.
@@ -226,55 +227,67 @@ pub(super) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Appends the segment header, which will be at `offset`.
-    pub(super) fn encode(self, offset: u64, out: &mut Vec<u8>) {
+    /// Appends the segment header, which will be at `offset` of the segment with this salt.
+    pub(super) fn encode(self, salt: u64, offset: u64, out: &mut Vec<u8>) {
         let fields = JobFields {
             id: HEADER_ID,
             delay: i64::try_from(self.next_id).unwrap_or(i64::MAX),
-            ttr: i64::from_le_bytes(self.salt.to_le_bytes()),
+            ttr: i64::from_le_bytes(self.key.to_le_bytes()),
             created_at: HEADER_MAGIC,
             deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
             ..JobFields::default()
         };
-        encode(&fields, "", b"", self.salt, offset, out);
+        encode(&fields, "", b"", salt, offset, out);
     }
 
-    /// Reads the fields of a record as a segment header, if it is one.
+    /// Reads the fields of a sound record as a segment header, if it is one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
         let JobFields { id, delay, ttr, deadline_at, .. } = *fields;
         (id == HEADER_ID).then(|| Self {
-            salt: u64::from_le_bytes(ttr.to_le_bytes()),
+            key: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
             seen_below: u64::try_from(deadline_at).unwrap_or(0),
         })
     }
 
-    /// Returns the segment header that `bytes` begin with, if it is sound at `offset`.
-    pub(super) fn at(bytes: &[u8], offset: u64) -> Option<Self> {
+    /// Returns the segment header that `bytes` begin with, if it is sound at `offset` of segment
+    /// `number`.
+    pub(super) fn at(bytes: &[u8], number: u32, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..SHORT_RECORD_BYTES)?;
-        // Most offsets have no segment header, and the id shows that at once.
-        if bytes[..4] != [0; 4] || bytes[4..12] != HEADER_ID.to_le_bytes() {
-            return None;
-        }
         let frame = Frame::decode(bytes, Format::Plain).ok()??;
         let header = Self::of(&frame.fields)?;
-        let (hasher, wanted) = frame.begin_checksum(bytes, header.salt, offset);
+        let (hasher, wanted) = frame.begin_checksum(bytes, salt(header.key, number), offset);
         (frame.flaw.is_none() && hasher.finalize() == wanted).then_some(header)
     }
 
-    /// Returns the salt if `bytes` begin with a likely segment header, perhaps a damaged one. Two
-    /// of its three constant parts suffice, so that one damaged byte does not disable the
-    /// checksums. The name of a tube may contain the magic, but neither of the other two parts.
-    pub(super) fn likely_salt(bytes: &[u8]) -> Option<u64> {
-        let fields = bytes.get(4..SHORT_RECORD_BYTES)?;
+    /// Whether `bytes` begin with a likely segment header, perhaps a damaged one: two of its three
+    /// constant parts suffice. The name of a tube may contain the magic, but neither of the other
+    /// two parts.
+    pub(super) fn is_likely(bytes: &[u8]) -> bool {
+        Self::has_signs(bytes, HEADER_MAGIC, 2)
+    }
+
+    /// Whether `bytes` begin with a segment header of a build before 2.0.0.
+    pub(super) fn is_earlier(bytes: &[u8]) -> bool {
+        Self::has_signs(bytes, EARLIER_HEADER_MAGIC, 3)
+    }
+
+    /// Whether `bytes` have `wanted` of the three constant parts of a segment header.
+    fn has_signs(bytes: &[u8], magic: i64, wanted: usize) -> bool {
+        let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
             bytes[..4] == [0; 4],
             part(fields, 0) == HEADER_ID.to_le_bytes(),
-            part(fields, 40) == HEADER_MAGIC.to_le_bytes(),
+            part(fields, 40) == magic.to_le_bytes(),
         ];
-        let count = signs.into_iter().filter(|&sign| sign).count();
-        (count >= 2).then(|| u64::from_le_bytes(part(fields, 24)))
+        signs.into_iter().filter(|&sign| sign).count() >= wanted
     }
+}
+
+/// Returns the salt of segment `number` in the directory with this key. A segment that was copied
+/// to another number has another salt.
+pub(super) fn salt(key: u64, number: u32) -> u64 {
+    (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
 /// Begins the checksum of a record at `offset`, before its first byte.

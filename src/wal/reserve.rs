@@ -2,7 +2,8 @@
 //!
 //! The file system reserves the space of a preallocated file. That takes no time, so neither
 //! startup nor a large job waits for it. If the file system cannot reserve space, whole files are
-//! filled with zeros, and are smaller.
+//! filled with zeros, and are smaller. Each begins with a segment header: should those of the
+//! segments be damaged, it still has the key of the directory.
 
 use std::{cmp::Reverse, io};
 
@@ -11,9 +12,10 @@ use log::{info, warn};
 use super::{
     Unavailable,
     disk::{Lease, Name},
+    record::SegmentHeader,
     recovery::RETRY_DELAY,
-    segment::{WORK_PER_TURN_MIN_BYTES, ZEROS},
-    space::{Demand, SEGMENT_ALIGN_BYTES, Space, file_slots},
+    segment::{self, PREALLOCATED, WORK_PER_TURN_MIN_BYTES, ZEROS},
+    space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, Space, file_slots},
 };
 use crate::clock::Time;
 
@@ -26,7 +28,7 @@ pub(super) struct Preallocated {
     number: u32,
     /// In bytes.
     pub(super) size: u64,
-    /// How many bytes of it have been filled with zeros.
+    /// How many bytes of it have been filled: with a segment header and zeros.
     pub(super) filled: u64,
     /// Whether the file system has reserved its space.
     is_reserved: bool,
@@ -55,6 +57,8 @@ pub(super) struct Shortage {
 pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
+    /// The key of the directory.
+    key: u64,
     /// Ordered by size, and among equals by age. The last one, which is the oldest of the largest,
     /// becomes the next segment.
     files: Vec<Preallocated>,
@@ -68,10 +72,11 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// No files yet. New ones have numbers after `last`.
-    pub(super) fn new(segment_size: u64, last: u32) -> Self {
+    pub(super) fn new(segment_size: u64, key: u64, last: u32) -> Self {
         let size = segment_size.clamp(1, u64::MAX / 4);
         Self {
             segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
+            key,
             files: Vec::new(),
             filling: None,
             next_number: last.checked_add(1).unwrap_or(1),
@@ -163,7 +168,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Creates a preallocated file and reserves its space. If that fails, the file is removed.
+    /// Creates a preallocated file, reserves its space, and writes a segment header. If that fails,
+    /// the file is removed.
     fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
         let number = self.next_number;
         self.next_number = number.checked_add(1).unwrap_or(1);
@@ -176,11 +182,15 @@ impl Reserve {
             result => result?,
         }
         // The file would only take up space. If this fails too, the next startup removes it.
-        let is_reserved = disk.reserve(name, size).inspect_err(|_| drop(disk.remove(name)))?;
+        let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
+        let made = disk.reserve(name, size).and_then(|is_reserved| {
+            disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)
+        });
+        let is_reserved = made.inspect_err(|_| drop(disk.remove(name)))?;
         if !is_reserved {
             self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
         }
-        Ok(Preallocated { number, size, filled: 0, is_reserved })
+        Ok(Preallocated { number, size, filled: HEADER_BYTES, is_reserved })
     }
 
     /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
@@ -279,7 +289,7 @@ mod tests {
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
         let mut disk = Lease::new(Box::new(MemoryDisk::default()), true, START);
-        let mut reserve = Reserve::new(4096, 0);
+        let mut reserve = Reserve::new(4096, 1, 0);
         for _ in 0..4 {
             reserve.make_file(&mut disk, 4096).expect("there is space");
         }

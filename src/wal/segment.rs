@@ -7,7 +7,7 @@
 
 use super::{
     disk::{Lease, Name},
-    record::SegmentHeader,
+    record::{self, SegmentHeader, VERSION, VERSION_BYTES},
     reserve::Preallocated,
     space::Layout,
 };
@@ -20,6 +20,16 @@ pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 
 /// How far ahead of the records zeros are written.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
+
+/// The number by which the header of a preallocated file is written: no segment has it.
+pub(super) const PREALLOCATED: u32 = 0;
+
+/// Returns the beginning of segment `number`: the version and the first header.
+pub(super) fn beginning(number: u32, header: SegmentHeader) -> Vec<u8> {
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    header.encode(record::salt(header.key, number), VERSION_BYTES as u64, &mut bytes);
+    bytes
+}
 
 /// The end of the binlog, pending records included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,6 +63,9 @@ impl End {
 /// The segment that records are appended to, which is the newest one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
+    /// The key of the directory.
+    key: u64,
+    /// What the checksums of the segment start from.
     pub(super) salt: u64,
     /// A restart skips the ids below this, unless the daemon shuts down cleanly.
     pub(super) seen_below: u64,
@@ -62,16 +75,16 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// A segment in a preallocated file, opened when the next job had the id `next_id`.
-    pub(super) fn new(salt: u64, next_id: u64, file: Preallocated) -> Self {
+    /// Segment `number` in a preallocated file, opened when the next job had the id `next_id`.
+    pub(super) fn new(key: u64, number: u32, next_id: u64, file: Preallocated) -> Self {
         let layout = Layout::new(file.size);
         let seen_below = next_id + layout.puts();
-        Self { salt, seen_below, layout, zeroed: file.filled }
+        Self { key, salt: record::salt(key, number), seen_below, layout, zeroed: file.filled }
     }
 
     /// Its next segment header.
     pub(super) fn header(&self, next_id: u64) -> SegmentHeader {
-        SegmentHeader { salt: self.salt, next_id, seen_below: self.seen_below }
+        SegmentHeader { key: self.key, next_id, seen_below: self.seen_below }
     }
 
     /// Returns where a piece of zeros is to be written now, if one is. Only a whole piece is: a few

@@ -31,10 +31,15 @@ impl Log {
         self.sync_old_segments(report)?;
         // First, because on a full disk the space of the last run is all there is.
         self.disk.confirm()?;
-        for &(name, _) in files.iter().filter(|(name, _)| matches!(name, Name::Preallocated(_))) {
-            // If that fails, it takes up space until the next startup.
-            if let Err(error) = self.disk.remove(name) {
-                warn!("cannot remove a preallocated file of the last run: {error}");
+        let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
+        // If only a preallocated file has the key, it stays until the new segment has it.
+        let kept = report.key.map(|(_, name)| name).filter(is_reserve);
+        for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
+            if kept == Some(name) {
+                // If that fails, it keeps its space for a while.
+                let _ = self.disk.truncate(name, SEGMENT_ALIGN_BYTES);
+            } else {
+                self.remove_of_last_run(name);
             }
         }
         self.truncate(report, false);
@@ -56,9 +61,19 @@ impl Log {
         // The new segment holds the next id, so unfinished records are no longer needed for their
         // ids.
         self.truncate(report, true);
+        if let Some(name) = kept.filter(|_| self.current.is_some()) {
+            self.remove_of_last_run(name);
+        }
         // The space for all deletes is taken at once, so that the first put does not wait for it.
         let _ = self.ensure_space(0, demand.slots(), now);
         Ok(())
+    }
+
+    /// Removes a preallocated file. If that fails, it takes up space until the next startup.
+    fn remove_of_last_run(&mut self, name: Name) {
+        if let Err(error) = self.disk.remove(name) {
+            warn!("cannot remove a preallocated file of the last run: {error}");
+        }
     }
 
     /// Syncs the segments of the last run, unless the policy is never to sync.

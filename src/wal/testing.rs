@@ -178,7 +178,7 @@ impl Disk for MemoryDisk {
 
 /// Starts with the files of a disk.
 pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored, Wal, Report) {
-    let options = Options { segment_size: 4096, sync, seed: 1 };
+    let options = Options { segment_size: 4096, sync, key: 1 };
     let mut restored = Restored::default();
     let calendar = Calendar::new(START, 1_700_000_000_000_000_000);
     let boxed = Box::new(disk.clone());

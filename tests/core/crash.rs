@@ -189,7 +189,7 @@ fn open_into(
     wrong_by: i64,
     now: Time,
 ) -> Result<(Restored, Wal), wal::Error> {
-    let options = Options { segment_size, sync, seed };
+    let options = Options { segment_size, sync, key: seed };
     let (disk, calendar) = (Box::new(disk.clone()), calendar(wrong_by));
     let (wal, _) = Wal::open(disk, options, &mut restored, calendar, now, &mut wal::go_on)?;
     restored.queue.check();

@@ -220,7 +220,7 @@ impl Setting {
             _ => SyncPolicy::Never,
         };
         let segment_size = 4096 << prng.below(4);
-        let options = Options { segment_size, sync, seed: prng.next_u64() };
+        let options = Options { segment_size, sync, key: prng.next_u64() };
         let options = Some(options).filter(|_| prng.chance(1, 2));
         let bury_after = [0, 0, 1, 2, 3][usize::try_from(prng.below(5)).expect("small")];
         let bury_after = NonZeroU32::new(bury_after);

@@ -489,7 +489,7 @@ impl History {
         let options = Options {
             segment_size: SEGMENT_BYTES,
             sync: SyncPolicy::Within(Duration::ZERO),
-            seed: self.prng.next_u64(),
+            key: self.prng.next_u64(),
         };
         let mut restored = Restored::default();
         let disk = Box::new(mount.clone());

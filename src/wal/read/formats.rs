@@ -10,7 +10,7 @@ use super::window::Window;
 use crate::{
     proto::{self, CRLF, NAME_LIMIT},
     wal::{
-        Error,
+        Error, Name,
         record::{VERSION, VERSION_5},
     },
 };
@@ -24,6 +24,14 @@ const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.un
 
 /// Versions that forks of the original may write.
 const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
+
+/// The error for a segment that was written before the format of its headers was fixed.
+pub(super) fn of_earlier_build(name: Name) -> Error {
+    Error::Foreign(format!(
+        "{name}: a build of this daemon before 2.0.0 wrote it, and only such a build can read it: \
+         let that build serve its jobs. Nothing has been changed"
+    ))
+}
 
 /// Fails if the segment was written by the original on a machine with another layout, or is of a
 /// later version. The caller has found neither a segment header nor a sound first record of a known

@@ -67,6 +67,9 @@ impl Inspection {
         };
         let name = Name::Segment(*number).to_string();
         writeln!(f, "{name:<16} {used:>12} {size:>12} {records:>10}  {format}")?;
+        if segment.has_other_key {
+            writeln!(f, "  from another directory, by the key of its checksums")?;
+        }
         for problem in &segment.problems {
             writeln!(f, "  damaged: {problem}")?;
         }

@@ -1,9 +1,9 @@
 //! Reads one segment: applies its records, and reports all other bytes as damage.
 
 use super::{
-    formats,
+    formats, key,
     replay::SegmentReport,
-    search::{CHECKED_MAX_BYTES, find_salt, next_record},
+    search::{CHECKED_MAX_BYTES, next_record},
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -12,7 +12,7 @@ use crate::{
     wal::{
         Error,
         record::{
-            Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader,
+            self, Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader,
             VERSION, VERSION_5, VERSION_BYTES,
         },
     },
@@ -43,15 +43,17 @@ struct Reader<'a> {
 /// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
 type Verdict<T> = Result<Result<T, Damage>, Error>;
 
-/// Reads one segment into the sink. Damage is no error, but in the report.
+/// Reads one segment of the directory with this key into the sink. Damage is no error, but in the
+/// report.
 pub(super) fn read<'a>(
     number: u32,
+    key: Option<u64>,
     window: Window<'a>,
     sink: Sink<'a>,
 ) -> Result<SegmentReport, Error> {
     let report = SegmentReport { number, size: window.size, ..SegmentReport::default() };
     let mut reader = Reader { report, window, sink };
-    reader.read()?;
+    reader.read(key)?;
     let Reader { mut report, window, sink } = reader;
     if let Some((offset, lost, error)) = window.unreadable {
         report.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
@@ -63,7 +65,7 @@ pub(super) fn read<'a>(
 }
 
 impl Reader<'_> {
-    fn read(&mut self) -> Result<(), Error> {
+    fn read(&mut self, key: Option<u64>) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
             // The original was killed while it made the file, or the power failed.
             self.report.torn = (self.report.size > 0).then_some(0);
@@ -74,11 +76,23 @@ impl Reader<'_> {
             return Ok(());
         };
         let version = u32::from_le_bytes(version);
-        let format = format(&mut self.window, version)?;
+        let number = self.report.number;
+        let format = format(&mut self.window, number, version, key)?;
         if version != if format == Some(Format::Five) { VERSION_5 } else { VERSION } {
             self.report.report_problem(format!("version {version}, which is not known"));
         }
-        let Some(format) = format else { return Ok(()) };
+        let Some(format) = format else {
+            if version == VERSION {
+                self.report.report_problem(format!(
+                    "its {} bytes cannot be read: no segment header is sound, neither here nor in \
+                     another segment of the directory",
+                    self.report.size
+                ));
+            }
+            return Ok(());
+        };
+        self.report.has_other_key = matches!((format, key), (Format::Salted(salt), Some(key))
+            if salt != record::salt(key, number));
         self.report.format = Some(format);
         self.report.used = VERSION_BYTES as u64;
         self.read_records(format)
@@ -203,9 +217,9 @@ impl Reader<'_> {
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let Self { window, sink, report } = self;
         let fields = &frame.fields;
-        let header = SegmentHeader::of(fields);
-        let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
         let is_checked = matches!(format, Format::Salted(_));
+        let header = SegmentHeader::of(fields).filter(|_| is_checked);
+        let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
             return Ok(Err(Damage::Illegal("too large an id")));
@@ -290,29 +304,40 @@ pub(super) fn verify(
     Ok(frame.judge(&end[..CRLF.len().min(end.len())]))
 }
 
-/// Finds out how to read a segment; `None` if it cannot be read, because its version is not known.
-fn format(window: &mut Window<'_>, version: u32) -> Result<Option<Format>, Error> {
+/// Finds out how to read a segment; `None` if it cannot be read, because its version is not known,
+/// or because no header has the key for its checksums. Fails if only another program can read it.
+fn format(
+    window: &mut Window<'_>,
+    number: u32,
+    version: u32,
+    key: Option<u64>,
+) -> Result<Option<Format>, Error> {
     let start = VERSION_BYTES as u64;
-    if let Some(header) = SegmentHeader::at(window.at(start, SHORT_RECORD_BYTES)?, start) {
-        return Ok(Some(Format::Salted(header.salt)));
+    let first = window.at(start, SHORT_RECORD_BYTES)?;
+    if let Some(header) = SegmentHeader::at(first, number, start) {
+        return Ok(Some(Format::Salted(record::salt(header.key, number))));
     }
-    let likely = SegmentHeader::likely_salt(window.at(start, SHORT_RECORD_BYTES)?);
+    let (is_likely, is_earlier) =
+        (SegmentHeader::is_likely(first), SegmentHeader::is_earlier(first));
+    if is_earlier {
+        return Err(formats::of_earlier_build(window.name));
+    }
     let theirs = match version {
         VERSION => Some(Format::Plain),
         VERSION_5 => Some(Format::Five),
         _ => None,
     };
-    if let (None, Some(format)) = (likely, theirs) {
-        // Two short records of 32-bit x86 may pass for one of the usual layout.
-        if matches!(sound_record(window, start, format)?, Ok(Some(_)))
-            && (version != VERSION || !formats::begins_as_x86(window, start)?)
-        {
+    // The rest of a torn segment header may pass for a short record, but not for a full one.
+    if let (false, Some(format)) = (is_likely, theirs) {
+        if matches!(sound_record(window, start, format)?, Ok(Some(first)) if first.is_full()) {
             return Ok(theirs);
         }
     }
-    // The beginning is damaged or was never written, but segment headers are repeated.
-    if let Some(salt) = find_salt(window, start, likely, theirs.is_some())? {
+    if let Some(salt) = key::salt_of_damaged(window, number, key)? {
         return Ok(Some(Format::Salted(salt)));
+    }
+    if is_likely {
+        return Ok(key.map(|key| Format::Salted(record::salt(key, number))));
     }
     formats::refuse(window, version, start)?;
     Ok(theirs)

@@ -16,7 +16,7 @@
 use std::{mem, ops::ControlFlow};
 
 use super::{
-    reader,
+    key, reader,
     sink::{Sink, free_memory_in_replay},
     window::Window,
 };
@@ -57,6 +57,9 @@ pub struct SegmentReport {
     pub format: Option<Format>,
     /// How many records of jobs were read.
     pub records: u64,
+    /// Whether its checksums start from another key than the directory's, because the segment comes
+    /// from another directory. It is read all the same.
+    pub has_other_key: bool,
     /// The first few problems: what could not be read, where, and how many bytes.
     pub problems: Vec<String>,
     /// The number of all problems.
@@ -90,6 +93,8 @@ impl SegmentReport {
 pub struct Report {
     /// Each segment, oldest first.
     pub segments: Vec<SegmentReport>,
+    /// The key of the directory, and a file in which it was found; `None` if there is none.
+    pub(in crate::wal) key: Option<(u64, Name)>,
 }
 
 impl Report {
@@ -150,6 +155,7 @@ pub(in crate::wal) fn replay(
         Name::Preallocated(_) | Name::Damaged(_) => None,
     });
     let mut buffer = Window::buffer()?;
+    report.key = key::of_directory(disk, files, &mut buffer)?;
     let all = segments.clone().map(|(_, size)| size).sum();
     let (mut before, mut seen_below, mut end, mut torn) = (0, 0, End::default(), Vec::new());
     for (number, size) in segments {
@@ -160,8 +166,9 @@ pub(in crate::wal) fn replay(
         let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
         let seen_below = &mut seen_below;
         let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
-        let segment =
-            reader::read(number, window, sink).map_err(|error| explain(error, name, queue, all))?;
+        let key = report.key.map(|(key, _)| key);
+        let segment = reader::read(number, key, window, sink)
+            .map_err(|error| explain(error, name, queue, all))?;
         end.advance(segment.used);
         segment_index.follow(end);
         // Only the newest segment with records may be unfinished.

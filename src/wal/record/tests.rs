@@ -153,24 +153,23 @@ fn version_5_counts_in_microseconds() {
 /// daemon, and none of its records could be read.
 #[test]
 fn a_tube_name_is_not_taken_for_a_segment_header() {
+    let (key, number) = (0xFEDC_BA98_7654_3210, 5);
+    let written = SegmentHeader { key, next_id: 7, seen_below: 9 };
     let mut header = Vec::new();
-    SegmentHeader { salt: SALT, next_id: 7, seen_below: 9 }.encode(0, &mut header);
-    assert_eq!(SegmentHeader::likely_salt(&header), Some(SALT));
-    assert_eq!(
-        SegmentHeader::at(&header, 0),
-        Some(SegmentHeader { salt: SALT, next_id: 7, seen_below: 9 })
-    );
-    let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
+    written.encode(salt(key, number), 0, &mut header);
+    assert!(SegmentHeader::is_likely(&header));
+    assert_eq!(SegmentHeader::at(&header, number, 0), Some(written));
+    assert_eq!(SegmentHeader::at(&header, number + 1, 0), None, "it was copied");
+    let name = "x".repeat(40) + "bnstlkRK" + &"x".repeat(60);
     let mut bytes = Vec::new();
     encode(&fields(Kind::Ready), &name, b"\r\n", SALT, 0, &mut bytes);
     assert_eq!(bytes[44..52], HEADER_MAGIC.to_le_bytes());
-    assert_eq!(SegmentHeader::likely_salt(&bytes), None);
+    assert!(!SegmentHeader::is_likely(&bytes));
     for byte in 0..header.len() {
         let mut header = header.clone();
         header[byte] ^= 1;
-        assert_eq!(SegmentHeader::at(&header, 0), None);
-        let is_salt = (4 + 24..4 + 32).contains(&byte);
-        assert_eq!(SegmentHeader::likely_salt(&header) == Some(SALT), !is_salt, "byte {byte}");
+        assert_eq!(SegmentHeader::at(&header, number, 0), None);
+        assert!(SegmentHeader::is_likely(&header), "byte {byte}");
     }
 }
 

@@ -194,7 +194,7 @@ fn refuse(files: &Files, granted: u32) {
             restored.bodies.budget.set_source(Box::new(memory), true);
         }
         let options =
-            Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
+            Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), key: 1 };
         let opened = Wal::open(
             Box::new(disk.clone()),
             options,
@@ -225,7 +225,7 @@ fn refuse(files: &Files, granted: u32) {
 }
 
 fn open_with(disk: &Memory, segment_size: u64) -> Result<(Restored, Wal, Report), wal::Error> {
-    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), seed: 1 };
+    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), key: 1 };
     let mut restored = Restored::default();
     let disk = Box::new(disk.clone());
     let (wal, report) =

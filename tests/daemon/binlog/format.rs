@@ -15,9 +15,6 @@ pub(crate) struct Record<'a> {
     pub(crate) facts: &'a [u8],
 }
 
-/// The id of the records by which our segments are known.
-pub(crate) const MARK: u64 = u64::MAX;
-
 /// All records of an undamaged segment, marks among them.
 pub(crate) fn records(segment: &[u8]) -> Vec<Record<'_>> {
     assert_eq!(segment[..4], 7u32.to_le_bytes(), "version 7");

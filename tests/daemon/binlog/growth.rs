@@ -175,27 +175,26 @@ fn garbage_goes_as_fast_as_many_clients_make_it() {
 
 /// The clients of [`churn`], and how many jobs each puts before it deletes them.
 const CLIENTS: u64 = 8;
-const BATCH: u64 = 20;
+const BATCH: usize = 20;
 
 /// Puts and deletes jobs, and watches the size of the binlog.
-fn churn(segment: u64, body: u64, flags: &[&str]) {
+fn churn(segment: u64, body: usize, flags: &[&str]) {
     let folder = Folder::new();
     let size = segment.to_string();
     let daemon = folder.serve(OURS, &[&["-s", &size], flags].concat());
-    let record = SHORT + 7 + body + 2;
-    let live = CLIENTS * BATCH * record;
+    let record = SHORT + 7 + body as u64 + 2;
+    let live = CLIENTS * BATCH as u64 * record;
     // All of it may become garbage in one turn, or while one sync is under way.
-    let bound = 4 * live + 2 * segment.max(body + segment);
-    let batches = 5 * bound / (CLIENTS * BATCH * record);
+    let bound = 4 * live + 2 * (body as u64 + segment);
+    let batches = 5 * bound / live;
     let left = AtomicUsize::new(usize::try_from(CLIENTS).expect("a few"));
-    let put = [format!("put 0 0 60 {body}\r\n").into_bytes(), vec![b'x'; body as usize + 2]];
-    let put = put.concat().strip_suffix(b"xx").map(|it| [it, b"\r\n"].concat()).expect("a body");
+    let put = format!("put 0 0 60 {body}\r\n{}\r\n", "x".repeat(body));
     let largest = thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 let mut client = Peer::of(&daemon);
                 for _ in 0..batches {
-                    client.send(put.repeat(usize::try_from(BATCH).expect("a few")));
+                    client.send(put.repeat(BATCH));
                     let mut deletes = String::new();
                     for _ in 0..BATCH {
                         let reply = client.line();

@@ -21,7 +21,7 @@ use beanstalkd::{
 use crate::harness::{Folder, OURS, Peer, end};
 
 use super::{
-    damage::{DATE, Files, Memory, NOW, open, serve, settle},
+    damage::{DATE, Files, Memory, NOW, open, serve, settle, try_open},
     format,
 };
 
@@ -90,7 +90,7 @@ fn what_lies_behind_a_hole_is_reported_and_kept() {
 /// Because of a tube's name, a file of the original would be taken for one of ours.
 #[test]
 fn a_tube_name_with_the_magic_makes_no_file_ours() {
-    let name = "x".repeat(40) + "bnstlkRS" + &"x".repeat(60);
+    let name = "x".repeat(40) + "bnstlkRK" + &"x".repeat(60);
     let records: Vec<_> = (1..=20).map(|id| record(id, &name, b"body\r\n", 1)).collect();
     let (restored, _, report) = open(Box::new(on_disk([(1, segment(&records))])), 4096);
     assert!(!report.is_damaged(), "{report:?}");
@@ -178,7 +178,7 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
     // end where the body does, or another one much later.
     let short = record(3, "", b"x\r\n", 1);
     let mut mark = record(u64::MAX, "", b"", 0);
-    mark[4 + 40..][..8].copy_from_slice(b"bnstlkRS");
+    mark[4 + 40..][..8].copy_from_slice(b"bnstlkRK");
     let full = |left: usize| {
         let mut bytes = record(9, "t", b"\r\n", 1);
         let size = u32::try_from(left - 85 + 2).expect("small");
@@ -251,10 +251,11 @@ fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     assert!(ids(&restored.queue).len() > 970, "{}: {report:?}", ids(&restored.queue).len());
 }
 
-/// With one flipped bit in the salt of a short segment, marks in a body would be trusted, and jobs
-/// of other segments deleted.
+/// If the only header of a short segment is damaged, marks in a body would be trusted, and jobs of
+/// other segments deleted. Any other file of the directory has the key; without one, nothing can be
+/// read, and everything is kept.
 #[test]
-fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
+fn a_damaged_mark_does_not_hand_the_segment_to_a_body() {
     let forged = {
         let disk = Memory::default();
         let (restored, wal, _) = open(Box::new(disk.clone()), 4096);
@@ -263,23 +264,68 @@ fn a_flipped_salt_does_not_hand_the_segment_to_a_body() {
         let bytes = disk.files()[&Name::Segment(1)].clone();
         bytes[4..format::end(&bytes)].to_vec()
     };
-    for flips in [1u8, 3] {
+    for (others, wanted) in [(true, &[1, 2][..]), (false, &[])] {
         let disk = Memory::default();
         let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
         let mut server = serve(restored, wal);
         put_all(&mut server, [b"mine".to_vec(), forged.clone()]);
         let mut files = disk.files();
+        files.retain(|&name, _| others || name == Name::Segment(1));
         let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
-        bytes[33] ^= flips;
-        // Two wrong bits cannot be corrected: then nothing is read, and everything is kept.
+        bytes[33] ^= 1;
         let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
-        let wanted: &[u64] = if flips == 1 { &[1, 2] } else { &[] };
         assert_eq!(
             (ids(&restored.queue), report.is_damaged()),
             (wanted.to_vec(), true),
             "{report:?}"
         );
+        let problem = &report.segments[0].problems[0];
+        assert_eq!(problem.contains("no segment header is sound"), !others, "{problem}");
     }
+}
+
+/// The jobs of a segment that an operator brings back from another directory would be taken for
+/// damage. One that is copied to another number must not be read as a later change.
+#[test]
+fn a_segment_of_another_directory_is_read_by_its_own_key() {
+    let written = |key: u64, count: usize| {
+        let disk = Memory::default();
+        let (restored, wal, _) =
+            try_open(Box::new(disk.clone()), 65_536, key).expect("it is empty");
+        put_all(&mut serve(restored, wal), (0..count).map(|_| b"body".to_vec()));
+        disk.files()[&Name::Segment(1)].clone()
+    };
+    let disk = Memory::default();
+    for _ in 0..2 {
+        let (restored, wal, _) = try_open(Box::new(disk.clone()), 65_536, 1).expect("sound");
+        drop(serve(restored, wal));
+    }
+    let mut files = disk.files();
+    let other = written(2, 3);
+    files.insert(Name::Segment(1), other.clone());
+    files.insert(Name::Segment(3), other);
+    let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 65_536);
+    assert_eq!(ids(&restored.queue), [1, 2, 3], "{report:?}");
+    let seen = report.segments.iter().map(|it| (it.number, it.has_other_key, it.is_damaged()));
+    let wanted = [(1, true, false), (2, false, false), (3, false, true)];
+    assert_eq!(seen.collect::<Vec<_>>(), wanted, "{report:?}");
+}
+
+/// A directory of a build before 2.0.0 would become one of damaged files.
+#[test]
+fn a_segment_of_an_earlier_build_ends_the_start() {
+    let disk = Memory::default();
+    let (restored, wal, _) = open(Box::new(disk.clone()), 65_536);
+    put_all(&mut serve(restored, wal), (0..3).map(|_| b"body".to_vec()));
+    let mut files = disk.files();
+    let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
+    bytes[8 + 40..][..8].copy_from_slice(b"bnstlkRS");
+    let before = files.clone();
+    let disk = Memory(Arc::new(Mutex::new(files)));
+    let opened = try_open(Box::new(disk.clone()), 65_536, 7);
+    let error = opened.map(drop).expect_err("only the earlier build can read it").to_string();
+    assert!(error.contains("binlog.1: a build of this daemon before 2.0.0 wrote it"), "{error}");
+    assert_eq!(disk.files(), before);
 }
 
 /// One flipped bit in the size of a body leads into the next body. A record that a hostile client
@@ -476,7 +522,7 @@ fn a_start_needs_more_numbers_than_a_daemon_uses() {
         let disk = on_disk([(number, segment(&[record(1, "default", b"12345678\r\n", 1)]))]);
         let before = disk.files();
         let mut restored = Restored::default();
-        let options = Options { segment_size: 4096, sync: SyncPolicy::Never, seed: 7 };
+        let options = Options { segment_size: 4096, sync: SyncPolicy::Never, key: 7 };
         let (calendar, own) = (Calendar::new(NOW, DATE), Box::new(disk.clone()));
         match Wal::open(own, options, &mut restored, calendar, NOW, &mut wal::go_on) {
             Ok(_) => assert!(opens),
@@ -490,7 +536,7 @@ fn a_start_needs_more_numbers_than_a_daemon_uses() {
 
 fn open_at(disk: &Memory, calendar: Calendar) -> (Restored, Wal, Report) {
     let mut restored = Restored::default();
-    let options = Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), seed: 7 };
+    let options = Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), key: 7 };
     let (disk, progress) = (Box::new(disk.clone()), &mut wal::go_on);
     let opened = Wal::open(disk, options, &mut restored, calendar, NOW, progress);
     let (wal, report) = opened.expect("it opens");

@@ -1,0 +1,88 @@
+//! The key of a directory, from which the salts of its segments are made.
+//!
+//! Every segment header has it, so one sound header suffices to read all segments. A header counts
+//! only at an offset where a record begins: the body of a job may be full of headers.
+
+use std::ops::ControlFlow;
+
+use super::{
+    reader::sound_record,
+    search::{CHECKED_MAX_BYTES, next_record},
+    window::Window,
+};
+use crate::wal::{
+    Error,
+    disk::{Disk, Name},
+    record::{
+        self, Format, Frame, HEAD_MAX_BYTES, SHORT_RECORD_BYTES, SegmentHeader, VERSION_BYTES,
+    },
+    segment::PREALLOCATED,
+};
+
+/// Where the first header of a segment begins.
+const START: u64 = VERSION_BYTES as u64;
+
+/// Returns the key in a header of the newest segment that has a sound one, or else of a
+/// preallocated file, and the name of the file. `None` if none has one, as in a directory of the
+/// original.
+pub(super) fn of_directory(
+    disk: &mut dyn Disk,
+    files: &[(Name, u64)],
+    buffer: &mut [u8],
+) -> Result<Option<(u64, Name)>, Error> {
+    let newest_first = || files.iter().rev();
+    let segments = newest_first().filter(|(name, _)| matches!(name, Name::Segment(_)));
+    let reserve = newest_first().filter(|(name, _)| matches!(name, Name::Preallocated(_)));
+    let mut on_progress = |_| ControlFlow::Continue(());
+    for &(name, size) in segments.chain(reserve) {
+        let number = if let Name::Segment(number) = name { number } else { PREALLOCATED };
+        let mut window = Window::new(&mut *disk, name, size, &mut *buffer, &mut on_progress)?;
+        let first = window.at(START, SHORT_RECORD_BYTES)?;
+        let key = match SegmentHeader::at(first, number, START) {
+            Some(header) => Some(header.key),
+            None if SegmentHeader::is_likely(first) => in_later_header(&mut window, number)?,
+            None => None,
+        };
+        if let Some(key) = key {
+            return Ok(Some((key, name)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the salt of a segment whose first header is damaged: made of the `key` of the directory,
+/// if anything in the segment is sound with it, or else of the key in a later header.
+pub(super) fn salt_of_damaged(
+    window: &mut Window<'_>,
+    number: u32,
+    key: Option<u64>,
+) -> Result<Option<u64>, Error> {
+    if let Some(key) = key {
+        let (salt, mut left) = (record::salt(key, number), CHECKED_MAX_BYTES);
+        if next_record(window, START, salt, &mut left)?.0.is_some() {
+            return Ok(Some(salt));
+        }
+    }
+    Ok(in_later_header(window, number)?.map(|key| record::salt(key, number)))
+}
+
+/// Returns the key in the first sound header after a damaged one at the start. It must begin where
+/// a record does, by the lengths of all records before it, and fit the last of these.
+fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
+    let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
+    while let Ok(Some(frame)) = Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+        if let Some(header) = SegmentHeader::at(window.at(at, SHORT_RECORD_BYTES)?, number, at) {
+            let format = Format::Salted(record::salt(header.key, number));
+            let fits = match before {
+                Some(before) => matches!(sound_record(window, before, format)?, Ok(Some(_))),
+                None => true,
+            };
+            if fits {
+                return Ok(Some(header.key));
+            }
+        }
+        before = Some(at);
+        at += frame.length();
+    }
+    Ok(None)
+}
