@@ -91,7 +91,8 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "--check-binlog DIR",
         "print the segments, jobs and damage of the binlog in this directory and exit, \
-         without changing anything; the status is 1 if it is damaged",
+         without changing anything; the status is 1 if it is damaged, and 10 if no daemon \
+         could start there",
     ),
     flag(
         "--ping",

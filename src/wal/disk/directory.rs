@@ -97,6 +97,13 @@ impl Directory {
         })
     }
 
+    /// Fails if this user could not take the lock, even if no daemon holds it, or not create files.
+    /// Changes nothing.
+    pub fn check_writable(&self) -> io::Result<()> {
+        DirectoryLock::check(&self.path)?;
+        sys::check_can_create(&self.handle)
+    }
+
     pub(super) fn path(&self, name: Name) -> PathBuf {
         self.path.join(name.to_string())
     }
