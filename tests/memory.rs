@@ -516,6 +516,23 @@ fn jobs_in_the_slots_of_uploads_that_sent_little() {
     assert!(resident(&daemon) <= most);
 }
 
+/// Clients that send half of a job and no more would keep out all others, if they have taken all
+/// memory.
+#[test]
+fn half_uploads_that_stall_keep_out_no_others() {
+    let mut siege = Siege::begin(&[]);
+    let half = [&b"put 0 0 60 65000\r\n"[..], &*vec![b'x'; 32_000]].concat();
+    let crowds: Vec<_> = (0..3).map(|_| siege.crowd(&half)).collect();
+    siege.stands();
+    for _ in 0..3 {
+        let mut new = Client::connect(&siege.place.to_string()).expect("a connection");
+        new.set_timeout(LONG).expect("a connection");
+        assert_eq!(new.command("list-tube-used").expect("a reply"), "USING default");
+    }
+    drop(crowds);
+    siege.recovers();
+}
+
 /// Clients that announce jobs and do not finish them would keep out all others, for as long as they
 /// stay.
 #[test]
