@@ -81,9 +81,6 @@ impl Directory {
     /// Opens the directory to read it, without a lock. A daemon may be using it meanwhile.
     pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
-        if !handle.metadata()?.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
-        }
         Ok(Self {
             path: path.into(),
             handle,
