@@ -5,7 +5,7 @@
 //! | 0 | stopped by SIGTERM, SIGINT or SIGHUP; or help, version, ping or the like succeeded |
 //! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
 //! | 5 | the arguments are wrong |
-//! | 10 | the binlog cannot be opened, or its lock is lost |
+//! | 10 | the binlog cannot be opened, could not be at a start, or its lock is lost |
 //! | 11 | the binlog has failed, with `--exit-on-binlog-failure` |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not permitted |
 //! | 50 | the system did not provide the values that `stats` reports of it |
@@ -70,14 +70,12 @@ fn print(text: impl Display) -> ExitCode {
 
 fn check_binlog(path: &Path) -> ExitCode {
     let now = clock::now();
-    let inspected = Directory::read_only(path)
-        .and_then(|mut disk| wal::inspect(&mut disk, clock::calendar(now), now));
-    match inspected {
-        Err(error) => fail(10, format_args!("{}: {error}", path.display())),
-        Ok(inspection) if inspection.is_odd() => {
-            print(inspection);
-            ExitCode::FAILURE
-        }
-        Ok(inspection) => print(inspection),
-    }
+    let checked = Directory::read_only(path).and_then(|mut disk| {
+        let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
+        let printed = print(&inspection);
+        // A copy that cannot be written to can still be read.
+        disk.check_writable()?;
+        Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
+    });
+    checked.unwrap_or_else(|error| fail(10, format_args!("{}: {error}", path.display())))
 }

@@ -516,6 +516,56 @@ fn jobs_in_the_slots_of_uploads_that_sent_little() {
     assert!(resident(&daemon) <= most);
 }
 
+/// Clients that send half of a job and no more would keep out all others, if they have taken all
+/// memory.
+#[test]
+fn half_uploads_that_stall_keep_out_no_others() {
+    let mut siege = Siege::begin(&[]);
+    let half = [&b"put 0 0 60 65000\r\n"[..], &*vec![b'x'; 32_000]].concat();
+    let crowds: Vec<_> = (0..3).map(|_| siege.crowd(&half)).collect();
+    siege.stands();
+    for _ in 0..3 {
+        let mut new = Client::connect(&siege.place.to_string()).expect("a connection");
+        new.set_timeout(LONG).expect("a connection");
+        assert_eq!(new.command("list-tube-used").expect("a reply"), "USING default");
+    }
+    drop(crowds);
+    siege.recovers();
+}
+
+/// Clients that announce jobs and do not finish them would keep out all others, for as long as they
+/// stay.
+#[test]
+fn uploads_that_stall_keep_out_no_others() {
+    ct::soak::prepare().expect("more files");
+    for (ceiling, crowd, sent) in
+        [(10_000_000, 1500, 1), (10_000_000, 1500, 32_000), (100_000_000, 3000, 1)]
+    {
+        let ceiling = format!("--max-memory={ceiling}");
+        let daemon = Daemon::start(Path::new(OURS), &[&ceiling]).expect("it starts");
+        let place: SocketAddr = daemon.address().parse().expect("an address");
+        let upload = [&b"put 0 0 60 65000\r\n"[..], &vec![b'x'; sent]].concat();
+        let mut steady = Client::connect(daemon.address()).expect("a connection");
+        steady.set_timeout(LONG).expect("a connection");
+        let mut uploads = Vec::new();
+        for _ in 0..crowd {
+            let Ok(mut stream) = TcpStream::connect_timeout(&place, Duration::from_millis(300))
+            else {
+                break;
+            };
+            stream.set_nonblocking(true).expect("a socket");
+            send_what_fits(&mut stream, &upload);
+            uploads.push(stream);
+            assert_eq!(steady.command("list-tube-used").expect("a reply"), "USING default");
+        }
+        for _ in 0..3 {
+            let mut new = Client::connect(daemon.address()).expect("a connection");
+            new.set_timeout(LONG).expect("a connection");
+            assert_eq!(new.command("list-tube-used").expect("a reply"), "USING default");
+        }
+    }
+}
+
 /// A start read deleted jobs, too, and kept the memory between those that stayed.
 #[test]
 fn a_start_takes_no_more_memory_than_the_service_before() {

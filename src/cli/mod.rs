@@ -9,7 +9,10 @@
 mod completions;
 mod usage;
 
-use std::{error::Error, ffi::OsStr, fmt, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{
+    error::Error, ffi::OsStr, fmt, num::NonZeroU32, ops::RangeInclusive, path::PathBuf,
+    time::Duration,
+};
 
 use getopts::{Fail, Options};
 
@@ -91,7 +94,8 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "--check-binlog DIR",
         "print the segments, jobs and damage of the binlog in this directory and exit, \
-         without changing anything; the status is 1 if it is damaged",
+         without changing anything; the status is 1 if it is damaged, and 10 if no daemon \
+         could start there",
     ),
     flag(
         "--ping",
@@ -348,20 +352,21 @@ impl Draft {
                 self.config.settings.binlog_size =
                     self.capped(argument, written, BINLOG_SIZE_LIMIT)?;
             }
-            "max-memory" => config.settings.memory_limit = Some(size(argument)?),
+            "max-memory" => {
+                config.settings.memory_limit = Some(number(argument, written, 0..=u64::MAX)?);
+            }
             "bury-after" => {
-                let max = NonZeroU32::MAX;
-                let wrong =
-                    |_| UsageError(format!("{written} must be from 1 to {max}: {argument}"));
-                config.settings.bury_after = Some(argument.parse().map_err(wrong)?);
+                let losses = number(argument, written, 1..=u32::MAX.into())?;
+                config.settings.bury_after = u32::try_from(losses).ok().and_then(NonZeroU32::new);
             }
             "wait-for-lock" => config.waits_for_lock = true,
             "exit-on-binlog-failure" => {
-                config.exit_on_binlog_failure = Some(Duration::from_secs(size(argument)?));
+                let seconds = number(argument, written, 0..=u64::MAX)?;
+                config.exit_on_binlog_failure = Some(Duration::from_secs(seconds));
             }
             "busy-poll" => {
-                let microseconds = self.capped(argument, written, BUSY_POLL_LIMIT_MICROSECONDS)?;
-                self.config.busy_poll = Duration::from_micros(microseconds);
+                let microseconds = number(argument, written, 0..=BUSY_POLL_LIMIT_MICROSECONDS)?;
+                config.busy_poll = Duration::from_micros(microseconds);
             }
             "check-binlog" => *instead = Some(Invocation::CheckBinlog(argument.into())),
             "ping" => *instead = Some(Invocation::Ping(Vec::new())),
@@ -411,8 +416,17 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses a number as C's `%zu` does. White space and a sign may precede it. A negative number
-/// wraps round, so `-z -1` means the maximum. So does a number that is too large.
+/// Parses the number of a flag that the original does not have: nothing but digits.
+fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
+    let (min, max) = range.into_inner();
+    number.ok_or_else(|| UsageError(format!("{written} must be from {min} to {max}: {text}")))
+}
+
+/// Parses the number of a flag of the original, as C's `%zu` does. White space and a sign may
+/// precede it. A negative number wraps round, so `-z -1` means the maximum. So does a number that
+/// is too large.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

@@ -257,6 +257,12 @@ impl Conn {
         }
     }
 
+    /// How many bytes it holds of a body that is not finished.
+    pub fn received(&self) -> usize {
+        let Phase::Body(Collecting { got: Some(got), .. }) = &self.phase else { return 0 };
+        got.len()
+    }
+
     /// The number of body handles that it holds, for bodies being received or sent: for checks.
     pub fn handles(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());

@@ -9,8 +9,9 @@
 //! A small body belongs to a job, whose [`Body`] locates it. A large one can be shared by its job
 //! and the replies that send it, and an unfinished one has no job. So these have an entry in a
 //! table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of its own,
-//! which grows as its bytes arrive. The owner of a [`Body`] must pass it to [`Bodies::remove`],
-//! because dropping it frees nothing.
+//! which grows as its bytes arrive. So has a smaller one until half of it has arrived, because a
+//! client that announces a body may never send it. The owner of a [`Body`] must pass it to
+//! [`Bodies::remove`], because dropping it frees nothing.
 //!
 //! Each body is counted from its first byte until its last handle is removed. The handles may
 //! belong to a job, an unfinished upload or an unsent reply. Copies in replies are counted, too.
@@ -24,7 +25,7 @@ mod slots;
 
 pub use slots::BodyOwners;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use self::slots::{Hole, Pace, Place};
 use super::{
@@ -40,10 +41,6 @@ pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
 /// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
-
-/// The first capacity of a larger body that arrives in pieces, in bytes; it doubles as they arrive.
-/// The C library maps so much memory separately, so it is released when the body is removed.
-const OWN_MIN_BYTES: usize = 64 * 1024;
 
 /// Bytes counted for a body in addition to its length: about the size of its job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
@@ -134,17 +131,13 @@ impl Bodies {
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
-    /// the limit on bodies does not permit another. Its bytes are counted as they arrive.
+    /// the limit on bodies does not permit another. Its bytes take memory as they arrive, and are
+    /// counted then.
     pub fn begin(&mut self, size: usize) -> Result<Body> {
         self.budget.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
         self.referenced.ensure_memory(Need::Storage, &mut self.budget)?;
-        let has_slot = size <= SLOT_BODY_MAX_BYTES;
-        let slot = has_slot.then(|| self.take_slot(slot_bytes(size), Need::Storage));
-        let place = slot.transpose()?;
-        let key = self.referenced.insert(Referenced { place, own: Vec::new(), size, handles: 1 });
-        if let Some(place) = place {
-            self.blocks[place.block].set_mark(place.start(), Mark::Referenced(key));
-        }
+        let entry = Referenced { place: None, own: Vec::new(), size, handles: 1 };
+        let key = self.referenced.insert(entry);
         self.budget.body_bytes += BODY_OVERHEAD_BYTES;
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
@@ -156,11 +149,18 @@ impl Bodies {
         let key = body.entry().expect("it is not finished");
         let Referenced { place, ref own, size, .. } = self.referenced[key];
         let (len, before) = (body.len() + bytes.len(), own.capacity());
-        if let Some(at) = place {
+        let capacity = (2 * len).min(size);
+        if place.is_none() && size <= SLOT_BODY_MAX_BYTES {
+            // At the memory limit, a slot may be free all the same.
+            let is_short = |budget: &mut MemoryBudget| !budget.admits(Need::Storage, capacity);
+            if capacity == size || len > before && is_short(&mut self.budget) {
+                self.move_to_slot(key)?;
+            }
+        }
+        if let Some(at) = self.referenced[key].place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
             if len > before {
-                let capacity = len.max(2 * before).max(OWN_MIN_BYTES).min(size);
                 self.take(capacity - body.len(), Need::Storage)?;
                 let own = &mut self.referenced[key].own;
                 own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
@@ -172,6 +172,17 @@ impl Bodies {
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
         self.budget.body_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Moves an unfinished body to a slot of its final size.
+    fn move_to_slot(&mut self, key: Key<Referenced>) -> Result {
+        let place = self.take_slot(slot_bytes(self.referenced[key].size), Need::Storage)?;
+        let entry = &mut self.referenced[key];
+        entry.place = Some(place);
+        let block = &mut self.blocks[place.block];
+        block.set_mark(place.start(), Mark::Referenced(key));
+        block.write(place.start(), 0, &mem::take(&mut entry.own));
         Ok(())
     }
 

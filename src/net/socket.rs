@@ -24,7 +24,7 @@ pub(super) const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE
 
 /// One connection as the event loop sees it.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "seven independent facts, not one state")]
+#[expect(clippy::struct_excessive_bools, reason = "eight independent facts, not one state")]
 pub(super) struct Socket {
     /// A TCP or UNIX stream. The type makes no difference, because only `read`, `write` and `peek`
     /// are called.
@@ -42,6 +42,8 @@ pub(super) struct Socket {
     pub(super) is_runnable: bool,
     /// Is in `deferred`.
     pub(super) is_deferred: bool,
+    /// Nothing was read or sent since memory became short.
+    pub(super) is_idle: bool,
     /// Only closing is left to do.
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
@@ -61,6 +63,7 @@ impl Socket {
             has_hung_up: false,
             is_runnable: false,
             is_deferred: false,
+            is_idle: false,
             has_ended: false,
             feed_result: FeedResult::More,
             unconsumed: Vec::new(),
@@ -102,6 +105,7 @@ impl Socket {
     }
 
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
+        self.is_idle &= result.is_err();
         match result {
             Ok(count) if *count < wanted && !self.reads_until_blocked() => self.is_readable = false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -124,6 +128,7 @@ impl Socket {
             [only] => self.stream.write(only),
             slices => self.stream.write_vectored(slices),
         };
+        self.is_idle &= result.is_err();
         match &result {
             Ok(sent) => self.is_writable = *sent == offered || !CUT_SHORT_MEANS_EVENT,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_writable = false,

@@ -25,7 +25,7 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// How long to wait, for each unsent byte of a connection that was closed for lack of resident
+/// How long to wait, for each byte held by a connection that was closed for lack of resident
 /// memory, before the next is closed: half a MB in a second.
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
@@ -175,9 +175,11 @@ impl EventLoop {
     }
 
     /// Closes a connection if lack of memory has stopped all service, or has kept out new clients,
-    /// for [`STARVATION_TIME`]: the one with the most unsent output. Until there is memory, it
-    /// closes one per turn, or fewer if resident memory is limited. Call it when everything that
-    /// clients accept has been sent. O(connections) if it closes one, otherwise O(listeners).
+    /// for [`STARVATION_TIME`]: the one that holds the most output that its client does not read,
+    /// or input that it does not finish, first among those that have done nothing for that time.
+    /// Until there is memory, it closes one per turn, or fewer if resident memory is limited. Call
+    /// it when everything that clients accept has been sent. O(connections) if it closes one,
+    /// otherwise O(listeners).
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -187,32 +189,39 @@ impl EventLoop {
             self.deferred.close_at = None;
             return;
         }
+        if self.deferred.close_at.is_none() {
+            self.sockets.iter_mut().flatten().for_each(|socket| socket.is_idle = true);
+        }
         let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
         // Closing connections that have ended may free enough.
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // The output of writable sockets is sent in the next turns, or after a sync.
-        let sockets = self.sockets.iter().enumerate();
-        let full = sockets.filter(|(_, socket)| socket.as_ref().is_some_and(|it| !it.is_writable));
-        let unsent = full.map(|(index, _)| Key::from_index(index));
-        let unsent = unsent.map(|key| (self.server.unsent(key), key));
-        let most = unsent.max_by_key(|&(unsent, _)| unsent).filter(|&(unsent, _)| unsent > 0);
-        let Some((unsent, key)) = most else {
-            // No output is unsent: the memory is in jobs, for example.
+        // The output of writable sockets is sent in the next turns, or after a sync. The input of
+        // readable and deferred ones is read.
+        let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
+            let (socket, key) = (socket.as_ref()?, Key::from_index(index));
+            let unread = if socket.is_writable { 0 } else { self.server.unsent(key) };
+            let may_go_on = socket.is_readable || socket.is_deferred;
+            let held = unread + if may_go_on { 0 } else { self.server.received(key) };
+            (held > 0).then_some((socket.is_idle, held, key))
+        });
+        let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
+            // The memory is in jobs, for example.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
-        debug!("{key:?} leaves {unsent} bytes unread, and memory is short");
+        debug!("{key:?} leaves {held} bytes unread or unfinished, and memory is short");
         if let Some(count) = self.deferred.closed.pass(now) {
             warn!(
-                "out of memory: connections closed because they did not read their replies: {count}"
+                "out of memory: connections closed that did not read replies or finish puts: \
+                 {count}"
             );
         }
         self.end(key);
         // If resident memory is limited, freed memory may count for up to two more seconds.
         if self.server.budget_mut().limits_resident {
-            let bytes = u32::try_from(unsent).unwrap_or(u32::MAX);
+            let bytes = u32::try_from(held).unwrap_or(u32::MAX);
             self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);
         }
     }

@@ -98,19 +98,23 @@ impl Server {
     }
 
     /// Takes back a job that its client has lost: makes it ready, as if it had waited since
-    /// `since`, or buries it if the flags require that.
+    /// `since`, or buries it if the flags require that. If they do for any loss, a restart must
+    /// know this one.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
-        if self.settings.bury_after.is_some_and(is_lost_too_often) {
-            // If the binlog has failed, the job is buried at its next loss instead.
-            if let Ok(permit) = self.permit(Change::DeferrableUpdate, now) {
-                // Jobs lost together are buried one after the other, also after a restart.
-                let at = self.instant(now);
-                self.queue.bury_lost(job, at);
-                return self.record_change(permit, job, now);
-            }
+        let buries = self.settings.bury_after.map(is_lost_too_often);
+        // If the binlog has failed, the job is buried at its next loss instead.
+        let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
+        if let Some((true, permit)) = recorded {
+            // Jobs lost together are buried one after the other, also after a restart.
+            let at = self.instant(now);
+            self.queue.bury_lost(job, at);
+            return self.record_change(permit, job, now);
         }
         let tube = self.queue.return_job(job, since);
+        if let Some((_, permit)) = recorded {
+            self.record_change(permit, job, now);
+        }
         self.hand_out(tube, now);
     }
 

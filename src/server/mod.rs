@@ -370,6 +370,11 @@ impl Server {
         self.conns[key].output.len()
     }
 
+    /// How many bytes have arrived of a job that is not complete.
+    pub fn received(&self, key: Key<Conn>) -> usize {
+        self.conns[key].received()
+    }
+
     /// How many of these bytes may be sent. Replies that wait for the binlog may not.
     pub fn sendable(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.sendable()

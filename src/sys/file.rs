@@ -28,6 +28,13 @@ pub fn forget_cached(file: &impl AsRawFd) {
     let _ = file;
 }
 
+/// Fails if this process may not create files in a directory.
+pub fn check_can_create(directory: &impl AsRawFd) -> io::Result<()> {
+    let (path, mode) = (c".".as_ptr(), libc::W_OK | libc::X_OK);
+    // SAFETY: the pointer leads to a string that ends in NUL.
+    check(unsafe { libc::faccessat(directory.as_raw_fd(), path, mode, 0) }).map(drop)
+}
+
 /// Takes the POSIX lock on a whole file. The process holds it until it exits or closes any
 /// descriptor of that file. Fails at once if another process has the lock.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {

@@ -16,8 +16,8 @@ use std::{ffi::c_int, io};
 pub use self::{
     clock::{monotonic_nanoseconds, thread_cpu_time, wall_nanoseconds},
     file::{
-        confirm_written, forget_cached, lock_file, lock_until_closed, next_data, rename_to_new,
-        reserve_space, sync_file_system,
+        check_can_create, confirm_written, forget_cached, lock_file, lock_until_closed, next_data,
+        rename_to_new, reserve_space, sync_file_system,
     },
     memory::{ResidentMemory, release_free_memory, tune_allocator},
     process::{

@@ -9,7 +9,7 @@ use super::record::{JobFields, Kind};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    queue::{Job, Queue, State},
+    queue::{History, Job, Queue, State},
 };
 
 /// If the wall clock is set more often than this in the long run, dates follow it with a delay,
@@ -45,6 +45,9 @@ impl Dates {
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
+        // A restart ends a reservation without a loss, as if there had been none.
+        let is_open = u32::from(matches!(record.state, State::Reserved(_)));
+        let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
         JobFields {
             id: record.id,
@@ -54,7 +57,7 @@ impl Dates {
             body_size: i32::try_from(body.len()).expect("a body is at most a gibibyte"),
             created_at: calendar(dated.is_created).date(record.created_at),
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
-            history: record.history,
+            history: History { reserves, ..record.history },
             kind: match record.state {
                 // The delay has ended, provided that the wall clock is right. A restart decides
                 // that anew.
@@ -103,9 +106,24 @@ impl Dates {
 mod tests {
     use super::*;
     use crate::wal::{
-        SyncPolicy,
+        Restored, SyncPolicy,
         testing::{Fixture, START},
     };
+
+    /// With `--bury-after`, a kill would be a loss if a reserved job was written again before it.
+    #[test]
+    fn a_reservation_is_recorded_once_it_has_ended() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        let job = binlog.put(10);
+        let Restored { queue, bodies } = &mut binlog.restored;
+        let client = queue.join();
+        let taken = queue.reserve_job(client, job, START, &mut bodies.budget);
+        taken.expect("there is memory");
+        let recorded = |queue: &Queue| binlog.wal.dates.fields(queue, job).history.reserves;
+        assert_eq!(recorded(queue), 0);
+        queue.bury(job, 0, START);
+        assert_eq!(recorded(queue), 1);
+    }
 
     /// If a clock were set every second, all delayed jobs would be written every second.
     #[test]

@@ -123,7 +123,6 @@ impl Wal {
         let mut index = SegmentIndex::default();
         let report =
             read::replay(&mut *disk, &files, restored, &mut index, calendar, now, progress)?;
-        read::ensure_memory_to_serve(restored)?;
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
         let options = Options { key: report.key.map_or(options.key, |it| it.0), ..options };

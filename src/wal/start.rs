@@ -13,9 +13,6 @@ use super::{
 };
 use crate::clock::Time;
 
-/// How many numbers must be left at a start: more than a daemon uses.
-const NUMBERS_LEFT_MIN: u32 = 1 << 20;
-
 impl Log {
     /// Opens the first segment of this run, and frees space that the last run reserved. If there is
     /// no space for even one delete, no segment is opened, and the caller tries again later.
@@ -27,7 +24,7 @@ impl Log {
         next_id: u64,
         now: Time,
     ) -> Result<(), Error> {
-        let number = number_after(self.end.number, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
+        let number = number_after(self.end.number, NUMBER_MAX)?;
         self.sync_old_segments(report)?;
         // First, because on a full disk the space of the last run is all there is.
         self.disk.confirm()?;

@@ -301,7 +301,8 @@ impl Model {
             job.since = 0;
             let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
             let before = &self.jobs[&id];
-            assert!((job.reserves..=before.reserves).contains(&reserves), "reserves of {id}");
+            let ended = before.reserves - u32::from(matches!(before.state, State::Reserved { .. }));
+            assert!((job.reserves..=ended).contains(&reserves), "reserves of {id}");
             assert!((job.timeouts..=before.timeouts).contains(&timeouts), "timeouts of {id}");
             (job.reserves, job.timeouts) = (reserves, timeouts);
             self.jobs.insert(id, job);
@@ -581,6 +582,10 @@ impl Model {
             [job.reserves, job.releases + job.buries, job.kicks].map(u64::from);
         let is_too_often = |n| reserves >= ended + n + kicks * (n - 1);
         if !self.bury_after.is_some_and(is_too_often) {
+            self.job(id).state = State::Ready;
+            if self.bury_after.is_some() {
+                self.write_down(id);
+            }
             return self.make_ready(id, since, now);
         }
         let (pri, tube) = (job.pri, self.find_tube(&job.tube).expect("a job has a tube"));
@@ -656,7 +661,9 @@ impl Model {
 
     /// Writes the job's current state to the binlog.
     fn write_down(&mut self, id: u64) {
-        self.log.insert(id, self.jobs[&id].clone());
+        let mut job = self.jobs[&id].clone();
+        job.reserves -= u32::from(matches!(job.state, State::Reserved { .. }));
+        self.log.insert(id, job);
     }
 
     fn best_ready(&self, tubes: &[String]) -> Option<u64> {

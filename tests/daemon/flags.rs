@@ -3,9 +3,12 @@
 use std::{fs, net::TcpListener, process::Command};
 
 use beanstalkd::cli;
-use ct::skip;
+use ct::{Daemon, skip};
 
-use crate::harness::{Ended, OURS, Peer, daemon, run_to_its_end, start, terminate, try_start};
+use crate::harness::{
+    Ended, OURS, Peer, daemon, fails_to_start, original, run_to_its_end, start, terminate,
+    try_start,
+};
 
 /// `--help` or `--version` would start a daemon, or end with the status of an error.
 ///
@@ -52,6 +55,13 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("-z 10k", "invalid size: 10k"),
         ("-zten", "invalid size: ten"),
         ("-f soon", "invalid size: soon"),
+        ("--max-memory -5", "--max-memory must be from 0 to 18446744073709551615: -5"),
+        (
+            "--max-memory=18446744073709551616",
+            "--max-memory must be from 0 to 18446744073709551615: 18446744073709551616",
+        ),
+        ("--busy-poll=", "--busy-poll must be from 0 to 1000: "),
+        ("--bury-after +5", "--bury-after must be from 1 to 4294967295: +5"),
         ("--", "unknown flag: --"),
         ("-p 0 -- -V", "unknown flag: --"),
         // The first mistake is reported, and no later flag corrects it.
@@ -184,6 +194,21 @@ fn what_is_not_obeyed_to_the_letter_is_warned_of() {
         let warnings: Vec<_> = stderr.lines().filter(|line| line.contains("warning: ")).collect();
         assert_eq!(warnings.len(), usize::from(!warning.is_empty()), "{line}: {stderr}");
         assert!(warnings.iter().all(|line| line.contains(warning)), "{line}: {stderr}");
+    }
+}
+
+/// Service files written for the original may have such numbers, and it takes them.
+#[test]
+fn numbers_of_the_originals_flags_are_read_as_it_reads_them() {
+    let programs = [Some(OURS.into()), original()];
+    for program in programs.into_iter().flatten() {
+        for line in ["-z -1", "-z +1", "-z 18446744073709551616", "-s -1", "-f -1", "-f +1"] {
+            let daemon = Daemon::start(&program, &words(line)).expect(line);
+            Peer::of(&daemon).check();
+        }
+        for line in ["-z 10k", "-s ten", "-f 1x"] {
+            assert_eq!(fails_to_start(&program, &words(line)).0, 5, "{line}");
+        }
     }
 }
 

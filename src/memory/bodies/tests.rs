@@ -256,13 +256,31 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     all.check();
 }
 
-/// The daemon would spin beside clients that send nothing: their unfinished uploads count no bytes,
-/// but take memory.
+/// Clients that announce jobs and send little would take the memory in which others connect.
+#[test]
+fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
+    let mut all = Jobs::default();
+    for size in [5000, 65_000, 1_000_000] {
+        for sent in [1, 100, size / 2 - 1] {
+            let mut body = all.bodies.begin(size).expect("there is memory");
+            all.bodies.append(&mut body, &filled(sent, 1)).expect("there is memory");
+            assert!(all.held() <= 2 * sent, "{} bytes for {sent} of {size}", all.held());
+            all.bodies.remove(body);
+        }
+    }
+}
+
+/// The daemon would spin beside clients that send nothing more: the slots of their uploads can
+/// move, but are not free.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
-    let mut begun: Vec<_> =
-        (0..40_000).map(|_| all.bodies.begin(4000).expect("there is memory")).collect();
+    let mut upload = || {
+        let mut body = all.bodies.begin(4000).expect("there is memory");
+        all.bodies.append(&mut body, &[0; 2000]).expect("there is memory");
+        body
+    };
+    let mut begun: Vec<_> = (0..40_000).map(|_| upload()).collect();
     // Removes so few of each block that none becomes sparse.
     for number in (0..begun.len()).rev().step_by(80) {
         all.bodies.remove(begun.swap_remove(number));

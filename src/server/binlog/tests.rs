@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::super::testing::{START, connect, exchange, receive, send, server_with_wal};
 use super::*;
@@ -361,4 +361,25 @@ fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     server.close(second, START);
     let counts = server.queue().counts();
     assert_eq!((counts.buried, counts.ready), (1, 1));
+}
+
+/// A job that takes down its workers would never be buried if the daemon is often killed.
+#[test]
+fn a_restart_counts_each_loss_and_no_open_reservation() {
+    let (disk, mut server) = serve();
+    let producer = connect(&mut server);
+    assert_eq!(exchange(&mut server, producer, "put 0 0 60 1\r\na\r\n"), "");
+    server.commit(START);
+    for losses in 1..=3 {
+        server.settings.bury_after = NonZeroU32::new(4);
+        let (worker, other) = (connect(&mut server), connect(&mut server));
+        assert_eq!(exchange(&mut server, worker, "reserve\r\n"), "RESERVED 1 1\r\na\r\n");
+        server.close(worker, START);
+        assert_eq!(exchange(&mut server, other, "reserve\r\n"), "RESERVED 1 1\r\na\r\n");
+        server.commit(START);
+        let (restored, wal, _) = open(&disk, SyncPolicy::EACH_CHANGE, START);
+        server = server_with_wal(restored, wal);
+        let job = server.queue().find(1).expect("it is there");
+        assert_eq!(server.queue().job(job).record.history.reserves, losses);
+    }
 }

@@ -81,9 +81,6 @@ impl Directory {
     /// Opens the directory to read it, without a lock. A daemon may be using it meanwhile.
     pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
-        if !handle.metadata()?.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
-        }
         Ok(Self {
             path: path.into(),
             handle,
@@ -95,6 +92,13 @@ impl Directory {
             synced: None,
             lock: None,
         })
+    }
+
+    /// Fails if this user could not take the lock, even if no daemon holds it, or not create files.
+    /// Changes nothing.
+    pub fn check_writable(&self) -> io::Result<()> {
+        DirectoryLock::check(&self.path)?;
+        sys::check_can_create(&self.handle)
     }
 
     pub(super) fn path(&self, name: Name) -> PathBuf {

@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
+    fmt,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
@@ -38,32 +39,21 @@ impl DirectoryLock {
     /// Takes the lock of a directory. The error names the current holder, if the file does.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
-        Self::take_file(&path).map_err(|error| match error {
-            Error::Disk(error) => Error::Disk(named(error.kind(), &path, &error)),
-            other => other,
-        })
+        let (file, has_line) = open(&path, true, 0)?;
+        sys::lock_file(&file).map_err(|error| held_by(&error, &file, &path))?;
+        sys::forget_cached(&file);
+        let line = has_line.then(|| read_line(&file)).transpose();
+        let line = line.map_err(|error| named(&path, error.kind(), &error))?;
+        Ok(Self { file, path, line })
     }
 
-    fn take_file(path: &Path) -> Result<Self, Error> {
-        let open = |reads: bool| {
-            let mut options = OpenOptions::new();
-            options.read(reads).write(true).create(true).truncate(false).mode(0o600);
-            // In a directory that others can write to, a link may lead to any file, which would be
-            // overwritten.
-            options.custom_flags(libc::O_NOFOLLOW).open(path)
-        };
-        let mut file = open(false).map_err(|error| {
-            let text = "it is a symbolic link, which is not followed: remove it";
-            if path.is_symlink() { io::Error::new(error.kind(), text) } else { error }
-        })?;
-        let has_line = file.metadata()?.is_file();
-        if has_line {
-            file = open(true)?;
+    /// Fails if the file is there, and [`DirectoryLock::take`] could not open it. Changes nothing.
+    pub(super) fn check(directory: &Path) -> io::Result<()> {
+        // A start would wait for the reader of a pipe.
+        match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
-        sys::lock_file(&file).map_err(|error| held_by(&error, &file))?;
-        sys::forget_cached(&file);
-        let line = if has_line { Some(read_line(&file)?) } else { None };
-        Ok(Self { file, path: path.into(), line })
     }
 
     /// Whether the last holder of the lock may still be running, unaware that it has lost the lock.
@@ -87,7 +77,7 @@ impl DirectoryLock {
         let written = self.file.write_all_at(&line, 0);
         let written = written.and_then(|()| self.file.set_len(LINE_BYTES as u64));
         self.line = Some(read_line(&self.file)?);
-        written.map_err(|error| named(error.kind(), &self.path, &error))
+        written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
     /// Notes in the file that the daemon will write nothing more. It keeps the lock until it exits.
@@ -113,8 +103,22 @@ impl DirectoryLock {
     }
 }
 
-fn named(kind: io::ErrorKind, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(kind, format!("{}: {error}", path.display()))
+/// Opens the file of the lock, and returns whether it can hold a line.
+fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
+    let has_line = fs::symlink_metadata(path).map_or(true, |it| it.is_file());
+    let mut options = OpenOptions::new();
+    options.read(has_line).write(true).create(creates).truncate(false).mode(0o600);
+    // In a directory that others can write to, a link may lead to any file, which would be
+    // overwritten.
+    options.custom_flags(libc::O_NOFOLLOW | flags);
+    options.open(path).map(|file| (file, has_line)).map_err(|error| {
+        let text = "it is a symbolic link, which is not followed: remove it";
+        named(path, error.kind(), if path.is_symlink() { &text } else { &error })
+    })
+}
+
+fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error {
+    io::Error::new(kind, format!("{}: {text}", path.display()))
 }
 
 /// Reads one byte more than a line has.
@@ -130,9 +134,9 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
-fn held_by(error: &io::Error, file: &File) -> Error {
+fn held_by(error: &io::Error, file: &File, path: &Path) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
-        return Error::Disk(io::Error::new(error.kind(), format!("cannot lock it: {error}")));
+        return named(path, error.kind(), &format_args!("cannot lock it: {error}")).into();
     }
     let holder = text(&read_line(file).unwrap_or_default());
     let text = "another process holds the lock";

@@ -15,7 +15,7 @@ mod search;
 mod sink;
 mod window;
 
-pub(super) use self::replay::{ensure_memory_to_serve, replay};
+pub(super) use self::replay::replay;
 pub use self::{
     inspect::{Inspection, inspect},
     replay::{Progress, Report, Restored, SegmentReport, go_on},

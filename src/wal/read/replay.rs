@@ -26,8 +26,9 @@ use crate::{
     queue::Queue,
     wal::{
         Error, Jobs,
-        disk::{Disk, Name},
+        disk::{Disk, Name, last_numbers},
         index::SegmentIndex,
+        log::{NUMBER_MAX, number_after},
         record::Format,
         segment::End,
         space::HEADER_BYTES,
@@ -40,6 +41,9 @@ pub(super) const HEADROOM_BYTES: [usize; 5] = [1 << 20; 5];
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
 /// the headroom that a connection must leave free. With less, it could serve no client.
 const UNTIL_SERVING_BYTES: usize = 5 << 19;
+
+/// How many numbers must be left for segments: more than a daemon uses.
+const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
 /// The most problems of one segment that are kept. Any others are only counted.
 const PROBLEMS_MAX: usize = 20;
@@ -130,8 +134,9 @@ impl Restored {
 }
 
 /// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
-/// opened or read, if memory is short, or if `progress` breaks. The operator can repair that, and
-/// nothing has been changed. Bytes that the disk itself cannot read (EIO) are reported as damage.
+/// opened or read, if memory or numbers are short, or if `progress` breaks. The operator can repair
+/// that, and nothing has been changed. Bytes that the disk itself cannot read (EIO) are reported as
+/// damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -141,6 +146,7 @@ pub(in crate::wal) fn replay(
     now: Time,
     progress: Progress<'_>,
 ) -> Result<Report, Error> {
+    number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
     bodies.budget.set_headroom(HEADROOM_BYTES);
@@ -191,11 +197,12 @@ pub(in crate::wal) fn replay(
     queue.raise_id(seen_below);
     queue.sort_buried();
     bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
+    ensure_memory_to_serve(restored)?;
     Ok(report)
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
-pub(in crate::wal) fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
+fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
     let Restored { queue, bodies } = restored;
     bodies.release_all();
     if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ct::{Daemon, Prng};
+use ct::{Daemon, Prng, eventually};
 
 use crate::harness::{Folder, OURS, Peer, end};
 
@@ -95,5 +95,51 @@ fn jobs_that_crash_their_workers_end_buried_and_no_others() {
             assert_eq!(seen.text("state"), state, "{id}: {seen:?}");
             assert!(losses[&id] >= LOSSES, "{id} was lost {} times", losses[&id]);
         }
+    }
+}
+
+/// A job that takes down its workers would never be buried if the daemon is often killed, and one
+/// that is only worked on during kills would be.
+#[test]
+fn a_kill_forgets_no_loss_and_is_none() {
+    const MOST: u32 = 4;
+    let folder = Folder::new();
+    // Jobs are written again all the time, reserved ones as well.
+    let flags = ["-F", "-s", "4096", "--bury-after", &MOST.to_string()];
+    let mut ids = Vec::new();
+    for losses in 0..=MOST {
+        let daemon = folder.serve(OURS, &flags);
+        let mut client = Peer::of(&daemon);
+        if ids.is_empty() {
+            // The time to run of one ends, and the other one's worker disconnects.
+            for ttr in [1, 600] {
+                let reply = client.0.put(0, 0, ttr, b"x").expect("a reply");
+                ids.push(reply.replace("INSERTED ", "").parse().expect("an id"));
+            }
+        }
+        let state = if losses == MOST { "buried" } else { "ready" };
+        for &id in &ids {
+            let seen = client.look(id).expect("a job");
+            assert_eq!((seen.text("state"), seen.number("reserves")), (state, losses), "{seen:?}");
+        }
+        if losses < MOST {
+            let mut workers = [Peer::of(&daemon), Peer::of(&daemon)];
+            workers.iter_mut().zip(&ids).for_each(|(worker, &id)| drop(worker.take(id)));
+            let [_slow, crashed] = workers;
+            drop(crashed);
+            eventually("they are lost", || {
+                let seen = ids.iter().map(|&id| client.look(id).expect("a job"));
+                seen.map(|it| it.text("state").to_owned()).all(|it| it != "reserved")
+            });
+        }
+        if losses + 1 < MOST {
+            let before = client.look(ids[1]).expect("a job").file;
+            client.take(ids[1]);
+            while client.look(ids[1]).expect("a job").file == before {
+                let id = client.put(9, 0, &[b'x'; 1000]);
+                client.tell(&format!("delete {id}"), "DELETED");
+            }
+        }
+        end(daemon, libc::SIGKILL);
     }
 }

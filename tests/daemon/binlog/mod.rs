@@ -7,6 +7,7 @@
 //! | `kills` | killed at any instant under load, it keeps every acknowledged change |
 //! | `losses` | jobs that crash their workers are buried, also between kills |
 //! | `calls` | writes are synced at the times of the flags, as seen in system calls |
+//! | `checks` | `--check-binlog` reports whatever prevents a start |
 //! | `full` | a full disk refuses only the changes it must, and strands no job |
 //! | `damage` | of a damaged log, intact records are kept and none are invented |
 //! | `files` | names, modes, sizes, the lock, and everything else that a restart must keep |
@@ -21,6 +22,7 @@
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 mod calls;
+mod checks;
 mod damage;
 mod exchange;
 mod files;
