@@ -374,25 +374,25 @@ impl Frame {
         proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
     }
 
-    /// Returns the checksum of a version 7 record at `offset` up to its body, with the checksum's
-    /// own bytes taken as zero, and the checksum stored for the whole record. `bytes` begin with
-    /// this record.
+    /// Returns the checksum of `bytes`, the beginning of a version 7 record at `offset`, with the
+    /// checksum's own bytes taken as zero, and the checksum stored for the whole record. Long
+    /// pieces are faster, so `bytes` should have as much of the body as is at hand.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);
         hasher.update(&bytes[..at]);
         hasher.update(&[0; 4]);
-        hasher.update(&bytes[at + 4..self.head_length]);
+        hasher.update(&bytes[at + 4..]);
         (hasher, u32::from_le_bytes(part(bytes, at)))
     }
 
-    /// Checks the record of this frame by its flaw, if any, and by `body_end`, the last two bytes
-    /// of its body. The caller has checked its length and its checksum.
+    /// Checks the record of this frame by its flaw, if any, and by `body_end`: bytes from the last
+    /// two of its body on. The caller has checked its length and its checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
         if let Some(flaw) = self.flaw {
             return Err(flaw);
         }
-        if self.is_full() && body_end != CRLF {
+        if self.is_full() && !body_end.starts_with(CRLF) {
             return Err(Damage::Illegal("a body without its line end"));
         }
         Ok(())
