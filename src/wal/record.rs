@@ -350,7 +350,7 @@ impl Frame {
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
             Some(Damage::Illegal("no date"))
-        } else if name_length > 0 && proto::tube_name(name).is_none() {
+        } else if name_length > 0 && !proto::is_tube_name(name) {
             Some(Damage::Illegal("a wrong tube name"))
         } else {
             None
@@ -369,9 +369,9 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube, if it is legal. `bytes` begin with this record.
+    /// Returns the name of the tube. `bytes` begin with this record, which has no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
-        proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
+        std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
     /// Returns the checksum of `bytes`, the beginning of a version 7 record at `offset`, with the
