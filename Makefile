@@ -31,7 +31,7 @@ ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/b
 # The skipped checks, for the end of `make check`. Its name and ORIGINAL may contain spaces, so
 # recipes read both as the shell's.
 SKIPPED ?= $(ABSOLUTE)/skipped
-export ORIGINAL SKIPPED
+export ORIGINAL RIVAL SKIPPED
 
 .PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns memory kills acts abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover power-cuts metrics promtool page \
@@ -178,14 +178,16 @@ diff: all original
 mutants: original
 	ct/mutants $(or $(SEED),1) $(or $(COUNT),50) $(FOLDERS)
 
-# Compares with the original in interleaved runs, in about fourteen minutes, or in one.
+# Compares with the original in interleaved runs, in about fourteen minutes, or in one; and with a
+# rival if one is given: `make bench RIVAL='PROGRAM FLAGS'`.
 bench: all original
 	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- \
-	    compare --json target/bench.json --plots target/plots $(DAEMON) "$$ORIGINAL"
+	    compare --json target/bench.json --plots target/plots $(DAEMON) "$$ORIGINAL" $${RIVAL:+"$$RIVAL"}
 	$(BUILT)/release/ct-bench goals target/bench.json ct/goals
 
 bench-quick: all original
-	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) "$$ORIGINAL"
+	$(CARGO) run -q --release --locked -p ct --bin ct-bench -- compare --quick $(DAEMON) "$$ORIGINAL" \
+	    $${RIVAL:+"$$RIVAL"}
 
 # Whether a command costs more with 10,000 tubes, 10,000 blocked workers and a million jobs.
 crowd: all

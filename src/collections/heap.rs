@@ -75,7 +75,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// included. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
-        self.sift_up(self.entries.len() - 1, moved);
+        self.sift_up(self.entries.len() - 1, (key, item), moved);
     }
 
     /// Removes the item at `position`. Calls `moved` for each other entry that moves. O(log n).
@@ -143,14 +143,20 @@ impl<K: Ord + Copy, T> Heap<K, T> {
 
     fn sift(&mut self, position: usize, moved: impl FnMut(Key<T>, u32)) {
         if position > 0 && self.entries[position].0 < self.entries[(position - 1) / 2].0 {
-            self.sift_up(position, moved);
+            self.sift_up(position, self.entries[position], moved);
         } else {
             self.sift_down(position, moved);
         }
     }
 
-    fn sift_up(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
-        let entry @ (key, _) = self.entries[position];
+    /// Moves the entry at `position` up. The caller passes it, because reading what was just pushed
+    /// would stall.
+    fn sift_up(
+        &mut self,
+        mut position: usize,
+        entry @ (key, _): (K, Key<T>),
+        mut moved: impl FnMut(Key<T>, u32),
+    ) {
         while position > 0 {
             let parent = (position - 1) / 2;
             if self.entries[parent].0 <= key {

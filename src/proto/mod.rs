@@ -12,7 +12,7 @@ mod stats_yaml;
 pub use self::{
     command::{Command, JobId, JobState, LISTED_JOBS_MAX, PutHeader},
     http::is_http_request,
-    parse::{COMMAND_COUNT, command_names, parse, place, tube_name},
+    parse::{COMMAND_COUNT, command_names, is_tube_name, parse, place, tube_name},
     reply::{List, Reply},
     stats_yaml::{Document, Seconds},
 };

@@ -102,7 +102,9 @@ impl Queue {
                 let (order, urgent) = (job.ready_key(), u64::from(job.is_urgent()));
                 of_tube.ready.push(order, key, |job, at| jobs[job].position = at);
                 of_tube.urgent += urgent;
-                tubes.update_best_ready(tube);
+                if jobs[key].position == 0 {
+                    tubes.update_best_ready(tube);
+                }
                 counts.urgent += urgent;
                 counts.ready += 1;
             }

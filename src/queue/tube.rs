@@ -150,6 +150,8 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     names: Names,
+    /// The result of the latest [`Tubes::find_latest_first`].
+    latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
     /// By index of the key: the sort key of the best ready job, in one array for a fast search.
@@ -161,6 +163,17 @@ pub(super) struct Tubes {
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         self.names.find(&self.arena, name)
+    }
+
+    /// The same, but looks first at the tube that was found last, because jobs of a tube are often
+    /// restored in a row.
+    pub(super) fn find_latest_first(&mut self, name: &str) -> Option<Key<Tube>> {
+        let latest = self.latest.filter(|&key| {
+            // Its key may name another tube by now, or none.
+            self.arena.get(key).is_some_and(|tube| tube.name() == name)
+        });
+        self.latest = latest.or_else(|| self.find(name));
+        self.latest
     }
 
     /// Ensures memory for a tube of this name, which no tube has. O(1), unless a list must be

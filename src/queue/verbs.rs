@@ -44,7 +44,7 @@ impl Queue {
         name: &str,
         budget: &mut MemoryBudget,
     ) -> memory::Result<Key<Tube>> {
-        if let Some(tube) = self.tubes.find(name) {
+        if let Some(tube) = self.tubes.find_latest_first(name) {
             return Ok(tube);
         }
         self.tubes.ensure_memory(name, budget)?;
@@ -155,7 +155,8 @@ impl Queue {
 impl Queue {
     /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
-        self.jobs.find(id)
+        // A restart asks for each id, and most are new.
+        if id < self.next_id { self.jobs.find(id) } else { None }
     }
 
     /// The job with this id, if no client has reserved it.

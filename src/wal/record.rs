@@ -363,7 +363,7 @@ impl Frame {
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
             Some(Damage::Illegal("no date"))
-        } else if name_length > 0 && proto::tube_name(name).is_none() {
+        } else if name_length > 0 && !proto::is_tube_name(name) {
             Some(Damage::Illegal("a wrong tube name"))
         } else {
             None
@@ -382,30 +382,30 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube, if it is legal. `bytes` begin with this record.
+    /// Returns the name of the tube. `bytes` begin with this record, which has no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
-        proto::tube_name(bytes.get(self.name_at..self.name_at + self.name_length)?)
+        std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
-    /// Returns the checksum of a version 7 record at `offset` up to its body, with the checksum's
-    /// own bytes taken as zero, and the checksum stored for the whole record. `bytes` begin with
-    /// this record.
+    /// Returns the checksum of `bytes`, the beginning of a version 7 record at `offset`, with the
+    /// checksum's own bytes taken as zero, and the checksum stored for the whole record. Long
+    /// pieces are faster, so `bytes` should have as much of the body as is at hand.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);
         hasher.update(&bytes[..at]);
         hasher.update(&[0; 4]);
-        hasher.update(&bytes[at + 4..self.head_length]);
+        hasher.update(&bytes[at + 4..]);
         (hasher, u32::from_le_bytes(part(bytes, at)))
     }
 
-    /// Checks the record of this frame by its flaw, if any, and by `body_end`, the last two bytes
-    /// of its body. The caller has checked its length and its checksum.
+    /// Checks the record of this frame by its flaw, if any, and by `body_end`: bytes from the last
+    /// two of its body on. The caller has checked its length and its checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
         if let Some(flaw) = self.flaw {
             return Err(flaw);
         }
-        if self.is_full() && body_end != CRLF {
+        if self.is_full() && !body_end.starts_with(CRLF) {
             return Err(Damage::Illegal("a body without its line end"));
         }
         Ok(())

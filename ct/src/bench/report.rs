@@ -37,7 +37,7 @@ const COLUMNS: [&str; 12] = [
 ];
 
 /// The figures that have a line in the Markdown table, each with the words after its number.
-pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 10] = [
+pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 11] = [
     ("rate", "commands/s"),
     ("sojourn_p50", "µs from put to RESERVED, half of the jobs"),
     ("sojourn_p99", "µs from put to RESERVED, 99 % of the jobs"),
@@ -46,6 +46,7 @@ pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 10] = [
     ("megabytes_left", "MB of resident memory left"),
     ("longest_wait", "µs of the longest wait"),
     ("seconds", "s until it answers"),
+    ("cpu_seconds", "s of CPU time until it answers"),
     ("unlogged_p99", "µs of latency of commands that need no sync, 99 % of them"),
     ("puts_per_sync", "jobs put for each sync"),
 ];

@@ -62,6 +62,8 @@ pub enum Work {
         jobs: u64,
         /// Bytes of each body.
         body: usize,
+        /// The number of tubes that the jobs are put into, in turn.
+        tubes: u64,
     },
     /// Moves this number of jobs with one `kick`, and measures how long another client waits
     /// meanwhile.
@@ -135,7 +137,9 @@ pub fn presets(effort: Effort) -> Vec<Scenario> {
     all.extend(["-f0", "-f50"].map(durable_workers));
     all.push(slow_sync(100));
     all.extend([16, 128, 1_024].map(|body| memory(effort.backlog, body)));
-    all.extend([idle_connections(10_000), kick(effort.backlog), replay(effort.backlog)]);
+    all.extend([idle_connections(10_000), kick(effort.backlog)]);
+    let replays = [("", 128, 1), ("/16", 16, 1), ("/1024", 1_024, 1), ("/tubes", 128, 1_000)];
+    all.extend(replays.map(|row| replay(effort.backlog, row)));
     all
 }
 
@@ -481,10 +485,10 @@ fn kick(jobs: u64) -> Scenario {
         .quick_if(true)
 }
 
-fn replay(jobs: u64) -> Scenario {
-    let about = format!("restart with {jobs} jobs of 128 bytes in the binlog");
-    let work = Work::Replay { jobs, body: 128 };
-    Scenario { binlog: Some("-F"), ..Scenario::new("replay".to_owned(), about, work) }
+fn replay(jobs: u64, (variant, body, tubes): (&str, usize, u64)) -> Scenario {
+    let about = format!("restart with {jobs} jobs of {body} bytes in the binlog, tubes: {tubes}");
+    let work = Work::Replay { jobs, body, tubes };
+    Scenario { binlog: Some("-F"), ..Scenario::new(format!("replay{variant}"), about, work) }
 }
 
 fn size(number: u32) -> usize {

@@ -58,6 +58,17 @@ impl SetupClient {
         &mut self,
         count: u64,
         kind: Kind,
+        encode: impl FnMut(u64, &mut Vec<u8>),
+        on_reply: impl FnMut(Reply),
+    ) -> io::Result<()> {
+        self.send_groups(count, &[kind], encode, on_reply)
+    }
+
+    /// The same for `count` groups of commands, each of which must be answered with these kinds.
+    fn send_groups(
+        &mut self,
+        count: u64,
+        kinds: &[Kind],
         mut encode: impl FnMut(u64, &mut Vec<u8>),
         mut on_reply: impl FnMut(Reply),
     ) -> io::Result<()> {
@@ -73,7 +84,7 @@ impl SetupClient {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             self.stream.write_all(&self.out)?;
-            self.read(window, kind, &mut on_reply)?;
+            self.read(window, kinds, &mut on_reply)?;
             sent += window;
         }
         Ok(())
@@ -101,11 +112,26 @@ impl SetupClient {
     pub fn put(
         &mut self,
         count: u64,
+        numbers: impl FnMut(u64) -> (u32, u32),
+    ) -> io::Result<Vec<u64>> {
+        self.put_in_turn(count, 1, numbers)
+    }
+
+    /// The same; if there are several `tubes`, puts the jobs into `r0`, `r1`, … in turn.
+    pub fn put_in_turn(
+        &mut self,
+        count: u64,
+        tubes: u64,
         mut numbers: impl FnMut(u64) -> (u32, u32),
     ) -> io::Result<Vec<u64>> {
         let mut ids = Vec::new();
         let bytes = self.body.bytes.clone();
+        let kinds = [Kind::Using, Kind::Inserted];
+        let kinds = if tubes > 1 { &kinds[..] } else { &kinds[1..] };
         let encode = |index, out: &mut Vec<u8>| {
+            if tubes > 1 {
+                let _ = write!(out, "use r{}\r\n", index % tubes);
+            }
             let (priority, delay) = numbers(index);
             out.extend_from_slice(b"put");
             let length = bytes.len() as u64;
@@ -117,7 +143,11 @@ impl SetupClient {
             out.extend_from_slice(&bytes);
             out.extend_from_slice(b"\r\n");
         };
-        self.send(count, Kind::Inserted, encode, |reply| ids.push(reply.number))?;
+        self.send_groups(count, kinds, encode, |reply| {
+            if reply.kind == Kind::Inserted {
+                ids.push(reply.number);
+            }
+        })?;
         Ok(ids)
     }
 
@@ -154,9 +184,14 @@ impl SetupClient {
         self.send(ids.len() as u64, kind, encode, |_| ())
     }
 
-    fn read(&mut self, count: u64, kind: Kind, on_reply: &mut impl FnMut(Reply)) -> io::Result<()> {
-        let mut got = 0;
-        while got < count {
+    fn read(
+        &mut self,
+        groups: u64,
+        kinds: &[Kind],
+        on_reply: &mut impl FnMut(Reply),
+    ) -> io::Result<()> {
+        let mut expected = (0..groups).flat_map(|_| kinds).peekable();
+        while expected.peek().is_some() {
             let length = self.stream.read(&mut self.buffer)?;
             if length == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -165,11 +200,11 @@ impl SetupClient {
             while let Some(reply) =
                 self.reader.take(&mut rest, &self.body).map_err(io::Error::other)?
             {
-                if reply.kind != kind {
+                let kind = expected.next();
+                if kind != Some(&reply.kind) {
                     let message = format!("expected {kind:?}, the daemon answered {reply:?}");
                     return Err(io::Error::other(message));
                 }
-                got += 1;
                 on_reply(reply);
             }
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::compare::{Config, Sample, microseconds, named};
 use super::group::{Group, Tubes, Until};
 use super::load::Load;
-use super::measure::{Placement, resident_bytes};
+use super::measure::{Placement, Usage, resident_bytes};
 use super::op::{Op, Priority};
 use super::reader::Body;
 use super::scenario::{Scenario, Work};
@@ -49,9 +49,10 @@ pub(crate) fn run(
             let kick = |_| kick(&prepare(&mut *progress)?, jobs);
             (0..KICK_ROUNDS).map(kick).collect()
         }
-        Work::Replay { jobs, body } => {
+        Work::Replay { jobs, body, tubes } => {
             let flag = scenario.binlog.unwrap_or("-F");
-            replay(target, config, flag, &State { ready: jobs, body, ..State::default() })
+            let state = State { ready: jobs, ready_tubes: tubes, body, ..State::default() };
+            replay(target, config, flag, &state)
         }
     }
 }
@@ -123,7 +124,8 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, stops the daemon, and measures how long new daemons take until they answer.
+/// Fills a binlog, stops the daemon, and measures how long new daemons take until they answer, and
+/// their CPU time.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = target.binlog_flags(flag, scratch.path());
@@ -138,12 +140,12 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
         let mut client = Client::connect(daemon.address())?;
         client.set_timeout(REPLAY_TIMEOUT)?;
         let answer = client.yaml("stats")?;
-        let time = began.elapsed().as_secs_f64();
+        let (time, cpu) = (began.elapsed().as_secs_f64(), Usage::of(daemon.pid())?.cpu);
         let expected = format!("current-jobs-ready: {}\n", state.ready);
         if !answer.contains(&expected) {
             return Err(io::Error::other(format!("no {expected:?} after the restart")));
         }
-        samples.push(named([("seconds", time)]));
+        samples.push(named([("seconds", time), ("cpu_seconds", cpu.as_secs_f64())]));
         end(daemon);
     }
     Ok(samples)

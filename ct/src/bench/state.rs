@@ -26,6 +26,8 @@ pub struct State {
     pub ready_elsewhere: u64,
     /// Ready jobs in `default`.
     pub ready: u64,
+    /// The number of tubes of these jobs, in turn: if there are several, not `default`.
+    pub ready_tubes: u64,
     /// Delayed jobs in `default`.
     pub delayed: u64,
     /// Buried jobs in `default`.
@@ -44,6 +46,7 @@ impl Default for State {
             idle: 0,
             ready_elsewhere: 0,
             ready: 0,
+            ready_tubes: 1,
             delayed: 0,
             buried: 0,
             priority: Priority::Fixed(10),
@@ -106,7 +109,8 @@ impl State {
         }
         if self.ready > 0 {
             progress(&format!("{} ready jobs", self.ready));
-            client.put(self.ready, |_| (priority.choose(&mut prng), 0))?;
+            client
+                .put_in_turn(self.ready, self.ready_tubes, |_| (priority.choose(&mut prng), 0))?;
         }
         Ok(())
     }

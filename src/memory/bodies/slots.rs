@@ -78,7 +78,7 @@ impl Bodies {
             self.add_block(need)?;
         }
         let at = self.holes.partition_point(|hole| hole.size < size);
-        let Hole { place, size: whole } = self.holes.remove(at);
+        let Hole { place, size: whole } = self.holes[at];
         let block = &mut self.blocks[place.block];
         block.live += size;
         if place.start() < block.end {
@@ -91,8 +91,16 @@ impl Bodies {
             }
         }
         block.set_mark(place.start(), Mark::Free(size));
-        if whole > size {
-            self.add_hole(place.after(size), whole - size);
+        let rest = Hole { place: place.after(size), size: whole - size };
+        if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
+            // The usual case: it is still in order.
+            block.set_mark(rest.place.start(), Mark::Free(rest.size));
+            self.holes[at] = rest;
+            return Ok(place);
+        }
+        self.holes.remove(at);
+        if rest.size > 0 {
+            self.add_hole(rest.place, rest.size);
         }
         Ok(place)
     }

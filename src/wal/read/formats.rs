@@ -74,7 +74,7 @@ pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Er
         return Ok(is_likely);
     }
     let next = at + (4 + name_length + FIELDS_X86_BYTES) as u64 + u64::from(body_size);
-    Ok(proto::tube_name(name).is_some()
+    Ok(proto::is_tube_name(name)
         && next <= window.size
         && window.at(next - CRLF.len() as u64, CRLF.len())?.starts_with(CRLF))
 }

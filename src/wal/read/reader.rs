@@ -287,12 +287,13 @@ pub(super) fn verify(
     if frame.length() > window.size.saturating_sub(at) {
         return Ok(Err(Damage::Torn));
     }
-    let (length, body_length) = (frame.head_length + frame.body_length, frame.body_length);
+    let length = frame.head_length + frame.body_length;
     // All of the record, if it fits, so that it is read only once.
     let bytes = window.at(at, length.min(Window::BYTES))?;
     if let Format::Salted(salt) = format {
-        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, at);
-        window.for_each_part(at + frame.head_length as u64, body_length, |part| {
+        let first = bytes.len().min(length);
+        let (mut hasher, wanted) = frame.begin_checksum(&bytes[..first], salt, at);
+        window.for_each_part(at + first as u64, length - first, |part| {
             hasher.update(part);
             Ok(())
         })?;
@@ -300,8 +301,7 @@ pub(super) fn verify(
             return Ok(Err(Damage::Checksum));
         }
     }
-    let end = window.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?;
-    Ok(frame.judge(&end[..CRLF.len().min(end.len())]))
+    Ok(frame.judge(window.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
 }
 
 /// Finds out how to read a segment; `None` if it cannot be read, because its version is not known,

@@ -35,8 +35,7 @@ fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Option<Record<'_>
     let length = frame.head_length + frame.body_length;
     let body = bytes.get(frame.head_length..length).ok_or(Damage::Torn)?;
     if let Format::Salted(salt) = format {
-        let (mut hasher, wanted) = frame.begin_checksum(bytes, salt, offset);
-        hasher.update(body);
+        let (hasher, wanted) = frame.begin_checksum(&bytes[..length], salt, offset);
         if hasher.finalize() != wanted {
             return Err(Damage::Checksum);
         }
