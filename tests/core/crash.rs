@@ -148,6 +148,8 @@ struct Run {
     writes: u64,
     /// The bytes written to the binlog, and the bytes live in it, after the last step.
     written: (u64, u64),
+    /// The bytes of damaged segments at the start, which are kept.
+    damaged: u64,
     /// The bytes that were written in this step and in those that no sync covers, with the bytes
     /// that became garbage in each.
     changes: Vec<(usize, u64)>,
@@ -232,7 +234,13 @@ impl Run {
         let is_clock_set = prng.chance(1, 3);
         let nth = usize::try_from(prng.below(WRONG_BY.len() as u64)).expect("small");
         let wrong_by = if is_clock_set { WRONG_BY[nth] } else { 0 };
+        let before = disk.files();
         let (restored, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
+        let still = disk.files();
+        // Others have been truncated to their records.
+        let is_whole =
+            |file: &&(Name, usize)| matches!(file.0, Name::Segment(_)) && still.contains(file);
+        let damaged = before.iter().filter(is_whole).map(|&(_, size)| size as u64).sum();
         let mut jobs = BTreeMap::new();
         let next_id = restored.queue.next_id();
         for id in 1..next_id {
@@ -270,6 +278,7 @@ impl Run {
             acknowledged: 0,
             writes: 0,
             written: (0, 0),
+            damaged,
             changes: Vec::new(),
             recoveries: 0,
             jobs,
@@ -812,7 +821,8 @@ impl Run {
         let segments = if self.has_trouble { 5 } else { 3 };
         let for_restart = 2 * 4096;
         let changed: u64 = self.changes.iter().map(|&(_, bytes)| bytes).sum();
-        let bound = 2 * (live + changed) + 84 * jobs + segments * segment + for_restart;
+        let bound =
+            self.damaged + 2 * (live + changed) + 84 * jobs + segments * segment + for_restart;
         let files = self.disk.files();
         let is_log = |&&(name, _): &&(Name, usize)| !matches!(name, Name::Damaged(_));
         let size = files.iter().filter(is_log).map(|&(_, size)| size as u64).sum::<u64>();
