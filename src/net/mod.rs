@@ -57,9 +57,6 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// is seen only after all earlier ones. Handling an event takes far less time than a visit.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How many checks of the lock in a row may take too long to be valid.
-const LOCK_ATTEMPTS_MAX: u32 = 4;
-
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -184,7 +181,6 @@ impl EventLoop {
         let mut ended_at = clock::now();
         while !self.is_stopping {
             self.wait(&mut events, ended_at)?;
-            self.ensure_lock()?;
             let now = clock::now();
             if self.server.wal().is_some() {
                 self.server.set_calendar(clock::calendar(now), now);
@@ -199,12 +195,10 @@ impl EventLoop {
             self.drain_log.log(self.server.is_draining(), now);
             self.gather(&mut events)?;
             self.server.commit(now);
-            // Writes and syncs may have taken long.
-            self.ensure_lock()?;
             self.ensure_binlog_works(now)?;
-            self.flush();
+            self.flush()?;
             self.close_for_memory(now);
-            self.close_ended(now);
+            self.close_ended(now)?;
             self.server.reclaim();
             self.notifier.status(self.status());
             self.notifier.feed_watchdog(now);
@@ -212,31 +206,9 @@ impl EventLoop {
             self.server.count_turn(now, ended_at);
         }
         self.notifier.stopping();
-        self.ensure_lock()?;
         let result = self.server.shut_down();
-        if result.is_ok() {
-            self.ensure_lock()?;
-        }
-        self.flush();
+        self.flush()?;
         Ok(result?)
-    }
-
-    /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
-    /// second. Fails if it has not, or if that cannot be known.
-    fn ensure_lock(&mut self) -> Result<(), LoopError> {
-        if self.server.wal().is_none() {
-            return Ok(());
-        }
-        for _ in 0..LOCK_ATTEMPTS_MAX {
-            let asked = self.server.confirm_lock_if_due(clock::now());
-            if let Some(error) = self.server.lost_lock() {
-                return Err(LoopError::LockLost(error.to_string()));
-            }
-            if !asked {
-                return Ok(());
-            }
-        }
-        Err(LoopError::LockLost("the file system takes too long to report its holder".into()))
     }
 
     /// Fails if the binlog has failed for as long as the flags allow.
@@ -255,10 +227,10 @@ impl EventLoop {
     /// Called before a sync in this thread. Sends the replies that need not wait for it. Then waits
     /// some microseconds for clients that were just answered and will soon send another change, so
     /// that one sync serves all of them.
-    fn gather(&mut self, events: &mut Events) -> io::Result<()> {
+    fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
-            self.flush_before_sync(now);
+            self.flush_before_sync(now)?;
             if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
                 break;
             }

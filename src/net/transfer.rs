@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use log::{debug, warn};
 
-use super::EventLoop;
+use super::{EventLoop, LoopError};
 use crate::{
     clock::{self, Time},
     collections::Key,
@@ -16,6 +16,9 @@ use crate::{
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
+
+/// How many checks of the lock in a row may take too long to be valid.
+const LOCK_ATTEMPTS_MAX: u32 = 4;
 
 /// How long connections are closed in a turn; the last one may exceed it. If much input is unread,
 /// the kernel may take a millisecond to close a single connection.
@@ -90,38 +93,47 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Sends the replies of this turn, and those that earlier turns could not send.
-    pub(super) fn flush(&mut self) {
-        self.send_all(Self::send);
+    /// Sends the replies of this turn, and those that earlier turns could not send. No reply leaves
+    /// in any other way. Fails if the lock of the binlog is lost: another daemon may hand out the
+    /// same jobs.
+    pub(super) fn flush(&mut self) -> Result<(), LoopError> {
+        self.ensure_lock()?;
+        for key in std::mem::take(&mut self.queues.writable) {
+            self.send(key);
+        }
+        while let Some(key) = self.server.next_dirty() {
+            self.send(key);
+        }
+        Ok(())
     }
 
     /// Sends the replies that need not wait for a sync. They may show changes of this turn to other
-    /// clients, so these changes are written first, and then survive a kill.
-    pub(super) fn flush_before_sync(&mut self, now: Time) {
-        self.send_all(|event_loop, key| {
-            if event_loop.server.sendable(key) > 0 {
-                if !event_loop.server.write_changes(now) {
-                    // The commit decides whether this connection is closed.
-                    return event_loop.queues.writable.push(key);
-                }
-                // The write may have taken long.
-                event_loop.server.confirm_lock_if_due(clock::now());
-            }
-            // If the lock is lost, the loop will end, and another daemon may hand out the same
-            // jobs.
-            if event_loop.server.lost_lock().is_none() {
-                event_loop.send(key);
-            }
-        });
+    /// clients, so these changes are written first, and then survive a kill. If that fails, the
+    /// commit decides which connections are closed.
+    pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
+        while let Some(key) = self.server.next_dirty() {
+            self.queues.writable.push(key);
+        }
+        let has_replies = self.queues.writable.iter().any(|&key| self.server.sendable(key) > 0);
+        if has_replies && !self.server.write_changes(now) { Ok(()) } else { self.flush() }
     }
 
-    fn send_all(&mut self, send: impl Fn(&mut Self, Key<Conn>)) {
-        for key in std::mem::take(&mut self.queues.writable) {
-            send(self, key);
+    /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
+    /// second. Fails if it has not, or if that cannot be known.
+    fn ensure_lock(&mut self) -> Result<(), LoopError> {
+        if self.server.wal().is_none() {
+            return Ok(());
         }
-        while let Some(key) = self.server.next_dirty() {
-            send(self, key);
+        for _ in 0..LOCK_ATTEMPTS_MAX {
+            let asked = self.server.confirm_lock_if_due(clock::now());
+            if let Some(error) = self.server.lost_lock() {
+                return Err(LoopError::LockLost(error.to_string()));
+            }
+            if !asked {
+                return Ok(());
+            }
         }
+        Err(LoopError::LockLost("the file system takes too long to report its holder".into()))
     }
 
     fn send(&mut self, key: Key<Conn>) {
@@ -227,9 +239,9 @@ impl EventLoop {
     }
 
     /// Closes connections that have ended, for at most [`CLOSE_TIME_PER_TURN`].
-    pub(super) fn close_ended(&mut self, now: Time) {
+    pub(super) fn close_ended(&mut self, now: Time) -> Result<(), LoopError> {
         if self.queues.ended.is_empty() {
-            return;
+            return Ok(());
         }
         let until = clock::now() + CLOSE_TIME_PER_TURN;
         for _ in 0..self.queues.ended.len() {
@@ -246,7 +258,7 @@ impl EventLoop {
             }
         }
         // The jobs they held may have gone to waiting clients, which are answered now.
-        self.flush();
+        self.flush()
     }
 
     pub(super) fn close(&mut self, key: Key<Conn>, now: Time) {

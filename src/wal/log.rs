@@ -9,7 +9,7 @@ use log::{debug, warn};
 
 use super::{
     Error, Options, SyncPolicy,
-    disk::{Disk, Lease, Name},
+    disk::{Disk, Lease, Name, Writable},
     record::{self, JobFields, full_length},
     reserve::Reserve,
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
@@ -31,7 +31,9 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 /// The end of the binlog, and the files and syncs that it needs.
 #[derive(Debug)]
 pub(super) struct Log {
-    pub(super) disk: Lease,
+    pub(super) lease: Lease,
+    /// The time of the last call that had one.
+    pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
     /// Where the binlog ends.
@@ -68,7 +70,8 @@ impl Log {
         let no_memory = |_| Error::OutOfMemory(" to gather records".into());
         pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
         Ok(Self {
-            disk: Lease::new(disk, options.sync != SyncPolicy::Never, now),
+            lease: Lease::new(disk, options.sync != SyncPolicy::Never, now),
+            now,
             syncs: Syncs::new(options.sync, end.length),
             reserve: Reserve::new(options.segment_size, options.key, last_preallocated),
             end,
@@ -91,9 +94,13 @@ impl Log {
     /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
         while !self.space().admits(length, slots) {
-            let Self { reserve, disk, .. } = self;
-            if reserve.is_resting(now) || reserve.preallocate(disk, file_size(length), now).is_err()
-            {
+            let Self { reserve, lease, .. } = self;
+            let made = lease
+                .ask_if_due(now)
+                .ok()
+                .filter(|_| !reserve.is_resting(now))
+                .and_then(|disk| reserve.preallocate(disk, file_size(length), now).ok());
+            if made.is_none() {
                 return false;
             }
         }
@@ -138,7 +145,8 @@ impl Log {
         if body.len() > COPIED_BODY_MAX_BYTES {
             let body_at = self.end.used - body.len() as u64;
             self.write_through(body_at)?;
-            self.disk.write(self.end.name(), body_at, body)?;
+            let name = self.end.name();
+            self.disk()?.write(name, body_at, body)?;
             self.syncs.is_written = true;
         } else {
             self.pending.extend_from_slice(body);
@@ -156,15 +164,15 @@ impl Log {
 
     /// Closes the current segment and opens the next, with space for a record of `length` bytes.
     fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
-        self.disk.confirm()?;
         self.current.ok_or_else(no_segment)?;
         self.write()?;
-        self.syncs.end_flight(&mut self.disk, true)?;
+        self.syncs.end_flight(&mut self.lease, true)?;
         let name = self.end.name();
-        self.disk.truncate(name, self.end.used)?;
+        let disk = self.lease.ask()?;
+        disk.truncate(name, self.end.used)?;
         self.reserve.on_freed();
-        self.syncs.sync_complete(&mut self.disk, self.end)?;
-        self.disk.close(name);
+        self.syncs.sync_complete(disk, self.end)?;
+        disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
         self.current = None;
         self.open_next(file_size(length), next_id)
@@ -178,7 +186,7 @@ impl Log {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 let size = self.reserve.segment_size.max(size);
-                self.reserve.make_file(&mut self.disk, size)?;
+                self.reserve.make_file(self.lease.ask_if_due(self.now)?, size)?;
             }
             match self.open_segment(number, next_id) {
                 // It was put there by hand, and may hold jobs. The next startup reads it.
@@ -201,16 +209,17 @@ impl Log {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
         let current = Current::new(self.key, number, next_id, file);
-        self.disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
-        self.disk.sync(from)?;
+        let disk = self.disk()?;
+        disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
+        disk.sync(from)?;
         // The calls above may have taken long.
-        self.disk.confirm()?;
-        self.disk.rename(from, to)?;
+        let disk = self.lease.ask()?;
+        disk.rename(from, to)?;
         self.reserve.take_first();
         // Even if the sync fails, the number is used.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
-        self.disk.sync_directory()?;
+        disk.sync_directory()?;
         debug!("{to} is open");
         self.current = Some(current);
         Ok(())
@@ -219,11 +228,16 @@ impl Log {
 
 /// Writing, and the end of a turn.
 impl Log {
+    fn disk(&mut self) -> io::Result<&mut Writable> {
+        self.lease.ask_if_due(self.now)
+    }
+
     /// Writes the pending records before the turn ends, and returns whether they are written. An
     /// error is reported by [`Log::write_turn`].
     pub(super) fn write_early(&mut self, now: Time) -> bool {
         if self.failure.is_none() {
-            self.failure = self.disk.confirm_if_due(now).and_then(|_| self.write()).err();
+            self.now = now;
+            self.failure = self.write().err();
         }
         self.failure.is_none()
     }
@@ -235,7 +249,7 @@ impl Log {
             return Err(error);
         }
         self.write()?;
-        self.syncs.end_turn(&mut self.disk, now)
+        self.syncs.end_turn(&mut self.lease, now)
     }
 
     /// Writes the pending records to the current segment.
@@ -250,7 +264,8 @@ impl Log {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
+        let disk = self.lease.ask_if_due(self.now)?;
+        disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
         self.syncs.is_written = true;
         self.pending.clear();
         Ok(())
@@ -259,21 +274,28 @@ impl Log {
     /// Prepares for later turns: writes a piece of zeros, and removes preallocated files that are
     /// not needed, or makes those that are, at most `budget` bytes of each. `has_garbage` means
     /// that some garbage will soon be removed.
-    pub(super) fn work_ahead(&mut self, demand: Demand, has_garbage: bool, budget: u64, now: Time) {
+    pub(super) fn work_ahead(
+        &mut self,
+        demand: Demand,
+        has_garbage: bool,
+        budget: u64,
+        now: Time,
+    ) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| self.syncs.are_of_each_change()) {
-            current.write_zeros(&mut self.disk, self.end);
+            current.write_zeros(self.lease.ask_if_due(now)?, self.end);
         }
         let mut left = budget;
         while left > 0 && self.reserve.has_surplus(demand, self.space()) {
-            left = left.saturating_sub(self.reserve.remove_first(&mut self.disk));
+            left = left.saturating_sub(self.reserve.remove_first(self.lease.ask_if_due(now)?));
         }
         let mut left = budget;
         while left > 0 && !self.reserve.is_resting(now) && self.wants_file(demand, has_garbage) {
-            if !self.reserve.make_piece(&mut self.disk, now) {
-                return;
+            if !self.reserve.make_piece(self.lease.ask_if_due(now)?, now) {
+                break;
             }
             left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
         }
+        Ok(())
     }
 
     /// Whether [`Log::work_ahead`] has work, provided that the disk has space.
@@ -297,7 +319,7 @@ impl Log {
     /// everything. If this fails, the next startup skips some ids, but nothing acknowledged is
     /// lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
-        self.syncs.end_flight(&mut self.disk, true)?;
+        self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
             let used = self.end.used;
             let is_sound = is_sound && self.failure.is_none();
@@ -311,9 +333,9 @@ impl Log {
                     debug!("cannot write the last records: {error}");
                 }
             }
-            self.syncs.sync_complete(&mut self.disk, self.end)?;
+            self.syncs.sync_complete(self.lease.ask()?, self.end)?;
         }
-        if let Err(error) = self.disk.end() {
+        if let Err(error) = self.lease.ask().and_then(|disk| disk.end()) {
             debug!("cannot note the end of this daemon in the directory: {error}");
         }
         Ok(())
@@ -327,10 +349,10 @@ impl Log {
         if self.current.take().is_some() {
             let (name, pending) = (self.end.name(), self.pending.len() as u64);
             // Its zeros may take up the space that is needed. An error here does no harm.
-            if self.disk.confirm().is_ok() {
-                let _ = self.disk.truncate(name, self.end.used.saturating_sub(pending));
+            if let Ok(disk) = self.lease.ask() {
+                let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
             }
-            self.disk.close(name);
+            self.lease.close(name);
         }
         self.pending.clear();
         self.failure = None;
@@ -340,9 +362,10 @@ impl Log {
     /// Opens a new segment after a failure. First it checks the lock, because another daemon may
     /// have taken over while the disk failed.
     pub(super) fn reopen(&mut self, next_id: u64, now: Time) -> io::Result<()> {
-        self.disk.confirm()?;
+        self.now = now;
+        let disk = self.lease.ask()?;
         if self.reserve.first().is_none() {
-            self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now)?;
+            self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, now)?;
         }
         self.open_next(0, next_id)
     }

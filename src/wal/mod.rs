@@ -152,7 +152,8 @@ impl Wal {
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
-        if self.log.disk.confirm_if_due(now).is_err() {
+        self.log.now = now;
+        if self.log.lease.ask_if_due(now).is_err() {
             return CommitOutcome::Failed;
         }
         if let State::Failed { retry_at } = self.recovery.state {
@@ -181,7 +182,9 @@ impl Wal {
         let Self { log, index, recovery, .. } = self;
         let removed =
             written.and_then(|()| removal::remove_unneeded(log, index, recovery, budget, now));
-        if let Err(error) = removed {
+        let (demand, has_garbage) = (self.demand(), self.has_garbage());
+        let done = removed.and_then(|()| self.log.work_ahead(demand, has_garbage, budget, now));
+        if let Err(error) = done {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
                     "the binlog has failed; no change is acknowledged until it works again: {error}"
@@ -191,7 +194,6 @@ impl Wal {
             self.recovery.on_failure(self.log.end.number, now);
             return CommitOutcome::Failed;
         }
-        self.log.work_ahead(self.demand(), self.has_garbage(), budget, now);
         if self.recovery.is_over(&self.index, &self.log.syncs) {
             info!("the binlog works again, and holds every job");
             self.recovery.on_complete();
@@ -257,6 +259,7 @@ impl Wal {
 impl Wal {
     /// Permits a change if its record has space, or can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
+        self.log.now = now;
         let is_possible = match (change, self.recovery.state) {
             // Recovery may need the space that deletes free.
             (Change::Delete, State::Recovering) | (_, State::Sound) => self.log.failure.is_none(),
@@ -437,8 +440,8 @@ impl Wal {
         let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
         let (end, in_background) = (self.log.end, self.syncs_in_background());
-        let Log { disk, syncs, .. } = &mut self.log;
-        syncs.sync_if_due(disk, end, in_background, is_urgent, now)
+        let Log { lease, syncs, .. } = &mut self.log;
+        syncs.sync_if_due(lease, end, in_background, is_urgent, now)
     }
 
     /// Opens a new segment after a failure. Every job must be written again from there on.
@@ -454,12 +457,13 @@ impl Wal {
 impl Wal {
     /// Why another daemon may have taken over. Nothing more is written: the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
-        self.log.disk.lost.as_ref()
+        self.log.lease.lost.as_ref()
     }
 
-    /// See `Lease::confirm_if_due`. `now` must be read just before. Returns whether it asked.
+    /// See `Lease::ask_if_due`. `now` must be read just before. Returns whether it asked.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
-        self.log.disk.confirm_if_due(now)
+        let is_due = self.log.lease.is_due(now);
+        self.log.lease.ask_if_due(now).map(|_| is_due)
     }
 
     /// Whether syncs with `-f0` run in the background.
@@ -487,7 +491,7 @@ impl Wal {
     /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         if self.log.syncs.are_on() {
-            self.log.disk.on_sync_end(wake);
+            self.log.lease.on_sync_end(wake);
         }
     }
 

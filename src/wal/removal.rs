@@ -6,7 +6,7 @@ use log::{debug, warn};
 
 use super::{
     Report,
-    disk::{Lease, Name},
+    disk::{Name, Writable},
     index::SegmentIndex,
     log::Log,
     record::VERSION_BYTES,
@@ -66,8 +66,7 @@ fn remove_oldest(
     now: Time,
 ) -> io::Result<()> {
     let Some(segment) = index.oldest() else { return Ok(()) };
-    let disk = &mut log.disk;
-    disk.confirm()?;
+    let disk = log.lease.ask()?;
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     let removed = if segment.is_damaged {
         disk.rename(name, kept)
@@ -99,16 +98,17 @@ fn remove_oldest(
 /// use up the last pages. The current segment has the next id. A file for which that fails stays.
 pub(super) fn remove_empty(log: &mut Log, index: &mut SegmentIndex, report: &Report) {
     let is_full = log.reserve.shortage.is_some();
+    let Ok(disk) = log.lease.ask() else { return };
     for segment in &report.segments {
         let is_empty = segment.records + segment.problem_count == 0 && segment.torn.is_none();
-        if is_full && is_empty && log.disk.remove(Name::Segment(segment.number)).is_ok() {
+        if is_full && is_empty && disk.remove(Name::Segment(segment.number)).is_ok() {
             index.drop_closed(segment.number);
         }
     }
 }
 
 /// Truncates a segment that cannot be removed, so that a restart finds no old records.
-fn empty(disk: &mut Lease, name: Name) -> io::Result<()> {
+fn empty(disk: &mut Writable, name: Name) -> io::Result<()> {
     disk.truncate(name, VERSION_BYTES as u64)?;
     disk.sync(name)?;
     disk.close(name);

@@ -11,7 +11,7 @@ use log::{info, warn};
 
 use super::{
     Unavailable,
-    disk::{Lease, Name},
+    disk::{Name, Writable},
     record::SegmentHeader,
     recovery::RETRY_DELAY,
     segment::{self, PREALLOCATED, WORK_PER_TURN_MIN_BYTES, ZEROS},
@@ -112,7 +112,7 @@ impl Reserve {
     /// record the first size is `least` plus the usual size, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
-        disk: &mut Lease,
+        disk: &mut Writable,
         least: u64,
         now: Time,
     ) -> io::Result<()> {
@@ -160,7 +160,7 @@ impl Reserve {
     }
 
     /// Preallocates a file of `size` bytes, and fills it up to [`Preallocated::fill_end`].
-    pub(super) fn make_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<()> {
+    pub(super) fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;
         }
@@ -170,7 +170,7 @@ impl Reserve {
 
     /// Creates a preallocated file, reserves its space, and writes a segment header. If that fails,
     /// the file is removed.
-    fn begin_file(&mut self, disk: &mut Lease, size: u64) -> io::Result<Preallocated> {
+    fn begin_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<Preallocated> {
         let number = self.next_number;
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
@@ -195,7 +195,7 @@ impl Reserve {
 
     /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
     /// whether the file is complete. If this fails, the file is removed.
-    fn make_step(&mut self, disk: &mut Lease, size: u64) -> io::Result<bool> {
+    fn make_step(&mut self, disk: &mut Writable, size: u64) -> io::Result<bool> {
         let mut file = match self.filling.take() {
             Some(file) => file,
             None => self.begin_file(disk, size)?,
@@ -234,7 +234,7 @@ impl Reserve {
     }
 
     /// Removes the first file, which is not needed, and returns its size.
-    pub(super) fn remove_first(&mut self, disk: &mut Lease) -> u64 {
+    pub(super) fn remove_first(&mut self, disk: &mut Writable) -> u64 {
         let Some(file) = self.take_first() else { return 0 };
         match disk.remove(file.name()) {
             Ok(()) => self.on_freed(),
@@ -246,7 +246,7 @@ impl Reserve {
     }
 
     /// Makes a piece of another file. Returns false if no more of it can be made now.
-    pub(super) fn make_piece(&mut self, disk: &mut Lease, now: Time) -> bool {
+    pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) -> bool {
         let made = self.make_step(disk, self.segment_size);
         match &made {
             Ok(true) => self.on_space(),
@@ -281,6 +281,7 @@ mod tests {
     use super::*;
     use crate::wal::{
         SyncPolicy,
+        disk::Lease,
         testing::{Fixture, MemoryDisk, START},
     };
 
@@ -288,10 +289,11 @@ mod tests {
     /// them.
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
-        let mut disk = Lease::new(Box::new(MemoryDisk::default()), true, START);
+        let mut lease = Lease::new(Box::new(MemoryDisk::default()), true, START);
+        let disk = lease.ask().expect("it has the lock");
         let mut reserve = Reserve::new(4096, 1, 0);
         for _ in 0..4 {
-            reserve.make_file(&mut disk, 4096).expect("there is space");
+            reserve.make_file(disk, 4096).expect("there is space");
         }
         let numbers = std::iter::from_fn(|| reserve.take_first()).map(|file| file.number);
         assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);

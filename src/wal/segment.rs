@@ -6,7 +6,7 @@
 //! they double the bytes that are written.
 
 use super::{
-    disk::{Lease, Name},
+    disk::{Name, Writable},
     record::{self, SegmentHeader, VERSION, VERSION_BYTES},
     reserve::Preallocated,
     space::Layout,
@@ -97,7 +97,7 @@ impl Current {
 
     /// Writes a piece of zeros ahead of the records. An error is ignored here: the next records
     /// will hit it too, and then it is handled.
-    pub(super) fn write_zeros(&mut self, disk: &mut Lease, end: End) {
+    pub(super) fn write_zeros(&mut self, disk: &mut Writable, end: End) {
         let Some(start) = self.zeros_start(end) else { return };
         let length = WORK_PER_TURN_MIN_BYTES.min(self.layout.size - start);
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];

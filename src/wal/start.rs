@@ -1,12 +1,10 @@
 //! Startup: opens the first segment. Until that is open, no record of the last run is changed.
 
-use std::io;
-
 use log::{error, warn};
 
 use super::{
     Error, Report,
-    disk::Name,
+    disk::{Name, Writable},
     log::{Log, NUMBER_MAX, number_after},
     reserve::is_full,
     space::{Demand, SEGMENT_ALIGN_BYTES},
@@ -25,22 +23,28 @@ impl Log {
         now: Time,
     ) -> Result<(), Error> {
         let number = number_after(self.end.number, NUMBER_MAX)?;
-        self.sync_old_segments(report)?;
+        let disk = self.lease.ask()?;
+        if self.syncs.are_on() {
+            let segments = report.segments.iter();
+            let names: Vec<_> = segments.map(|segment| Name::Segment(segment.number)).collect();
+            disk.sync_all(&names)?;
+            disk.sync_directory()?;
+        }
         // First, because on a full disk the space of the last run is all there is.
-        self.disk.confirm()?;
+        let disk = self.lease.ask()?;
         let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
         // If only a preallocated file has the key, it stays until the new segment has it.
         let kept = report.key.map(|(_, name)| name).filter(is_reserve);
         for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
             if kept == Some(name) {
                 // If that fails, it keeps its space for a while.
-                let _ = self.disk.truncate(name, SEGMENT_ALIGN_BYTES);
+                let _ = disk.truncate(name, SEGMENT_ALIGN_BYTES);
             } else {
-                self.remove_of_last_run(name);
+                remove_of_last_run(disk, name);
             }
         }
-        self.truncate(report, false);
-        let made = self.reserve.preallocate(&mut self.disk, SEGMENT_ALIGN_BYTES, now);
+        truncate(disk, report, false);
+        let made = self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, now);
         match made.and_then(|()| self.open_next(0, next_id)) {
             Ok(()) => {}
             // The jobs are served meanwhile, and the operator may free space. Some file systems,
@@ -57,52 +61,42 @@ impl Log {
         }
         // The new segment holds the next id, so unfinished records are no longer needed for their
         // ids.
-        self.truncate(report, true);
+        let disk = self.lease.ask()?;
+        truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
-            self.remove_of_last_run(name);
+            remove_of_last_run(disk, name);
         }
         // The space for all deletes is taken at once, so that the first put does not wait for it.
         let _ = self.ensure_space(0, demand.slots(), now);
         Ok(())
     }
+}
 
-    /// Removes a preallocated file. If that fails, it takes up space until the next startup.
-    fn remove_of_last_run(&mut self, name: Name) {
-        if let Err(error) = self.disk.remove(name) {
-            warn!("cannot remove a preallocated file of the last run: {error}");
-        }
+/// Removes a preallocated file. If that fails, it takes up space until the next startup.
+fn remove_of_last_run(disk: &mut Writable, name: Name) {
+    if let Err(error) = disk.remove(name) {
+        warn!("cannot remove a preallocated file of the last run: {error}");
     }
+}
 
-    /// Syncs the segments of the last run, unless the policy is never to sync.
-    fn sync_old_segments(&mut self, report: &Report) -> io::Result<()> {
-        if !self.syncs.are_on() {
-            return Ok(());
+/// Truncates segments of the last run to their records: those which end in an unfinished record
+/// if `is_torn`, or else in zeros. In a segment that is not the newest, an unfinished record
+/// would be taken for damage, and will be at the next startup if this fails.
+fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
+    for segment in &report.segments {
+        let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;
+        if segment.is_damaged() || !has_rest {
+            continue;
         }
-        let segments = report.segments.iter();
-        let names: Vec<_> = segments.map(|segment| Name::Segment(segment.number)).collect();
-        self.disk.sync_all(&names)?;
-        self.disk.sync_directory()
-    }
-
-    /// Truncates segments of the last run to their records: those which end in an unfinished record
-    /// if `is_torn`, or else in zeros. In a segment that is not the newest, an unfinished record
-    /// would be taken for damage, and will be at the next startup if this fails.
-    fn truncate(&mut self, report: &Report, is_torn: bool) {
-        for segment in &report.segments {
-            let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;
-            if segment.is_damaged() || !has_rest {
-                continue;
-            }
-            let name = Name::Segment(segment.number);
-            let mut result = self.disk.truncate(name, segment.used);
-            if is_torn && result.is_ok() {
-                result = self.disk.sync(name).map(drop);
-            }
-            if let Err(error) = result {
-                warn!("cannot truncate {name} after its last record: {error}");
-            }
-            self.disk.close(name);
+        let name = Name::Segment(segment.number);
+        let mut result = disk.truncate(name, segment.used);
+        if is_torn && result.is_ok() {
+            result = disk.sync(name).map(drop);
         }
+        if let Err(error) = result {
+            warn!("cannot truncate {name} after its last record: {error}");
+        }
+        disk.close(name);
     }
 }
 

@@ -2,7 +2,11 @@
 
 use std::{io, mem, time::Duration};
 
-use super::{SyncPolicy, disk::Lease, segment::End};
+use super::{
+    SyncPolicy,
+    disk::{Lease, Writable},
+    segment::End,
+};
 use crate::{clock::Time, collections::ShortTimes};
 
 /// How often the daemon checks whether a sync that is under way has ended.
@@ -160,7 +164,7 @@ impl Syncs {
     }
 
     /// Syncs a segment that gets no more records.
-    pub(super) fn sync_complete(&mut self, disk: &mut Lease, end: End) -> io::Result<()> {
+    pub(super) fn sync_complete(&mut self, disk: &mut Writable, end: End) -> io::Result<()> {
         disk.sync(end.name())?;
         self.on_all_synced(end);
         Ok(())
@@ -173,20 +177,20 @@ impl Syncs {
     }
 
     /// Notes the writes of the turn, and the result of a sync in the background that has ended.
-    pub(super) fn end_turn(&mut self, disk: &mut Lease, now: Time) -> io::Result<()> {
+    pub(super) fn end_turn(&mut self, lease: &mut Lease, now: Time) -> io::Result<()> {
         if mem::take(&mut self.is_written) {
             self.dirty_since.get_or_insert(now);
         }
         if let Some(sync) = &mut self.in_flight {
             sync.poll_at = now + SYNC_POLL_INTERVAL;
         }
-        self.end_flight(disk, false)
+        self.end_flight(lease, false)
     }
 
     /// Notes the result of the sync that is under way, if it has ended, or `waits` for its end.
-    pub(super) fn end_flight(&mut self, disk: &mut Lease, waits: bool) -> io::Result<()> {
+    pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
         let Some(InFlight { covers, .. }) = self.in_flight else { return Ok(()) };
-        let Some(result) = disk.sync_result(waits) else { return Ok(()) };
+        let Some(result) = lease.sync_result(waits) else { return Ok(()) };
         self.in_flight = None;
         self.time.add(result?);
         self.synced = self.synced.max(covers);
@@ -198,7 +202,7 @@ impl Syncs {
     /// unless the policy is never to sync.
     pub(super) fn sync_if_due(
         &mut self,
-        disk: &mut Lease,
+        lease: &mut Lease,
         end: End,
         in_background: bool,
         is_urgent: bool,
@@ -210,7 +214,7 @@ impl Syncs {
             return Ok(());
         };
         if delay.is_zero() && !in_background {
-            self.time.add(disk.sync(end.name())?);
+            self.time.add(lease.ask_if_due(now)?.sync(end.name())?);
             self.on_all_synced(end);
             return Ok(());
         }
@@ -219,7 +223,7 @@ impl Syncs {
         let waits = self.wait_until.is_some_and(|until| until > now)
             || (delay.is_zero() && self.events.has_ended);
         if !waits && (is_urgent || since + delay <= now) {
-            disk.begin_sync(end.name())?;
+            lease.ask_if_due(now)?.begin_sync(end.name())?;
             self.dirty_since = None;
             self.in_flight =
                 Some(InFlight { covers: end.length, poll_at: now + SYNC_POLL_INTERVAL });

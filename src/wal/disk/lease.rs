@@ -13,46 +13,74 @@ use crate::clock::Time;
 /// the old daemon acknowledges nothing once the new one has read the binlog.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk that may be used until another daemon may have taken over its directory. Before each
-/// write the lease is confirmed, and once it is lost nothing more is written.
+/// A disk that may be changed until another daemon may have taken over its directory. The only way
+/// to its files is to ask for the lock; once that fails, nothing more is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
-    disk: Box<dyn Disk>,
-    /// Whether anything is ever synced.
-    is_synced: bool,
+    disk: Writable,
     confirmed_at: Time,
     /// Why the lock cannot be relied on any more, if so.
     pub(in crate::wal) lost: Option<io::Error>,
+}
+
+/// The files of a directory whose lock has just been confirmed.
+#[derive(Debug)]
+pub(in crate::wal) struct Writable {
+    disk: Box<dyn Disk>,
+    /// Whether anything is ever synced.
+    is_synced: bool,
 }
 
 impl Lease {
     /// The lease of a disk whose lock was confirmed at `now`. If not `is_synced`, nothing is ever
     /// synced.
     pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
-        Self { disk, is_synced, confirmed_at: now, lost: None }
+        Self { disk: Writable { disk, is_synced }, confirmed_at: now, lost: None }
     }
 
     /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
-    /// good, and this fails from then on.
-    pub(in crate::wal) fn confirm(&mut self) -> io::Result<()> {
+    /// good, and this fails from then on. To be used for what must not hit the files of another
+    /// daemon, because an earlier call may have taken long.
+    pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
         }
         let is_lost = self.lost.is_some();
-        if is_lost { Err(io::Error::other("the lock of the directory is lost")) } else { Ok(()) }
+        let lost = || io::Error::other("the lock of the directory is lost");
+        if is_lost { Err(lost()) } else { Ok(&mut self.disk) }
     }
 
-    /// The same, but does not check again within [`LOCK_CONFIRM_INTERVAL`]. Call it before anything
-    /// is written, and before any client is answered. `now` must have just been read, because an
-    /// earlier call may have taken long. Returns whether it checked.
-    pub(in crate::wal) fn confirm_if_due(&mut self, now: Time) -> io::Result<bool> {
-        if self.lost.is_none() && now < self.confirmed_at + LOCK_CONFIRM_INTERVAL {
-            return Ok(false);
+    /// The same, but does not check again within [`LOCK_CONFIRM_INTERVAL`].
+    pub(in crate::wal) fn ask_if_due(&mut self, now: Time) -> io::Result<&mut Writable> {
+        if self.is_due(now) {
+            self.confirmed_at = now;
+            return self.ask();
         }
-        self.confirmed_at = now;
-        self.confirm().map(|()| true)
+        Ok(&mut self.disk)
     }
 
+    /// Whether a check is due at `now`.
+    pub(in crate::wal) fn is_due(&self, now: Time) -> bool {
+        self.lost.is_some() || now >= self.confirmed_at + LOCK_CONFIRM_INTERVAL
+    }
+
+    /// As [`Disk::sync_result`].
+    pub(in crate::wal) fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
+        self.disk.sync_result(waits)
+    }
+
+    /// As [`Disk::on_sync_end`].
+    pub(in crate::wal) fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
+        self.disk.on_sync_end(wake);
+    }
+
+    /// As [`Disk::close`].
+    pub(in crate::wal) fn close(&mut self, name: Name) {
+        self.disk.close(name);
+    }
+}
+
+impl Writable {
     /// As [`Disk::sync`], but does nothing if nothing is ever synced.
     pub(in crate::wal) fn sync(&mut self, name: Name) -> io::Result<Duration> {
         if self.is_synced { self.disk.sync(name) } else { Ok(Duration::ZERO) }
@@ -64,14 +92,14 @@ impl Lease {
     }
 }
 
-impl Deref for Lease {
+impl Deref for Writable {
     type Target = dyn Disk;
     fn deref(&self) -> &Self::Target {
         &*self.disk
     }
 }
 
-impl DerefMut for Lease {
+impl DerefMut for Writable {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.disk
     }
@@ -89,11 +117,11 @@ mod tests {
         let mut lease = Lease::new(Box::new(disk.clone()), true, START);
         let later = START + LOCK_CONFIRM_INTERVAL;
         disk.state().is_lock_lost = true;
-        assert!(!lease.confirm_if_due(START).expect("not due"));
-        assert!(lease.confirm_if_due(later).is_err());
+        assert!(lease.ask_if_due(START).is_ok(), "not due");
+        assert!(lease.ask_if_due(later).is_err());
         disk.state().is_lock_lost = false;
-        assert!(lease.confirm_if_due(later).is_err());
-        assert!(lease.confirm().is_err());
+        assert!(lease.ask_if_due(later).is_err());
+        assert!(lease.ask().is_err());
         assert!(lease.lost.is_some());
     }
 }

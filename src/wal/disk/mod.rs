@@ -11,7 +11,7 @@ mod syncer;
 
 use std::{fmt, io, time::Duration};
 
-pub(super) use self::lease::Lease;
+pub(super) use self::lease::{Lease, Writable};
 pub use self::{directory::Directory, lease::LOCK_CONFIRM_INTERVAL};
 
 /// A file of a binlog. The original reads only segments.
