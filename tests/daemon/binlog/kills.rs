@@ -340,6 +340,18 @@ impl Load {
         (format!("kick {bound}"), Expected::Line(format!("KICKED {}", jobs.len())))
     }
 
+    /// At most so many bytes of the binlog are live, and belong to commands without an answer.
+    fn bytes(&self) -> (u64, u64) {
+        // A full record and a short one, with the tube's name and CR LF.
+        let length = |body: &Vec<u8>| body.len() as u64 + 2 * 84 + self.tube.len() as u64 + 2;
+        let may_live = |job: &&Job| job.allowed(self.answered).iter().any(|it| it.1.is_some());
+        let live = self.jobs.values().filter(may_live).map(|job| length(&job.body)).sum();
+        let put: u64 = self.puts.iter().map(|put| length(&put.body)).sum();
+        let changed = self.jobs.values().filter(|job| job.since() > self.answered);
+        let changed: u64 = changed.map(|job| length(&job.body)).sum();
+        (live, put + changed + (self.commands - self.answered) * 84)
+    }
+
     /// Compares its knowledge with the jobs that a restart has found, adopts facts that it cannot
     /// know, and removes the jobs that are accounted for from those found.
     fn judge(&mut self, found: &mut BTreeMap<u64, Seen>) {
@@ -451,10 +463,28 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, 
             met.dropped += oldest.saturating_sub(oldest_at_first);
             met.moved += moved;
         });
+        if flags == ["-F"] {
+            judge_size(&folder, &loads);
+        }
         met.kills += 1;
         met.commands += answered.into_inner();
         judge(&folder, &all, &mut loads, met);
     }
+}
+
+/// Judges how much space the binlog took when the daemon was killed. Without syncs, all turns but
+/// the last one are complete.
+fn judge_size(folder: &Folder, loads: &[Load]) {
+    let bytes = loads.iter().map(Load::bytes);
+    let (live, open) = bytes.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    let jobs: usize = loads.iter().map(|load| load.jobs.len() + load.puts.len()).sum();
+    // The largest job has a segment of its size; one such is current, one is preallocated, and one
+    // is about to be removed.
+    let segment = SEGMENT.parse::<u64>().expect("a number") + 21_000u64.next_multiple_of(4096);
+    let bound = 2 * (live + open) + 2 * open + 84 * jobs as u64 + 3 * segment;
+    let files = folder.files();
+    let size: u64 = files.values().sum();
+    assert!(size <= bound, "{size} bytes for {live} live and {open} open, {bound}: {files:?}");
 }
 
 /// Starts the daemon again, and compares every job.
