@@ -139,6 +139,9 @@ pub(crate) struct State {
     syncing: Option<(usize, usize, usize)>,
     /// The step of the last sync that has ended well.
     pub(crate) synced_step: usize,
+    /// The newest segment when a call failed last. The daemon writes to none so far any more, and
+    /// may never sync them.
+    abandoned: Option<Name>,
     /// Writes of records to segments so far.
     pub(crate) writes: u64,
     /// Their bytes.
@@ -175,6 +178,7 @@ impl SimDisk {
             met: Met::default(),
             syncing: None,
             synced_step: 0,
+            abandoned: None,
             writes: 0,
             written_bytes: 0,
             sync_time: Duration::ZERO,
@@ -242,13 +246,21 @@ fn pages(size: usize) -> usize {
 }
 
 impl State {
-    /// Whether every byte of every segment would survive a power cut.
+    fn segments(&self) -> impl DoubleEndedIterator<Item = (Name, &File)> {
+        let segments = self.names.iter().filter(|(name, _)| matches!(name, Name::Segment(_)));
+        segments.map(|(&name, &file)| (name, &self.files[file]))
+    }
+
+    /// Notes that the daemon writes to none of the present segments any more.
+    pub(crate) fn abandon(&mut self) {
+        let newest = self.segments().next_back().map(|(name, _)| name);
+        self.abandoned = newest;
+    }
+
+    /// Whether every byte of every segment that is not abandoned would survive a power cut.
     pub(crate) fn is_synced(&self) -> bool {
-        let mut names = self.names.iter();
-        names.all(|(&name, &file)| {
-            let mut changes = self.files[file].changes.iter();
-            !matches!(name, Name::Segment(_)) || !changes.any(Change::is_record)
-        })
+        let mut used = self.segments().filter(|&(name, _)| Some(name) > self.abandoned);
+        used.all(|(_, file)| !file.changes.iter().any(Change::is_record))
     }
 
     /// Whether a sync has been begun and not ended.
