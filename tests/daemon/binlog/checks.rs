@@ -28,7 +28,7 @@ const CASES: &[(&str, i32)] = &[
     ("chmod 333 .", 10),
     ("rm * && chmod 555 .", 10),
     ("chmod 0 binlog.1", 10),
-    ("cp binlog.1 binlog.2146435070", 0),
+    ("cp binlog.1 binlog.2146435070", 1),
     ("cp binlog.1 binlog.2146435071", 10),
     ("cp binlog.1 binlog.2147483647", 10),
     ("cp binlog.1 binlog.4294967295", 10),

@@ -157,7 +157,7 @@ impl Load {
     }
 }
 
-/// Clients that put jobs and delete them, several batches at a time, would fill the disk: a turn can
+/// Clients that put jobs and delete them, several batches at once, would fill the disk: a turn can
 /// make garbage of many segments.
 ///
 /// Proves: B7.
