@@ -4,11 +4,12 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    {fs, io},
+    thread, {fs, io},
 };
 
 use ct::{Daemon, LONG, Prng, eventually, skip};
 
+use super::growth::{CLIENTS, put_and_delete};
 use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, run_to_its_end, start};
 
 /// A small file system in memory that only its daemons see, so that it vanishes with them. It does
@@ -308,6 +309,23 @@ fn space_that_deletes_free_is_used_at_once() {
     for nth in 0..200 {
         let reply = client.0.put(0, 0, 60, &[b'x'; 100]).expect("a reply");
         assert!(reply.starts_with("INSERTED "), "{nth}: {reply}");
+    }
+}
+
+/// Clients that put jobs and delete them would be refused on a disk on which the original serves
+/// them: some 10 MB of jobs are alive at most, and fifty times as much is written.
+///
+/// Proves: B7, B9.
+#[test]
+fn a_disk_of_200_mb_takes_jobs_for_ever() {
+    let Some(disk) = SmallDisk::new(200_000_000) else { return };
+    for flags in [&["-F", "-s", "1048576"][..], &["-s", "65536"]] {
+        let (_daemon, place) = disk.serve(flags);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| put_and_delete(&place, 60_000, 50));
+            }
+        });
     }
 }
 

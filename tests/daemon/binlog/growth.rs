@@ -3,8 +3,7 @@
 use std::{
     collections::VecDeque,
     fmt::Write,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
+    thread::{self, ScopedJoinHandle},
 };
 
 use ct::Daemon;
@@ -174,8 +173,25 @@ fn garbage_goes_as_fast_as_many_clients_make_it() {
 }
 
 /// The clients of [`churn`], and how many jobs each puts before it deletes them.
-const CLIENTS: u64 = 8;
+pub(super) const CLIENTS: u64 = 8;
 const BATCH: usize = 20;
+
+/// A client that puts and deletes jobs. No put may be refused.
+pub(super) fn put_and_delete(place: &str, body: usize, batches: u64) {
+    let mut client = Peer::at(place);
+    let put = format!("put 0 0 60 {body}\r\n{}\r\n", "x".repeat(body));
+    for _ in 0..batches {
+        client.send(put.repeat(BATCH));
+        let mut deletes = String::new();
+        for _ in 0..BATCH {
+            let reply = client.line();
+            let id = reply.strip_prefix("INSERTED ").expect("there is space");
+            write!(deletes, "delete {id}\r\n").expect("a string grows");
+        }
+        client.send(deletes);
+        (0..BATCH).for_each(|_| assert_eq!(client.line(), "DELETED"));
+    }
+}
 
 /// Puts and deletes jobs, and watches the size of the binlog.
 fn churn(segment: u64, body: usize, flags: &[&str]) {
@@ -187,28 +203,11 @@ fn churn(segment: u64, body: usize, flags: &[&str]) {
     // All of it may become garbage in one turn, or while one sync is under way.
     let bound = 4 * live + 2 * (body as u64 + segment);
     let batches = 5 * bound / live;
-    let left = AtomicUsize::new(usize::try_from(CLIENTS).expect("a few"));
-    let put = format!("put 0 0 60 {body}\r\n{}\r\n", "x".repeat(body));
     let largest = thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                let mut client = Peer::of(&daemon);
-                for _ in 0..batches {
-                    client.send(put.repeat(BATCH));
-                    let mut deletes = String::new();
-                    for _ in 0..BATCH {
-                        let reply = client.line();
-                        let id = reply.strip_prefix("INSERTED ").expect("there is space");
-                        write!(deletes, "delete {id}\r\n").expect("a string grows");
-                    }
-                    client.send(deletes);
-                    (0..BATCH).for_each(|_| assert_eq!(client.line(), "DELETED"));
-                }
-                left.fetch_sub(1, Ordering::Relaxed);
-            });
-        }
+        let client = || put_and_delete(daemon.address(), body, batches);
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         let mut largest = 0;
-        while left.load(Ordering::Relaxed) > 0 {
+        while !clients.iter().all(ScopedJoinHandle::is_finished) {
             largest = largest.max(folder.files().values().sum());
         }
         largest
