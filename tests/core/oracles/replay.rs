@@ -25,10 +25,10 @@ use beanstalkd::{
     },
 };
 
-/// The system's error number of a failed read.
 /// More ids than a segment of 4 KiB has jobs.
 const IDS_SKIPPED_MAX: u64 = 100;
 
+/// The system's error number of a failed read.
 const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
