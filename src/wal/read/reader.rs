@@ -89,7 +89,8 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            return Ok(());
+            // The ids that it seems to have are lost with it, but clients have seen them.
+            return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, key), (Format::Salted(salt), Some(key))
             if salt != record::salt(key, number));

@@ -3,6 +3,9 @@
 //! those deleted meanwhile. Damaged files must be kept unchanged. An inspection must find the same
 //! jobs. If memory, descriptors or permission are refused at any call, the next startup must still
 //! find all jobs.
+//!
+//! Each startup brings another key, as the daemon draws one at random for a directory that has
+//! none. So it finds the jobs of the last one only by the key that the files have.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
 use std::{
@@ -25,10 +28,10 @@ use beanstalkd::{
     },
 };
 
-/// The system's error number of a failed read.
 /// More ids than a segment of 4 KiB has jobs.
 const IDS_SKIPPED_MAX: u64 = 100;
 
+/// The system's error number of a failed read.
 const EIO: i32 = 5;
 
 type Files = BTreeMap<Name, Vec<u8>>;
@@ -179,22 +182,24 @@ fn drain(restored: &mut Restored) -> Vec<Found> {
     found
 }
 
-fn open(disk: &Memory) -> Result<(Restored, Wal, Report), wal::Error> {
-    open_with(disk, 4096)
-}
+/// The keys that startups bring: of the sound files, and of each later one. They differ in bits that
+/// no number of a segment has: a salt is made of both, and must not be another segment's.
+const SOUND_KEY: u64 = 1 << 60;
+const REFUSED_KEY: u64 = 2 << 60;
+const FIRST_KEY: u64 = 3 << 60;
+const SECOND_KEY: u64 = 4 << 60;
 
 /// Starts while some call is refused. That must not change the jobs that the next startup finds,
 /// nor any byte if memory was refused.
 fn refuse(files: &Files, granted: u32) {
-    let open_copy = |memory: Option<Scarce>, refusal| {
+    let open_copy = |memory: Option<Scarce>, refusal, key| {
         let files = Rc::new(RefCell::new(files.clone()));
         let disk = Memory { files, unreadable: None, refusal };
         let mut restored = Restored::default();
         if let Some(memory) = memory {
             restored.bodies.budget.set_source(Box::new(memory), true);
         }
-        let options =
-            Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), key: 1 };
+        let options = Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), key };
         let opened = Wal::open(
             Box::new(disk.clone()),
             options,
@@ -205,27 +210,29 @@ fn refuse(files: &Files, granted: u32) {
         );
         (disk, restored, opened)
     };
-    let (disk, _, opened) = open_copy(Some(Scarce(granted)), None);
+    let (disk, _, opened) = open_copy(Some(Scarce(granted)), None, REFUSED_KEY);
     if let Err(error) = opened {
         assert!(matches!(error, wal::Error::OutOfMemory(_)), "{error}");
         assert_eq!(*disk.files.borrow(), *files, "a start without memory has changed something");
     }
     let error = REFUSALS[granted as usize % REFUSALS.len()];
-    let (mut disk, _, opened) = open_copy(None, Some((Rc::new(Cell::new(granted)), error)));
+    let refusal = Some((Rc::new(Cell::new(granted)), error));
+    let (mut disk, _, opened) = open_copy(None, refusal, REFUSED_KEY);
     if opened.is_err() {
         drop(opened);
         disk.refusal = None;
-        let (_, mut restored, opened) = open_copy(None, None);
+        let (_, mut restored, opened) = open_copy(None, None, FIRST_KEY);
         opened.expect("nothing is refused");
-        let (mut found, _wal, _) = open(&disk).expect("nothing is refused any more");
+        let (mut found, _wal, _) =
+            open(&disk, 4096, SECOND_KEY).expect("nothing is refused any more");
         let ids = restored.queue.next_id()..=restored.queue.next_id() + IDS_SKIPPED_MAX;
         assert!(ids.contains(&found.queue.next_id()));
         assert_eq!(drain(&mut found), drain(&mut restored));
     }
 }
 
-fn open_with(disk: &Memory, segment_size: u64) -> Result<(Restored, Wal, Report), wal::Error> {
-    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), key: 1 };
+fn open(disk: &Memory, segment_size: u64, key: u64) -> Result<(Restored, Wal, Report), wal::Error> {
+    let options = Options { segment_size, sync: SyncPolicy::Within(Duration::ZERO), key };
     let mut restored = Restored::default();
     let disk = Box::new(disk.clone());
     let (wal, report) =
@@ -300,7 +307,7 @@ fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Jo
 }
 
 /// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
-/// so large that its mark is repeated.
+/// so large that its header is repeated.
 fn sound(is_large: bool) -> &'static Files {
     static SMALL: OnceLock<Files> = OnceLock::new();
     static LARGE: OnceLock<Files> = OnceLock::new();
@@ -313,7 +320,8 @@ fn sound(is_large: bool) -> &'static Files {
 
 fn make_sound(segment_size: u64, length: usize) -> Files {
     let disk = Memory::default();
-    let (mut restored, mut wal, _) = open_with(&disk, segment_size).expect("it does not fail");
+    let (mut restored, mut wal, _) =
+        open(&disk, segment_size, SOUND_KEY).expect("it does not fail");
     let client = restored.queue.join();
     for number in 0..40u32 {
         let name = ["a", "default", "long-tube-name"][number as usize % 3];
@@ -388,10 +396,11 @@ pub(crate) fn judge(input: &[u8]) {
         0 => any_files(input),
         _ => damaged_files(mode & 128 > 0, input),
     };
-    // A segment of the original from another kind of machine is refused, whatever the other files
-    // are.
+    // A segment of the original from another kind of machine, or of an earlier build, is refused,
+    // whatever the other files are.
     let copy = Rc::new(RefCell::new(files.clone()));
-    let opened = open(&Memory { files: Rc::clone(&copy), unreadable: None, refusal: None });
+    let disk = Memory { files: Rc::clone(&copy), unreadable: None, refusal: None };
+    let opened = open(&disk, 4096, FIRST_KEY);
     if opened.is_err_and(|error| matches!(error, wal::Error::Foreign(_))) {
         assert_eq!(*copy.borrow(), files);
         return;
@@ -409,7 +418,7 @@ pub(crate) fn judge(input: &[u8]) {
     });
     let mut disk = Memory { files: Rc::new(RefCell::new(files)), unreadable, refusal: None };
     let inspected = wal::inspect(&mut disk, calendar(), START);
-    let Ok((mut restored, mut wal, report)) = open(&disk) else {
+    let Ok((mut restored, mut wal, report)) = open(&disk, 4096, FIRST_KEY) else {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;
     };
@@ -428,7 +437,8 @@ pub(crate) fn judge(input: &[u8]) {
         let (was, kept) = (Name::Segment(number), Name::Damaged(number));
         assert_eq!(disk.files.borrow().get(&kept), before.get(&was));
     }
-    let (mut restored, _wal, report) = open(&disk).expect("what cannot be read is set aside");
+    let (mut restored, _wal, report) =
+        open(&disk, 4096, SECOND_KEY).expect("what cannot be read is set aside");
     assert!(!report.is_damaged());
     // The first run did not shut down cleanly, so it may have shown ids.
     assert!((next_id..=next_id + IDS_SKIPPED_MAX).contains(&restored.queue.next_id()));

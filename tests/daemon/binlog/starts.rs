@@ -281,6 +281,7 @@ fn a_damaged_mark_does_not_hand_the_segment_to_a_body() {
         );
         let problem = &report.segments[0].problems[0];
         assert_eq!(problem.contains("no segment header is sound"), !others, "{problem}");
+        assert!(restored.queue.next_id() > 2, "an id would be given out again");
     }
 }
 
