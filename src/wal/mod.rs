@@ -33,7 +33,7 @@
 //! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
 //! | `read/search`, `read/key` | the next sound record after damage; the key for all checksums |
-//! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
+//! | `read/inspect`, `formats`, `window`, `sink` | for `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
 //! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
 //! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
