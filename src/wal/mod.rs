@@ -120,9 +120,7 @@ impl Wal {
     ) -> Result<(Self, Report), Error> {
         disk.prepare()?;
         let files = disk.list()?;
-        let mut index = SegmentIndex::default();
-        let report =
-            read::replay(&mut *disk, &files, restored, &mut index, calendar, now, progress)?;
+        let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
         let options = Options { key: report.key.map_or(options.key, |it| it.0), ..options };

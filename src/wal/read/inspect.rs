@@ -9,7 +9,6 @@ use crate::{
     wal::{
         Error,
         disk::{Disk, Name},
-        index::SegmentIndex,
     },
 };
 
@@ -34,12 +33,12 @@ const ATTEMPTS: usize = 20;
 pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
         let files = disk.list()?;
-        let (mut restored, mut index) = (Restored::default(), SegmentIndex::default());
-        let report =
-            replay::replay(disk, &files, &mut restored, &mut index, calendar, now, &mut go_on);
+        let mut restored = Restored::default();
+        let read = replay::replay(disk, &files, &mut restored, calendar, now, &mut go_on);
         // If segments appeared or vanished, jobs that moved from one to another may be missing.
         if names(&files) == names(&disk.list()?) {
-            return Ok(Inspection { restored, report: report?, files, live: index.live() });
+            let (report, index) = read?;
+            return Ok(Inspection { restored, report, files, live: index.live() });
         }
     }
     Err(io::Error::other("the files change too fast to be read").into())
