@@ -55,7 +55,7 @@ mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::{io, mem};
+use std::{io, mem, time::Duration};
 
 use ::log::{debug, error, info};
 
@@ -76,7 +76,7 @@ pub use self::{
     },
     read::{Inspection, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Format, full_length},
-    syncs::{GatheringTime, SyncEvents},
+    syncs::SyncEvents,
 };
 use crate::{
     clock::{Calendar, Time},
@@ -481,9 +481,9 @@ impl Wal {
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// How long the next sync may wait for more changes. `None` if there is no next sync.
-    pub fn gathering_time(&self) -> Option<GatheringTime> {
-        self.log.syncs.gathering_time(self.syncs_in_background())
+    /// How long the next sync will take, if it may wait for more changes. Zero if that is not known.
+    pub fn time_of_next_sync(&self) -> Option<Duration> {
+        self.log.syncs.time_of_next()
     }
 
     /// Has `wake` called from another thread when a sync in the background has ended. Call it once.

@@ -37,26 +37,6 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 /// Below this average they run in the queue's thread again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
-/// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
-/// job during the wait can also delete it during the wait.
-const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
-
-/// The longest wait for the next change. A client on the same machine that was just answered sends
-/// its next change sooner.
-const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
-
-/// The longest wait before a sync in the background.
-const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
-
-/// How long a sync may wait for more changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GatheringTime {
-    /// In all.
-    pub longest: Duration,
-    /// For the next one.
-    pub gap: Duration,
-}
-
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Default)]
 pub(super) struct SyncTime {
@@ -133,18 +113,11 @@ impl Syncs {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
-    /// How long the next sync with `-f0` may wait for more changes. `None` if there is no next
-    /// sync, or if one is under way: changes meanwhile join the next one anyway.
-    pub(super) fn gathering_time(&self, in_background: bool) -> Option<GatheringTime> {
-        (self.are_of_each_change() && self.in_flight.is_none()).then(|| {
-            if in_background {
-                let longest = (self.time.average / 4).min(BACKGROUND_WAIT_MAX);
-                GatheringTime { longest, gap: longest }
-            } else {
-                let longest = self.time.average.min(FOREGROUND_WAIT_MAX);
-                GatheringTime { longest, gap: FOREGROUND_GAP_MAX }
-            }
-        })
+    /// How long syncs take on average, if the next one may wait for more changes: with `-f0`, and
+    /// if none is under way, because changes meanwhile join the next one anyway.
+    pub(super) fn time_of_next(&self) -> Option<Duration> {
+        let waits = self.are_of_each_change() && self.in_flight.is_none();
+        waits.then_some(self.time.average)
     }
 
     /// Returns when to begin a sync, or when to check for the result of one.
