@@ -147,7 +147,7 @@ impl Log {
             self.write_through(body_at)?;
             let name = self.end.name();
             self.disk()?.write(name, body_at, body)?;
-            self.syncs.is_written = true;
+            self.syncs.dirty_since.get_or_insert(self.now);
         } else {
             self.pending.extend_from_slice(body);
         }
@@ -244,12 +244,12 @@ impl Log {
 
     /// Writes the pending records, and checks for the result of a sync in the background. Also
     /// fails if something failed earlier in the turn.
-    pub(super) fn write_turn(&mut self, now: Time) -> io::Result<()> {
+    pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
         self.write()?;
-        self.syncs.end_turn(&mut self.lease, now)
+        self.syncs.end_flight(&mut self.lease, false)
     }
 
     /// Writes the pending records to the current segment.
@@ -266,7 +266,7 @@ impl Log {
         }
         let disk = self.lease.ask_if_due(self.now)?;
         disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
-        self.syncs.is_written = true;
+        self.syncs.dirty_since.get_or_insert(self.now);
         self.pending.clear();
         Ok(())
     }
@@ -356,7 +356,8 @@ impl Log {
         }
         self.pending.clear();
         self.failure = None;
-        self.syncs.forget_writes();
+        // Its writes need no sync. One that is under way continues.
+        self.syncs.dirty_since = None;
     }
 
     /// Opens a new segment after a failure. First it checks the lock, because another daemon may

@@ -175,7 +175,7 @@ impl Wal {
         self.compact(jobs, budget, now);
         // The garbage that compaction makes is no reason for more of it.
         self.changed = self.index.changed();
-        let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
+        let written = self.log.write_turn().and_then(|()| self.sync_if_due(now));
         let events = mem::take(&mut self.log.syncs.events);
         let Self { log, index, recovery, .. } = self;
         let removed =
@@ -229,7 +229,7 @@ impl Wal {
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
         let work =
             has_work.then(|| self.log.reserve.shortage.map_or(Time::AT_ONCE, |it| it.retry_at));
-        [work, self.log.syncs.next(), retry_at].into_iter().flatten().min()
+        [work, self.log.syncs.next(self.log.now), retry_at].into_iter().flatten().min()
     }
 
     /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.

@@ -1,6 +1,6 @@
 //! Syncs of written records, at the times of the [`SyncPolicy`].
 
-use std::{io, mem, time::Duration};
+use std::{io, time::Duration};
 
 use super::{
     SyncPolicy,
@@ -11,15 +11,6 @@ use crate::{clock::Time, collections::ShortTimes};
 
 /// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
-
-/// A sync that is under way in the background.
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    /// It covers the first so many bytes of the binlog.
-    covers: u64,
-    /// When to check for its result.
-    poll_at: Time,
-}
 
 /// Events of syncs in the background.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,12 +57,10 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    /// Whether something has been written to the current segment that is not yet noted in
-    /// `dirty_since`.
-    pub(super) is_written: bool,
     /// When the oldest write was made that no sync covers, not even the one under way.
-    dirty_since: Option<Time>,
-    in_flight: Option<InFlight>,
+    pub(super) dirty_since: Option<Time>,
+    /// The sync that is under way in the background covers the first so many bytes of the binlog.
+    in_flight: Option<u64>,
     pub(super) time: SyncTime,
     /// The events since they were last taken.
     pub(super) events: SyncEvents,
@@ -88,7 +77,6 @@ impl Syncs {
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
-            is_written: false,
             dirty_since: None,
             in_flight: None,
             time: SyncTime::default(),
@@ -108,7 +96,7 @@ impl Syncs {
         self.policy == SyncPolicy::EACH_CHANGE
     }
 
-    /// Whether all writes of earlier turns are synced.
+    /// Whether all writes are synced.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
@@ -120,20 +108,16 @@ impl Syncs {
         waits.then_some(self.time.average)
     }
 
-    /// Returns when to begin a sync, or when to check for the result of one.
-    pub(super) fn next(&self) -> Option<Time> {
+    /// Returns when to begin a sync, or when to check for the result of one. The last check was at
+    /// `now`.
+    pub(super) fn next(&self, now: Time) -> Option<Time> {
         match (self.in_flight, self.dirty_since, self.policy) {
-            (Some(sync), _, _) => Some(sync.poll_at),
+            (Some(_), _, _) => Some(now + SYNC_POLL_INTERVAL),
             (None, Some(since), SyncPolicy::Within(delay)) => {
                 Some((since + delay).max(self.wait_until.unwrap_or_default()))
             }
             _ => None,
         }
-    }
-
-    /// Notes that writes to an abandoned segment need no sync. A sync that is under way continues.
-    pub(super) fn forget_writes(&mut self) {
-        (self.is_written, self.dirty_since) = (false, None);
     }
 
     /// Syncs a segment that gets no more records.
@@ -145,24 +129,13 @@ impl Syncs {
 
     /// Notes that all of the binlog is synced, or need not be.
     fn on_all_synced(&mut self, end: End) {
-        (self.is_written, self.dirty_since, self.in_flight) = (false, None, None);
+        (self.dirty_since, self.in_flight) = (None, None);
         self.synced = end.length;
-    }
-
-    /// Notes the writes of the turn, and the result of a sync in the background that has ended.
-    pub(super) fn end_turn(&mut self, lease: &mut Lease, now: Time) -> io::Result<()> {
-        if mem::take(&mut self.is_written) {
-            self.dirty_since.get_or_insert(now);
-        }
-        if let Some(sync) = &mut self.in_flight {
-            sync.poll_at = now + SYNC_POLL_INTERVAL;
-        }
-        self.end_flight(lease, false)
     }
 
     /// Notes the result of the sync that is under way, if it has ended, or `waits` for its end.
     pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
-        let Some(InFlight { covers, .. }) = self.in_flight else { return Ok(()) };
+        let Some(covers) = self.in_flight else { return Ok(()) };
         let Some(result) = lease.sync_result(waits) else { return Ok(()) };
         self.in_flight = None;
         self.time.add(result?);
@@ -197,9 +170,7 @@ impl Syncs {
             || (delay.is_zero() && self.events.has_ended);
         if !waits && (is_urgent || since + delay <= now) {
             lease.ask_if_due(now)?.begin_sync(end.name())?;
-            self.dirty_since = None;
-            self.in_flight =
-                Some(InFlight { covers: end.length, poll_at: now + SYNC_POLL_INTERVAL });
+            (self.dirty_since, self.in_flight) = (None, Some(end.length));
             self.events.has_begun = true;
         }
         Ok(())
@@ -244,11 +215,8 @@ mod tests {
         binlog.wait(DELAY / 2);
         binlog.put(10);
         binlog.settle();
-        assert_eq!(
-            binlog.wal.log.syncs.next(),
-            Some(since + DELAY),
-            "the second write waits no longer"
-        );
+        let next = binlog.wal.log.syncs.next(binlog.now);
+        assert_eq!(next, Some(since + DELAY), "the second write waits no longer");
         syncs(&binlog);
         binlog.wait(DELAY / 2);
         binlog.turn();
@@ -269,7 +237,7 @@ mod tests {
         binlog.put(10);
         binlog.turn();
         let syncs = &binlog.wal.log.syncs;
-        let covers = syncs.in_flight.expect("the sync is under way").covers;
+        let covers = syncs.in_flight.expect("the sync is under way");
         assert_eq!(syncs.dirty_since, Some(since));
         assert!(covers < binlog.wal.log.end.length);
         binlog.disk.state().ends_syncs = true;
@@ -355,7 +323,7 @@ mod tests {
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         let neither = CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: false });
         assert_eq!(outcome, neither);
-        assert_eq!(binlog.wal.log.syncs.next(), Some(until));
+        assert_eq!(binlog.wal.log.syncs.next(binlog.now), Some(until));
         binlog.now = until;
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         assert_eq!(
