@@ -10,7 +10,7 @@
 //! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
 //! computes.
 
-use std::{collections::VecDeque, ops::RangeInclusive};
+use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::{segment::End, space::SHORT_BYTES};
 use crate::{
@@ -65,7 +65,7 @@ pub(super) struct SegmentIndex {
     locations: Arena<Location>,
     segments: VecDeque<Segment>,
     /// Bytes of all live records.
-    live: u64,
+    pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
     /// How many of the oldest segments no job needs. They are removed once that is safe.
@@ -134,16 +134,10 @@ impl SegmentIndex {
         self.link(location);
     }
 
-    /// Notes that the job has a deferred record.
-    pub(super) fn defer(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.locations[job.paired()].is_deferred;
-        self.deferred += u64::from(!std::mem::replace(is_deferred, true));
-    }
-
-    /// Notes that the job no longer has a deferred record.
-    fn end_deferral(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.locations[job.paired()].is_deferred;
-        self.deferred -= u64::from(std::mem::take(is_deferred));
+    /// Notes whether the job has a deferred record.
+    pub(super) fn set_deferred(&mut self, job: Key<Job>, is_deferred: bool) {
+        let before = mem::replace(&mut self.locations[job.paired()].is_deferred, is_deferred);
+        self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
     /// Whether any job has a deferred record.
@@ -166,23 +160,22 @@ impl SegmentIndex {
 
     /// Notes that the job has been written in full again, to the current segment.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
+        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
     /// Notes that a short record of the job has been appended.
     pub(super) fn update(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
-        let is_updated = &mut self.locations[job.paired()].is_updated;
-        if !std::mem::replace(is_updated, true) {
+        self.set_deferred(job, false);
+        if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
             self.live += SHORT_BYTES;
         }
     }
 
     /// Removes a deleted job.
     pub(super) fn remove(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
+        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.locations.remove(job.paired());
     }
@@ -206,7 +199,7 @@ impl SegmentIndex {
         let length = u64::from(length);
         segment.live -= length;
         self.live -= length;
-        if std::mem::take(&mut self.locations[key].is_updated) {
+        if mem::take(&mut self.locations[key].is_updated) {
             self.live -= SHORT_BYTES;
         }
         self.count_unneeded();
@@ -215,11 +208,6 @@ impl SegmentIndex {
     /// Returns how many jobs are in the binlog.
     pub(super) fn jobs(&self) -> u64 {
         self.locations.len() as u64
-    }
-
-    /// Bytes of all live records.
-    pub(super) fn live(&self) -> u64 {
-        self.live
     }
 
     /// Bytes used in all segments.
@@ -356,12 +344,12 @@ mod tests {
         let (mut index, keys) = index(3);
         index.update(keys[0]);
         index.update(keys[0]);
-        assert_eq!(index.live(), 300 + SHORT_BYTES, "one short record a job is live");
+        assert_eq!(index.live, 300 + SHORT_BYTES, "one short record a job is live");
         index.remove(keys[1]);
         index.check();
         open(&mut index, 2);
         index.relocate(keys[0]);
-        assert_eq!(index.live(), 200, "a full record replaces the short one, too");
+        assert_eq!(index.live, 200, "a full record replaces the short one, too");
         let segment = |key| index.location(key).segment;
         assert_eq!((segment(keys[0]), segment(keys[2])), (2, 1));
         index.check();
@@ -388,7 +376,7 @@ mod tests {
     fn each_deferred_job_is_found_until_its_record_is_appended() {
         let (mut index, keys) = index(5);
         for key in [keys[1], keys[3], keys[1]] {
-            index.defer(key);
+            index.set_deferred(key, true);
         }
         let mut found = Vec::new();
         while index.has_deferred() {

@@ -320,7 +320,7 @@ impl Wal {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
         if is_deferrable && self.permit(Change::Update, now).is_err() {
-            return self.index.defer(job);
+            return self.index.set_deferred(job, true);
         }
         self.append_short(queue, job);
     }
@@ -501,8 +501,8 @@ impl Wal {
             current: index.end.number,
             migrated: self.migrated,
             written: log.records,
-            live: index.live(),
-            dead: index.used().saturating_sub(index.live()),
+            live: index.live,
+            dead: index.used().saturating_sub(index.live),
             unsynced: log.syncs.are_on().then(|| log.end.length.saturating_sub(log.syncs.synced)),
         }
     }

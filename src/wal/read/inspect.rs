@@ -38,7 +38,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
         // If segments appeared or vanished, jobs that moved from one to another may be missing.
         if names(&files) == names(&disk.list()?) {
             let (report, index) = read?;
-            return Ok(Inspection { restored, report, files, live: index.live() });
+            return Ok(Inspection { restored, report, files, live: index.live });
         }
     }
     Err(io::Error::other("the files change too fast to be read").into())
