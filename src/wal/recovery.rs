@@ -13,9 +13,10 @@ pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum State {
     /// It works.
+    #[default]
     Sound,
     /// A write or sync has failed. The next attempt is due at `retry_at`.
     Failed { retry_at: Time },
@@ -24,7 +25,7 @@ pub(super) enum State {
 }
 
 /// The state, and the segments whose jobs must be written again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
     /// The delay after the last failure.
@@ -33,7 +34,7 @@ pub(super) struct Recovery {
     rewrite_through: u32,
     /// Of these segments, those from this number on may lack records that the index relies on.
     /// Their jobs are written first.
-    suspect_from: u32,
+    suspect_from: Option<u32>,
     /// When to try again to remove the oldest segment, if that has failed.
     pub(super) removal_retry_at: Option<Time>,
     /// How many bytes of segments that no job needs may be removed, if that is safe.
@@ -44,19 +45,12 @@ impl Recovery {
     /// The state of a working binlog in which jobs of segments up to `rewrite_through` are to be
     /// written again.
     pub(super) fn new(rewrite_through: u32) -> Self {
-        Self {
-            state: State::Sound,
-            delay: RETRY_DELAY,
-            rewrite_through,
-            suspect_from: u32::MAX,
-            removal_retry_at: None,
-            removable: 0,
-        }
+        Self { rewrite_through, ..Self::default() }
     }
 
     /// The segments that may lack records.
     pub(super) fn suspects(&self) -> RangeInclusive<u32> {
-        self.suspect_from..=self.rewrite_through
+        self.suspect_from.unwrap_or(u32::MAX)..=self.rewrite_through
     }
 
     /// All segments whose jobs are written again.
@@ -67,7 +61,7 @@ impl Recovery {
     /// Notes an error in the turn. Records of the turn may be missing on the disk although the
     /// index relies on them, so segment `last`, the newest, becomes suspect.
     pub(super) fn on_failure(&mut self, last: u32, now: Time) {
-        self.suspect_from = self.suspect_from.min(last);
+        self.suspect_from.get_or_insert(last);
         self.retry_later(now);
     }
 
@@ -82,7 +76,7 @@ impl Recovery {
 
     /// Notes that a new segment is open, after segment `last`.
     pub(super) fn on_reopened(&mut self, last: u32) {
-        if self.suspect_from <= last {
+        if self.suspect_from.is_some() {
             self.rewrite_through = last;
         }
         self.state = State::Recovering;
@@ -100,7 +94,7 @@ impl Recovery {
     /// Notes that every job has been written again.
     pub(super) fn on_complete(&mut self) {
         self.state = State::Sound;
-        self.suspect_from = u32::MAX;
+        self.suspect_from = None;
     }
 }
 
