@@ -1,7 +1,7 @@
 //! A view of a file through a buffer of fixed size, so that a file of any size takes the same
 //! memory.
 
-use std::{io, mem};
+use std::io;
 
 use super::replay::Progress;
 use crate::{
@@ -86,6 +86,11 @@ impl<'a> Window<'a> {
         self.go_on(0)
     }
 
+    /// The offset after the last byte in memory.
+    fn end(&self) -> u64 {
+        self.start + self.length as u64
+    }
+
     /// Reports that the file has been read up to the offset `read`. Fails if the caller breaks.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
@@ -96,7 +101,7 @@ impl<'a> Window<'a> {
     /// or all up to the end of the file.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
-        let end = self.start + self.length as u64;
+        let end = self.end();
         let is_there = offset >= self.start
             && (offset + wanted as u64 <= end || (end >= self.size && offset <= end));
         if !is_there {
@@ -106,40 +111,27 @@ impl<'a> Window<'a> {
         Ok(self.buffer[..self.length].get(from..).unwrap_or_default())
     }
 
-    /// Moves the window so that it begins at `offset`.
+    /// Moves the window so that it begins at `offset`, and reads until it is full or the file ends.
     fn load(&mut self, offset: u64) -> Result<(), Error> {
-        let end = self.start + self.length as u64;
         let mut kept = 0;
-        if (self.start..end).contains(&offset) {
+        if (self.start..self.end()).contains(&offset) {
             let from = usize::try_from(offset - self.start).expect("within the window");
             self.buffer.copy_within(from..self.length, 0);
             kept = self.length - from;
         }
         (self.start, self.length) = (offset, kept);
-        let mut buffer = mem::take(&mut self.buffer);
-        let count = self.fill(offset + kept as u64, &mut buffer[kept..]);
-        self.buffer = buffer;
-        self.length += count?;
-        self.go_on((self.start + self.length as u64).min(self.size))
-    }
-
-    /// Reads from `offset` on, until the buffer is full or the file ends.
-    fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-        let mut count = 0;
-        while count < buffer.len() && offset + (count as u64) < self.size {
-            let at = offset + count as u64;
-            let left = (self.size - at).min((buffer.len() - count) as u64);
-            let end = count + usize::try_from(left).expect("at most the buffer");
-            match self.disk.read(self.name, at, &mut buffer[count..end]) {
-                Ok(0) => {
-                    // The file is shorter than when it was listed.
-                    self.size = at;
-                    break;
-                }
-                Ok(read) => count += read,
+        while self.length < Self::BYTES && self.end() < self.size {
+            let at = self.end();
+            let left = usize::try_from(self.size - at).unwrap_or(Self::BYTES);
+            let length = left.min(Self::BYTES - self.length);
+            let buffer = &mut self.buffer[self.length..][..length];
+            match self.disk.read(self.name, at, buffer) {
+                // The file is shorter than when it was listed.
+                Ok(0) => self.size = at,
+                Ok(read) => self.length += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                    count += self.skip_unreadable(at, &mut buffer[count..end], &error);
+                    self.length += self.skip_unreadable(at, length, &error);
                 }
                 Err(error) => {
                     let text = format!("{}: {error}", self.name);
@@ -147,15 +139,15 @@ impl<'a> Window<'a> {
                 }
             }
         }
-        Ok(count)
+        self.go_on(self.end().min(self.size))
     }
 
-    /// Reads to the end of the page at `at`. If the disk cannot read it, fills it with zeros
-    /// instead.
-    fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
+    /// Reads to the end of the page at `at`, which is the end of the window, but at most `length`
+    /// bytes. If the disk cannot read them, fills the page with zeros instead.
+    fn skip_unreadable(&mut self, at: u64, length: usize, error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
-        let length = buffer.len().min(usize::try_from(page).expect("a page"));
-        let page = &mut buffer[..length];
+        let length = length.min(usize::try_from(page).expect("a page"));
+        let page = &mut self.buffer[self.length..][..length];
         if let Ok(read @ 1..) = self.disk.read(self.name, at, page) {
             return read;
         }
