@@ -10,7 +10,7 @@ use log::{debug, warn};
 use super::{
     Error, Options, SyncPolicy,
     disk::{Disk, Lease, Name, Writable},
-    record::{self, JobFields, full_length},
+    record::{HEAD_MAX_BYTES, NewRecord},
     reserve::Reserve,
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
@@ -110,27 +110,21 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record: see [`record::encode`]. An error is reported by [`Log::write_turn`].
-    pub(super) fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], next_id: u64) {
+    /// Appends a record. An error is reported by [`Log::write_turn`].
+    pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
         if self.failure.is_none() {
-            self.failure = self.try_append(fields, name, body, next_id).err();
+            self.failure = self.try_append(record, next_id).err();
         }
     }
 
-    fn try_append(
-        &mut self,
-        fields: &JobFields,
-        name: &str,
-        body: &[u8],
-        next_id: u64,
-    ) -> io::Result<()> {
-        let length = full_length(name, body.len());
+    fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
+        let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.try_rotate(length, next_id)?;
         }
         // The buffer must never grow, because that would end the process at a memory limit.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
-        if self.pending.len() + copied + 2 * record::HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+        if self.pending.len() + copied + 2 * HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
         }
         let mut at = self.end.used;
@@ -139,7 +133,7 @@ impl Log {
             current.header(next_id).encode(current.salt, at, &mut self.pending);
             at += SHORT_BYTES;
         }
-        record::encode(fields, name, body, current.salt, at, &mut self.pending);
+        record.encode(current.salt, at, &mut self.pending);
         self.end.advance(at + length);
         self.records += 1;
         if body.len() > COPIED_BODY_MAX_BYTES {

@@ -63,7 +63,7 @@ use self::{
     dates::Dates,
     index::SegmentIndex,
     log::Log,
-    record::{JobFields, Kind},
+    record::{JobFields, Kind, NewRecord},
     recovery::{Recovery, State},
     segment::{End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, RESTART_SLOTS, SHORT_BYTES},
@@ -329,7 +329,7 @@ impl Wal {
     pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
         permit.spend(Change::Delete);
         let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
-        self.append(&fields, "", b"", queue);
+        self.append(&NewRecord::short(fields), queue);
         self.index.remove(job);
     }
 
@@ -363,17 +363,18 @@ impl Wal {
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
         let name = queue.tube(queue.job(job).tube).name();
-        self.append(&self.dates.fields(queue, job), name, body, queue);
-        u32::try_from(full_length(name, body.len())).expect("a gibibyte and 300 bytes")
+        let record = NewRecord { fields: self.dates.fields(queue, job), name, body };
+        self.append(&record, queue);
+        u32::try_from(record.length()).expect("a gibibyte and 300 bytes")
     }
 
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
-        self.append(&self.dates.fields(queue, job), "", b"", queue);
+        self.append(&NewRecord::short(self.dates.fields(queue, job)), queue);
         self.index.update(job);
     }
 
-    fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], queue: &Queue) {
-        self.log.append(fields, name, body, queue.next_id());
+    fn append(&mut self, record: &NewRecord<'_>, queue: &Queue) {
+        self.log.append(record, queue.next_id());
         self.index.follow(self.log.end);
     }
 }

@@ -191,27 +191,40 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// Appends a record to `out` without its body. The record will be at `offset` in a segment with
-/// this salt. A full record has the tube's name, and the body with its CR LF; in a short one both
-/// are empty. The checksum covers the body, which the caller writes after it.
-pub(super) fn encode(
-    fields: &JobFields,
-    name: &str,
-    body: &[u8],
-    salt: u64,
-    offset: u64,
-    out: &mut Vec<u8>,
-) {
-    let start = out.len();
-    let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(name.as_bytes());
-    fields.write(out);
-    let mut hasher = checksum(salt, offset);
-    hasher.update(&out[start..]);
-    hasher.update(body);
-    let at = start + 4 + name.len() + CHECKSUM_AT;
-    out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
+/// A record to be written. A full one has the tube's name, and the body with its CR LF; in a short
+/// one both are empty.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewRecord<'a> {
+    pub(super) fields: JobFields,
+    pub(super) name: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+impl NewRecord<'_> {
+    /// A short record.
+    pub(super) fn short(fields: JobFields) -> Self {
+        Self { fields, name: "", body: b"" }
+    }
+
+    /// Returns the length of the whole record in bytes.
+    pub(super) fn length(&self) -> u64 {
+        full_length(self.name, self.body.len())
+    }
+
+    /// Appends the record to `out` without its body. It will be at `offset` in a segment with this
+    /// salt. The checksum covers the body, which the caller writes after it.
+    pub(super) fn encode(&self, salt: u64, offset: u64, out: &mut Vec<u8>) {
+        let (start, name) = (out.len(), self.name.as_bytes());
+        let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(name);
+        self.fields.write(out);
+        let mut hasher = checksum(salt, offset);
+        hasher.update(&out[start..]);
+        hasher.update(self.body);
+        let at = start + 4 + name.len() + CHECKSUM_AT;
+        out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
+    }
 }
 
 /// Marks a segment as written by this daemon, and holds the key of its directory. It is a short
@@ -237,7 +250,7 @@ impl SegmentHeader {
             deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
             ..JobFields::default()
         };
-        encode(&fields, "", b"", salt, offset, out);
+        NewRecord::short(fields).encode(salt, offset, out);
     }
 
     /// Reads the fields of a sound record as a segment header, if it is one.
