@@ -166,6 +166,7 @@ impl JobFields {
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
+        let [reserves, timeouts, releases, buries, kicks] = [56, 60, 64, 68, 72].map(number);
         Self {
             id: u64::from_le_bytes(part(bytes, 0)),
             pri: number(8),
@@ -174,13 +175,7 @@ impl JobFields {
             body_size: i32::from_le_bytes(part(bytes, 32)),
             created_at: time(40),
             deadline_at: time(48),
-            history: History {
-                reserves: number(56),
-                timeouts: number(60),
-                releases: number(64),
-                buries: number(68),
-                kicks: number(72),
-            },
+            history: History { reserves, timeouts, releases, buries, kicks },
             kind: Kind::from_number(bytes[76]).unwrap_or(Kind::Deleted),
         }
     }
