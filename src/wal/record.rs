@@ -331,7 +331,7 @@ pub(super) struct Frame {
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
     /// Damage that leaves the length known.
-    flaw: Option<Damage>,
+    flaw: Option<&'static str>,
 }
 
 impl Frame {
@@ -370,19 +370,15 @@ impl Frame {
         };
         let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
-        let flaw = if Kind::from_number(state).is_none() {
-            Some(Damage::Illegal("an unknown state"))
-        } else if fields.id > ID_LIMIT && !is_header {
-            Some(Damage::Illegal("too large an id"))
-        } else if fields.created_at == 0 {
+        let flaws = [
+            (Kind::from_number(state).is_none(), "an unknown state"),
+            (fields.id > ID_LIMIT && !is_header, "too large an id"),
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
-            Some(Damage::Illegal("no date"))
-        } else if name_length > 0 && !proto::is_tube_name(name) {
-            Some(Damage::Illegal("a wrong tube name"))
-        } else {
-            None
-        };
+            (fields.created_at == 0, "no date"),
+            (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
+        ];
+        let flaw = flaws.into_iter().find_map(|(is_so, part)| is_so.then_some(part));
         let head_length = at + fields_bytes;
         Ok(Some(Self { fields, name_at, name_length, head_length, body_length, flaw }))
     }
@@ -417,13 +413,9 @@ impl Frame {
     /// Checks the record of this frame by its flaw, if any, and by `body_end`: bytes from the last
     /// two of its body on. The caller has checked its length and its checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
-        if let Some(flaw) = self.flaw {
-            return Err(flaw);
-        }
-        if self.is_full() && !body_end.starts_with(CRLF) {
-            return Err(Damage::Illegal("a body without its line end"));
-        }
-        Ok(())
+        let has_end = !self.is_full() || body_end.starts_with(CRLF);
+        let flaw = self.flaw.or((!has_end).then_some("a body without its line end"));
+        flaw.map_or(Ok(()), |part| Err(Damage::Illegal(part)))
     }
 }
 
