@@ -3,13 +3,13 @@
 //! Records of a turn are gathered and written at once. A full segment is truncated, synced and
 //! closed, and the first preallocated file becomes the next one.
 
-use std::io;
+use std::{io, mem};
 
 use log::{debug, warn};
 
 use super::{
     Error, Options, SyncPolicy,
-    disk::{Disk, Lease, Name, Writable},
+    disk::{Disk, Lease, Name},
     record::{HEAD_MAX_BYTES, NewRecord},
     reserve::Reserve,
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
@@ -49,8 +49,6 @@ pub(super) struct Log {
     /// The ids of jobs that have no record in a file yet, or may have none because the write has
     /// failed.
     pub(super) unrecorded: Vec<u64>,
-    /// The key of the directory.
-    key: u64,
     /// The number of records appended.
     pub(super) records: u64,
 }
@@ -79,7 +77,6 @@ impl Log {
             pending,
             failure: None,
             unrecorded: Vec::new(),
-            key: options.key,
             records: 0,
         })
     }
@@ -94,13 +91,9 @@ impl Log {
     /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
         while !self.space().admits(length, slots) {
-            let Self { reserve, lease, .. } = self;
-            let made = lease
-                .ask_if_due(now)
-                .ok()
-                .filter(|_| !reserve.is_resting(now))
-                .and_then(|disk| reserve.preallocate(disk, file_size(length), now).ok());
-            if made.is_none() {
+            let Ok(disk) = self.lease.ask_if_due(now) else { return false };
+            let (reserve, size) = (&mut self.reserve, file_size(length));
+            if reserve.is_resting(now) || reserve.preallocate(disk, size, now).is_err() {
                 return false;
             }
         }
@@ -140,7 +133,7 @@ impl Log {
             let body_at = self.end.used - body.len() as u64;
             self.write_through(body_at)?;
             let name = self.end.name();
-            self.disk()?.write(name, body_at, body)?;
+            self.lease.ask_if_due(self.now)?.write(name, body_at, body)?;
             self.syncs.dirty_since.get_or_insert(self.now);
         } else {
             self.pending.extend_from_slice(body);
@@ -202,8 +195,8 @@ impl Log {
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
-        let current = Current::new(self.key, number, next_id, file);
-        let disk = self.disk()?;
+        let current = Current::new(self.reserve.key, number, next_id, file);
+        let disk = self.lease.ask_if_due(self.now)?;
         disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
         disk.sync(from)?;
         // The calls above may have taken long.
@@ -222,10 +215,6 @@ impl Log {
 
 /// Writing, and the end of a turn.
 impl Log {
-    fn disk(&mut self) -> io::Result<&mut Writable> {
-        self.lease.ask_if_due(self.now)
-    }
-
     /// Writes the pending records before the turn ends, and returns whether they are written. An
     /// error is reported by [`Log::write_turn`].
     pub(super) fn write_early(&mut self, now: Time) -> bool {
@@ -315,14 +304,13 @@ impl Log {
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
-            let used = self.end.used;
-            let is_sound = is_sound && self.failure.is_none();
-            let fits = current.layout.fits(used, SHORT_BYTES);
-            if is_sound && fits && std::mem::take(&mut current.seen_below) > 0 {
-                current.header(next_id).encode(current.salt, used, &mut self.pending);
-                self.end.advance(used + SHORT_BYTES);
-            }
-            if is_sound {
+            if is_sound && self.failure.is_none() {
+                let used = self.end.used;
+                let fits = current.layout.fits(used, SHORT_BYTES);
+                if fits && mem::take(&mut current.seen_below) > 0 {
+                    current.header(next_id).encode(current.salt, used, &mut self.pending);
+                    self.end.advance(used + SHORT_BYTES);
+                }
                 if let Err(error) = self.write() {
                     debug!("cannot write the last records: {error}");
                 }

@@ -58,7 +58,7 @@ pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
     /// The key of the directory.
-    key: u64,
+    pub(super) key: u64,
     /// Ordered by size, and among equals by age. The last one, which is the oldest of the largest,
     /// becomes the next segment.
     files: Vec<Preallocated>,
