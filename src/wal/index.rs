@@ -290,20 +290,14 @@ impl SegmentIndex {
 
     /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub(super) fn check(&self) {
-        let mut live = 0;
-        let mut jobs = 0;
+        let (mut live, mut jobs) = (0, 0);
         for segment in &self.segments {
             segment.jobs.check(&self.locations);
             jobs += segment.jobs.len();
-            let mut here = 0;
-            for key in segment.jobs.iter(&self.locations) {
-                let location = &self.locations[key];
-                assert_eq!(location.segment, segment.number);
-                here += u64::from(location.length);
-                live += if location.is_updated { SHORT_BYTES } else { 0 };
-            }
-            assert_eq!(here, segment.live);
-            live += here;
+            let here = || segment.jobs.iter(&self.locations).map(|key| &self.locations[key]);
+            assert!(here().all(|location| location.segment == segment.number));
+            assert_eq!(here().map(|it| u64::from(it.length)).sum::<u64>(), segment.live);
+            live += segment.live + SHORT_BYTES * here().filter(|it| it.is_updated).count() as u64;
         }
         let deferred = self.locations.iter().filter(|(_, location)| location.is_deferred).count();
         assert_eq!(deferred as u64, self.deferred);

@@ -5,7 +5,7 @@ use std::mem;
 use super::{
     formats,
     key::{self, START},
-    replay::SegmentReport,
+    replay::{HEADROOM_BYTES, SegmentReport},
     search::{CHECKED_MAX_BYTES, next_record},
     sink::Sink,
     window::{Verdict, Window},
@@ -55,9 +55,6 @@ impl Reader<'_> {
         if let Some((offset, lost, error)) = &self.window.unreadable {
             let text = format!("at {offset}: {lost} bytes cannot be read: {error}");
             self.report.report_problem(text);
-        }
-        if self.report.is_damaged() {
-            self.sink.index.mark_damaged(number);
         }
         self.window.close(size)?;
         Ok(mem::take(&mut self.report))
@@ -245,7 +242,7 @@ impl Reader<'_> {
             return Ok(Ok(()));
         }
         let (tube, body) = match sink.store_body(window, at, frame) {
-            Err(Error::OutOfMemory(_)) if sink.free_memory() => {
+            Err(Error::OutOfMemory(_)) if sink.bodies.compact(sink.queue, HEADROOM_BYTES) => {
                 sink.store_body(window, at, frame)?
             }
             result => result?,

@@ -178,9 +178,11 @@ pub(in crate::wal) fn replay(
     let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
     for segment in &mut report.segments[..newest] {
         if let Some(at) = segment.torn.take() {
-            sink.index.mark_damaged(segment.number);
             segment.report_problem(format!("at {at}: an unfinished end, and newer files go on"));
         }
+    }
+    for segment in report.segments.iter().filter(|segment| segment.is_damaged()) {
+        sink.index.mark_damaged(segment.number);
     }
     sink.queue.raise_id(sink.seen_below);
     sink.queue.sort_buried();
@@ -193,8 +195,7 @@ pub(in crate::wal) fn replay(
 fn ensure_memory_to_serve(sink: &mut Sink<'_>) -> Result<(), Error> {
     sink.bodies.release_all();
     if !sink.bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
-        sink.free_memory();
-        sink.bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
+        sink.bodies.compact(sink.queue, BINLOG_HEADROOM_BYTES);
     }
     if sink.bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());

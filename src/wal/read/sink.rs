@@ -1,6 +1,6 @@
 //! The targets of records in a replay: the queue, the bodies and the index of segments.
 
-use super::{replay::HEADROOM_BYTES, window::Window};
+use super::window::Window;
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -73,20 +73,6 @@ impl Sink<'_> {
             return Err(error);
         }
         Ok((tube, body))
-    }
-
-    /// Frees the memory of bodies whose jobs were deleted by later records. Returns whether there
-    /// was any. O(all).
-    pub(super) fn free_memory(&mut self) -> bool {
-        let Self { queue, bodies, .. } = self;
-        // Moving bodies needs a block for a while.
-        bodies.budget.set_headroom([0; 5]);
-        bodies.expect_shortage();
-        bodies.move_some(*queue, u32::MAX, usize::MAX);
-        let is_freed = bodies.release_all();
-        bodies.budget.set_headroom(HEADROOM_BYTES);
-        bodies.budget.forget_refusals();
-        is_freed
     }
 }
 
