@@ -78,6 +78,11 @@ pub(super) struct SegmentIndex {
     deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
+    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
+    pub(super) rewrite_through: u32,
+    /// Of these segments, those from this number on may lack records that the index relies on.
+    /// Their jobs are written first.
+    pub(super) suspect_from: Option<u32>,
 }
 
 /// The most locations that one search for a deferred record visits.
@@ -116,8 +121,9 @@ impl SegmentIndex {
         }
     }
 
-    /// Notes that something in this segment could not be read.
+    /// Notes that something in this segment could not be read. All jobs are written again.
     pub(super) fn mark_damaged(&mut self, number: u32) {
+        self.rewrite_through = self.end.number;
         let at = self.segments.partition_point(|segment| segment.number < number);
         self.segments[at].is_damaged = true;
     }
@@ -235,27 +241,32 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any: from the `suspects`, from other `doubtful`
-    /// segments, or from the oldest segment that is needed, if the garbage from there on is more
-    /// than half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that
-    /// half.
-    pub(super) fn next_relocation(
-        &self,
-        suspects: RangeInclusive<u32>,
-        doubtful: RangeInclusive<u32>,
-    ) -> Option<Key<Job>> {
-        self.first_job_in(suspects).or_else(|| self.first_job_in(doubtful)).or_else(|| {
+    /// Returns the job to write again next, if any: from suspect segments, from other doubtful
+    /// ones, or from the oldest segment that is needed, if the garbage from there on is more than
+    /// half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that half.
+    pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
+        self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.used() - self.unneeded_bytes;
             let oldest = self.oldest_needed().filter(|_| 2 * used > 3 * self.live)?;
             oldest.jobs.front().map(Key::paired)
         })
     }
 
-    /// Whether no job needs the oldest segment. False while a job's record is in one of the
-    /// `suspects`: if that record never reached the disk, a restart would use an older one, perhaps
-    /// in the oldest segment.
-    pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
-        self.unneeded > 0 && self.first_job_in(suspects).is_none()
+    /// Whether no job needs the oldest segment. False while a job's record is in a suspect segment:
+    /// if that record never reached the disk, a restart would use an older one, perhaps in the
+    /// oldest segment.
+    pub(super) fn is_oldest_unneeded(&self) -> bool {
+        self.unneeded > 0 && self.first_suspect().is_none()
+    }
+
+    /// Returns the first job in a segment that may lack records.
+    fn first_suspect(&self) -> Option<Key<Job>> {
+        self.first_job_in(self.suspect_from?..=self.rewrite_through)
+    }
+
+    /// Returns the first job that must be written again because its segment is in doubt.
+    pub(super) fn first_doubtful(&self) -> Option<Key<Job>> {
+        self.first_job_in(0..=self.rewrite_through)
     }
 
     /// Returns the oldest segment that jobs need, unless it is the current one.
@@ -265,7 +276,7 @@ impl SegmentIndex {
 
     /// Returns the job that has been longest in its segment, which is the first of `numbers` that
     /// has a job. O(log segments + segments among `numbers`).
-    pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
+    fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
         let rest = self.segments.range(from..);
         let mut those = rest.take_while(|segment| segment.number <= *numbers.end());
@@ -354,11 +365,11 @@ mod tests {
         let (mut index, keys) = index(2);
         open(&mut index, 2);
         assert_eq!(index.first_job_in(1..=1), Some(keys[0]));
-        assert!(!index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
+        assert!(!index.is_oldest_unneeded());
         index.relocate(keys[0]);
         index.remove(keys[1]);
         assert_eq!(index.first_job_in(1..=1), None);
-        assert!(index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
+        assert!(index.is_oldest_unneeded());
         index.drop_closed(1);
         assert!(index.oldest_needed().is_none());
         assert_eq!(index.closed, 0);

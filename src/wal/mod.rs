@@ -24,7 +24,7 @@
 //! | `syncs` | `Syncs`: how much is synced, and when to sync the rest |
 //! | `reserve`, `space` | `Reserve`: preallocated files, and lack of space; its arithmetic |
 //! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
-//! | `recovery` | `Recovery`: whether the disk has failed, and which jobs to write again |
+//! | `recovery` | `Recovery`: whether the disk has failed, and when to try again |
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | `Dates`: the wall clock; dates in records, rewritten after it has been set |
 //! | `interface` | the types that callers pass and get: options, permits, errors, figures |
@@ -127,7 +127,7 @@ impl Wal {
         let mut wal = Self {
             log: Log::new(disk, options, end, preallocated, now)?,
             index,
-            recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
+            recovery: Recovery::default(),
             dates: Dates::new(calendar),
             changed: 0,
             migrated: 0,
@@ -189,12 +189,15 @@ impl Wal {
                 );
             }
             self.log.abandon();
-            self.recovery.on_failure(self.log.end.number, now);
+            // Records of the turn may be missing on the disk although the index relies on them.
+            self.index.suspect_from.get_or_insert(self.log.end.number);
+            self.recovery.retry_later(now);
             return CommitOutcome::Failed;
         }
         if self.recovery.is_over(&self.index, &self.log.syncs) {
             info!("the binlog works again, and holds every job");
-            self.recovery.on_complete();
+            self.recovery.state = State::Sound;
+            self.index.suspect_from = None;
             return CommitOutcome::Recovered;
         }
         if !self.log.syncs.are_of_each_change() || self.log.syncs.is_clean() {
@@ -223,7 +226,7 @@ impl Wal {
         if retry_at.is_none() && removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
-        let has_work = self.next_relocation().is_some()
+        let has_work = self.index.next_relocation().is_some()
             || self.can_append_deferred()
             || self.should_leave_segment()
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
@@ -395,16 +398,11 @@ impl Wal {
         }
     }
 
-    /// Returns the job to write again next, if any.
-    fn next_relocation(&self) -> Option<Key<Job>> {
-        self.index.next_relocation(self.recovery.suspects(), self.recovery.doubtful())
-    }
-
-    /// Writes jobs again, in the order of [`Wal::next_relocation`], until at least `budget` bytes
+    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least `budget` bytes
     /// are appended.
     fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64, now: Time) {
         while budget > 0 && self.log.failure.is_none() {
-            let Some(job) = self.next_relocation() else { return };
+            let Some(job) = self.index.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
             if !self.log.ensure_space(length, self.index.jobs() + RESTART_SLOTS, now) {
@@ -430,13 +428,13 @@ impl Wal {
 
     /// Whether compaction or the removal of a segment is due.
     fn has_garbage(&self) -> bool {
-        self.index.is_oldest_unneeded(self.recovery.suspects()) || self.next_relocation().is_some()
+        self.index.is_oldest_unneeded() || self.index.next_relocation().is_some()
     }
 
     /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage is kept
     /// only until the records that replace it are synced.
     fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
-        let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
+        let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
         let (end, in_background) = (self.log.end, self.syncs_in_background());
         let Log { lease, syncs, .. } = &mut self.log;
@@ -448,7 +446,12 @@ impl Wal {
         let last = self.log.end.number;
         let result = self.log.reopen(queue.next_id(), now);
         self.index.follow(self.log.end);
-        result.map(|()| self.recovery.on_reopened(last))
+        result?;
+        if self.index.suspect_from.is_some() {
+            self.index.rewrite_through = last;
+        }
+        self.recovery.state = State::Recovering;
+        Ok(())
     }
 }
 

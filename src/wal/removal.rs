@@ -23,7 +23,7 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
         State::Failed { .. } | State::Recovering => syncs.is_clean(),
     };
-    is_synced && index.is_oldest_unneeded(recovery.suspects())
+    is_synced && index.is_oldest_unneeded()
 }
 
 /// Removes the segments that no job needs, oldest first: at least one, and as many as `budget`, the
@@ -65,7 +65,7 @@ pub(super) fn remove_unneeded(
             }
         }
     }
-    if !index.is_oldest_unneeded(recovery.suspects()) {
+    if !index.is_oldest_unneeded() {
         recovery.removable = 0;
     }
     Ok(())
