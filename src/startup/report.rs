@@ -32,6 +32,14 @@ pub(super) fn report_damage(path: &Path, report: &Report) -> usize {
     report.segments.iter().filter(|segment| segment.problem_count > 0).count()
 }
 
+impl Inspection {
+    /// Whether something is damaged, or a damaged segment has been kept.
+    pub fn is_odd(&self) -> bool {
+        let was_damaged = |&(name, _): &(Name, u64)| matches!(name, Name::Damaged(_));
+        self.report.is_damaged() || self.files.iter().any(was_damaged)
+    }
+}
+
 /// The page of `--check-binlog`, line by line.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

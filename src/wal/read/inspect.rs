@@ -49,11 +49,3 @@ fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
     names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()
 }
-
-impl Inspection {
-    /// Whether something is damaged, or a damaged segment has been kept.
-    pub fn is_odd(&self) -> bool {
-        let was_damaged = |&(name, _): &(Name, u64)| matches!(name, Name::Damaged(_));
-        self.report.is_damaged() || self.files.iter().any(was_damaged)
-    }
-}
