@@ -45,11 +45,8 @@ impl SyncTime {
         self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
         self.average = if is_first { time } else { (7 * self.average + time) / 8 };
-        if self.average >= BACKGROUND_FROM {
-            self.is_long = true;
-        } else if self.average < FOREGROUND_BELOW {
-            self.is_long = false;
-        }
+        let limit = if self.is_long { FOREGROUND_BELOW } else { BACKGROUND_FROM };
+        self.is_long = self.average >= limit;
     }
 }
 
