@@ -124,7 +124,8 @@ impl Reader<'_> {
             };
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            if next.is_none() && are_all_checked && self.is_unfinished(at, end - at, damage)? {
+            let is_whole = !matches!(damage, Some(Damage::Torn | Damage::Checksum));
+            if next.is_none() && are_all_checked && self.is_unfinished(at, end - at, is_whole)? {
                 self.report.torn = Some(at);
                 return Ok(());
             }
@@ -161,23 +162,15 @@ impl Reader<'_> {
         Ok(is_sound.then_some(next))
     }
 
-    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: not all
-    /// of it, and no more than it announces. `damage` was found there, or what looks like the end.
-    fn is_unfinished(
-        &mut self,
-        at: u64,
-        length: u64,
-        damage: Option<Damage>,
-    ) -> Result<bool, Error> {
+    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: no more
+    /// than it announces, and not all of it, unless its length cannot be read.
+    fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // A segment header is synced before its segment gets its name.
         if at == START {
             return Ok(false);
         }
         Ok(match self.window.frame(at, Format::Plain)? {
-            Ok(Some(frame)) => {
-                let is_whole = !matches!(damage, Some(Damage::Torn | Damage::Checksum));
-                !is_whole && length <= frame.length()
-            }
+            Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
             // If only the name of a record was written, it looks like the end of the records.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
