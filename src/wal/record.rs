@@ -343,17 +343,15 @@ impl Frame {
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        let (name_at, length, fields_bytes, unit) = match format {
-            Format::Five => {
-                (8, bytes.first_chunk().map(|it| i64::from_le_bytes(*it)), FIELDS_5_BYTES, 1000)
-            }
-            Format::Plain | Format::Salted(_) => {
-                (4, bytes.first_chunk().map(|it| i32::from_le_bytes(*it).into()), FIELDS_BYTES, 1)
-            }
+        let (name_at, fields_bytes, unit) = match format {
+            Format::Five => (8, FIELDS_5_BYTES, 1000),
+            Format::Plain | Format::Salted(_) => (4, FIELDS_BYTES, 1),
         };
-        let length = length.ok_or(Damage::Torn)?;
-        let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
-        let name_length = legal.ok_or(Damage::Illegal("a tube name of wrong length"))?;
+        let length = bytes.get(..name_at).ok_or(Damage::Torn)?;
+        let name_length = usize::from(length[0]);
+        if name_length > NAME_LIMIT || length[1..].iter().any(|&byte| byte > 0) {
+            return Err(Damage::Illegal("a tube name of wrong length"));
+        }
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
         let fields = bytes.get(at..at + fields_bytes).ok_or(Damage::Torn)?;
