@@ -175,7 +175,7 @@ impl Wal {
         self.compact(jobs, budget, now);
         // The garbage that compaction makes is no reason for more of it.
         self.changed = self.index.changed();
-        let written = self.log.write_turn().and_then(|()| self.sync_if_due(now));
+        let written = self.log.write_turn().and_then(|()| self.sync_if_due());
         let events = mem::take(&mut self.log.syncs.events);
         let Self { log, index, recovery, .. } = self;
         let removed =
@@ -431,14 +431,12 @@ impl Wal {
         self.index.is_oldest_unneeded() || self.index.next_relocation().is_some()
     }
 
-    /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage is kept
-    /// only until the records that replace it are synced.
-    fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
+    /// Syncs if it is time: see [`Log::sync_if_due`]. Garbage is kept only until the records that
+    /// replace it are synced.
+    fn sync_if_due(&mut self) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
-        let (end, in_background) = (self.log.end, self.syncs_in_background());
-        let Log { lease, syncs, .. } = &mut self.log;
-        syncs.sync_if_due(lease, end, in_background, is_urgent, now)
+        self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
     /// Opens a new segment after a failure. Every job must be written again from there on.

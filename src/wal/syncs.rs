@@ -5,6 +5,7 @@ use std::{io, time::Duration};
 use super::{
     SyncPolicy,
     disk::{Lease, Writable},
+    log::Log,
     segment::End,
 };
 use crate::{clock::Time, collections::ShortTimes};
@@ -140,35 +141,31 @@ impl Syncs {
         self.events.has_ended = true;
         Ok(())
     }
+}
 
+impl Log {
     /// If it is time, syncs everything written, or begins to. If `is_urgent`, it is time at once,
     /// unless the policy is never to sync.
-    pub(super) fn sync_if_due(
-        &mut self,
-        lease: &mut Lease,
-        end: End,
-        in_background: bool,
-        is_urgent: bool,
-        now: Time,
-    ) -> io::Result<()> {
-        let (Some(since), None) = (self.dirty_since, self.in_flight) else { return Ok(()) };
-        let SyncPolicy::Within(delay) = self.policy else {
-            self.on_all_synced(end);
+    pub(super) fn sync_if_due(&mut self, in_background: bool, is_urgent: bool) -> io::Result<()> {
+        let Self { syncs, lease, end, now, .. } = self;
+        let (Some(since), None) = (syncs.dirty_since, syncs.in_flight) else { return Ok(()) };
+        let SyncPolicy::Within(delay) = syncs.policy else {
+            syncs.on_all_synced(*end);
             return Ok(());
         };
         if delay.is_zero() && !in_background {
-            self.time.add(lease.ask_if_due(now)?.sync(end.name())?);
-            self.on_all_synced(end);
+            syncs.time.add(lease.ask_if_due(*now)?.sync(end.name())?);
+            syncs.on_all_synced(*end);
             return Ok(());
         }
         // With `-f0`, after a sync the next one waits a turn, because the clients just answered may
         // join it.
-        let waits = self.wait_until.is_some_and(|until| until > now)
-            || (delay.is_zero() && self.events.has_ended);
-        if !waits && (is_urgent || since + delay <= now) {
-            lease.ask_if_due(now)?.begin_sync(end.name())?;
-            (self.dirty_since, self.in_flight) = (None, Some(end.length));
-            self.events.has_begun = true;
+        let waits = syncs.wait_until.is_some_and(|until| until > *now)
+            || (delay.is_zero() && syncs.events.has_ended);
+        if !waits && (is_urgent || since + delay <= *now) {
+            lease.ask_if_due(*now)?.begin_sync(end.name())?;
+            (syncs.dirty_since, syncs.in_flight) = (None, Some(end.length));
+            syncs.events.has_begun = true;
         }
         Ok(())
     }
