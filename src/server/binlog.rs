@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::Server;
+use super::{Server, gathering::GatheringTime};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -129,7 +129,9 @@ impl Server {
     /// If clients will soon send more changes, returns the time until which [`Server::commit`]
     /// should wait for them before it syncs.
     pub fn gather_until(&mut self, now: Time) -> Option<Time> {
-        self.held.gather_until(self.wal.as_ref()?.gathering_time()?, now)
+        let wal = self.wal.as_ref()?;
+        let time = GatheringTime::new(wal.time_of_next_sync()?, wal.syncs_in_background());
+        self.held.gather_until(time, now)
     }
 
     /// Whether [`Server::commit`] will sync in this thread. If so, replies that are not held should

@@ -5,10 +5,43 @@
 //! briefly, until all connections answered by the last commit have sent another change. If waiting
 //! does not pay off, it is tried less and less often. Pure: time is an argument.
 
-use crate::{clock::Time, wal::GatheringTime};
+use std::time::Duration;
+
+use crate::clock::Time;
 
 /// From this many waits in vain on, waiting is tried once in `2^MISSES_MAX` commits.
 const MISSES_MAX: u32 = 8;
+
+/// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
+/// job during the wait can also delete it during the wait.
+const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
+
+/// The longest wait for the next change. A client on the same machine that was just answered sends
+/// its next change sooner.
+const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
+
+/// The longest wait before a sync in the background.
+const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
+
+/// How long a sync with `-f0` may wait for more changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GatheringTime {
+    /// In all.
+    longest: Duration,
+    /// For the next one.
+    gap: Duration,
+}
+
+impl GatheringTime {
+    /// The time before the next sync, if syncs take `average`.
+    pub(super) fn new(average: Duration, in_background: bool) -> Self {
+        if in_background {
+            let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
+            return Self { longest, gap: longest };
+        }
+        Self { longest: average.min(FOREGROUND_WAIT_MAX), gap: FOREGROUND_GAP_MAX }
+    }
+}
 
 /// Which connections may join the next sync.
 #[derive(Debug, Default)]
@@ -89,8 +122,6 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const LONGEST: Duration = Duration::from_micros(200);

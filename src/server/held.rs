@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::gathering::Gathering;
+use super::gathering::{Gathering, GatheringTime};
 use crate::{
     clock::Time,
     collections::{Key, SmallArena},
     conn::Conn,
     memory::{self, MemoryBudget, Need},
-    wal::GatheringTime,
 };
 
 /// Connections with changed output or input state, each once.

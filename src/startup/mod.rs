@@ -2,6 +2,7 @@
 //! errors that can occur.
 
 mod lock;
+mod report;
 
 use std::{
     env,
@@ -15,7 +16,7 @@ use std::{
 
 use log::{debug, info, warn};
 
-use self::lock::Holder;
+use self::{lock::Holder, report::report_damage};
 use crate::{
     cli::Config,
     clock::{self, Time},
@@ -24,7 +25,7 @@ use crate::{
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
     sys::{self, Signals, UserError},
-    wal::{self, Directory, Name, Options, Report, Restored, Wal},
+    wal::{self, Directory, Options, Restored, Wal},
 };
 
 /// The version of this program.
@@ -365,28 +366,6 @@ fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
         warn!("-l and -p are ignored: the service manager has passed on its sockets");
     }
     Ok(inherited)
-}
-
-/// Logs the damaged parts of the binlog, and returns the number of damaged files.
-fn report_damage(path: &Path, report: &Report) -> usize {
-    for segment in &report.segments {
-        let file = path.join(Name::Segment(segment.number).to_string());
-        let file = file.display();
-        if segment.has_other_key {
-            warn!("{file}: it comes from another directory, by the key of its checksums");
-        }
-        for problem in &segment.problems {
-            warn!("{file}: {problem}");
-        }
-        let more = segment.problem_count - segment.problems.len() as u64;
-        if more > 0 {
-            warn!("{file}: {more} more problems");
-        }
-        if let Some(offset) = segment.torn {
-            info!("{file}: ends with an unfinished record at {offset}, left by a kill or a crash");
-        }
-    }
-    report.segments.iter().filter(|segment| segment.problem_count > 0).count()
 }
 
 /// Gets the values that `stats` reports of the system, and a random name for this run.

@@ -10,7 +10,7 @@
 //! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
 //! computes.
 
-use std::{collections::VecDeque, ops::RangeInclusive};
+use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::{segment::End, space::SHORT_BYTES};
 use crate::{
@@ -65,7 +65,7 @@ pub(super) struct SegmentIndex {
     locations: Arena<Location>,
     segments: VecDeque<Segment>,
     /// Bytes of all live records.
-    live: u64,
+    pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
     /// How many of the oldest segments no job needs. They are removed once that is safe.
@@ -78,6 +78,11 @@ pub(super) struct SegmentIndex {
     deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
+    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
+    pub(super) rewrite_through: u32,
+    /// Of these segments, those from this number on may lack records that the index relies on.
+    /// Their jobs are written first.
+    pub(super) suspect_from: Option<u32>,
 }
 
 /// The most locations that one search for a deferred record visits.
@@ -116,8 +121,9 @@ impl SegmentIndex {
         }
     }
 
-    /// Notes that something in this segment could not be read.
+    /// Notes that something in this segment could not be read. All jobs are written again.
     pub(super) fn mark_damaged(&mut self, number: u32) {
+        self.rewrite_through = self.end.number;
         let at = self.segments.partition_point(|segment| segment.number < number);
         self.segments[at].is_damaged = true;
     }
@@ -134,16 +140,10 @@ impl SegmentIndex {
         self.link(location);
     }
 
-    /// Notes that the job has a deferred record.
-    pub(super) fn defer(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.locations[job.paired()].is_deferred;
-        self.deferred += u64::from(!std::mem::replace(is_deferred, true));
-    }
-
-    /// Notes that the job no longer has a deferred record.
-    fn end_deferral(&mut self, job: Key<Job>) {
-        let is_deferred = &mut self.locations[job.paired()].is_deferred;
-        self.deferred -= u64::from(std::mem::take(is_deferred));
+    /// Notes whether the job has a deferred record.
+    pub(super) fn set_deferred(&mut self, job: Key<Job>, is_deferred: bool) {
+        let before = mem::replace(&mut self.locations[job.paired()].is_deferred, is_deferred);
+        self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
     /// Whether any job has a deferred record.
@@ -166,23 +166,22 @@ impl SegmentIndex {
 
     /// Notes that the job has been written in full again, to the current segment.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
+        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
     /// Notes that a short record of the job has been appended.
     pub(super) fn update(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
-        let is_updated = &mut self.locations[job.paired()].is_updated;
-        if !std::mem::replace(is_updated, true) {
+        self.set_deferred(job, false);
+        if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
             self.live += SHORT_BYTES;
         }
     }
 
     /// Removes a deleted job.
     pub(super) fn remove(&mut self, job: Key<Job>) {
-        self.end_deferral(job);
+        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.locations.remove(job.paired());
     }
@@ -206,7 +205,7 @@ impl SegmentIndex {
         let length = u64::from(length);
         segment.live -= length;
         self.live -= length;
-        if std::mem::take(&mut self.locations[key].is_updated) {
+        if mem::take(&mut self.locations[key].is_updated) {
             self.live -= SHORT_BYTES;
         }
         self.count_unneeded();
@@ -215,11 +214,6 @@ impl SegmentIndex {
     /// Returns how many jobs are in the binlog.
     pub(super) fn jobs(&self) -> u64 {
         self.locations.len() as u64
-    }
-
-    /// Bytes of all live records.
-    pub(super) fn live(&self) -> u64 {
-        self.live
     }
 
     /// Bytes used in all segments.
@@ -247,27 +241,32 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any: from the `suspects`, from other `doubtful`
-    /// segments, or from the oldest segment that is needed, if the garbage from there on is more
-    /// than half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that
-    /// half.
-    pub(super) fn next_relocation(
-        &self,
-        suspects: RangeInclusive<u32>,
-        doubtful: RangeInclusive<u32>,
-    ) -> Option<Key<Job>> {
-        self.first_job_in(suspects).or_else(|| self.first_job_in(doubtful)).or_else(|| {
+    /// Returns the job to write again next, if any: from suspect segments, from other doubtful
+    /// ones, or from the oldest segment that is needed, if the garbage from there on is more than
+    /// half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that half.
+    pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
+        self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.used() - self.unneeded_bytes;
             let oldest = self.oldest_needed().filter(|_| 2 * used > 3 * self.live)?;
             oldest.jobs.front().map(Key::paired)
         })
     }
 
-    /// Whether no job needs the oldest segment. False while a job's record is in one of the
-    /// `suspects`: if that record never reached the disk, a restart would use an older one, perhaps
-    /// in the oldest segment.
-    pub(super) fn is_oldest_unneeded(&self, suspects: RangeInclusive<u32>) -> bool {
-        self.unneeded > 0 && self.first_job_in(suspects).is_none()
+    /// Whether no job needs the oldest segment. False while a job's record is in a suspect segment:
+    /// if that record never reached the disk, a restart would use an older one, perhaps in the
+    /// oldest segment.
+    pub(super) fn is_oldest_unneeded(&self) -> bool {
+        self.unneeded > 0 && self.first_suspect().is_none()
+    }
+
+    /// Returns the first job in a segment that may lack records.
+    fn first_suspect(&self) -> Option<Key<Job>> {
+        self.first_job_in(self.suspect_from?..=self.rewrite_through)
+    }
+
+    /// Returns the first job that must be written again because its segment is in doubt.
+    pub(super) fn first_doubtful(&self) -> Option<Key<Job>> {
+        self.first_job_in(0..=self.rewrite_through)
     }
 
     /// Returns the oldest segment that jobs need, unless it is the current one.
@@ -277,7 +276,7 @@ impl SegmentIndex {
 
     /// Returns the job that has been longest in its segment, which is the first of `numbers` that
     /// has a job. O(log segments + segments among `numbers`).
-    pub(super) fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
+    fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
         let rest = self.segments.range(from..);
         let mut those = rest.take_while(|segment| segment.number <= *numbers.end());
@@ -302,20 +301,14 @@ impl SegmentIndex {
 
     /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
     pub(super) fn check(&self) {
-        let mut live = 0;
-        let mut jobs = 0;
+        let (mut live, mut jobs) = (0, 0);
         for segment in &self.segments {
             segment.jobs.check(&self.locations);
             jobs += segment.jobs.len();
-            let mut here = 0;
-            for key in segment.jobs.iter(&self.locations) {
-                let location = &self.locations[key];
-                assert_eq!(location.segment, segment.number);
-                here += u64::from(location.length);
-                live += if location.is_updated { SHORT_BYTES } else { 0 };
-            }
-            assert_eq!(here, segment.live);
-            live += here;
+            let here = || segment.jobs.iter(&self.locations).map(|key| &self.locations[key]);
+            assert!(here().all(|location| location.segment == segment.number));
+            assert_eq!(here().map(|it| u64::from(it.length)).sum::<u64>(), segment.live);
+            live += segment.live + SHORT_BYTES * here().filter(|it| it.is_updated).count() as u64;
         }
         let deferred = self.locations.iter().filter(|(_, location)| location.is_deferred).count();
         assert_eq!(deferred as u64, self.deferred);
@@ -356,12 +349,12 @@ mod tests {
         let (mut index, keys) = index(3);
         index.update(keys[0]);
         index.update(keys[0]);
-        assert_eq!(index.live(), 300 + SHORT_BYTES, "one short record a job is live");
+        assert_eq!(index.live, 300 + SHORT_BYTES, "one short record a job is live");
         index.remove(keys[1]);
         index.check();
         open(&mut index, 2);
         index.relocate(keys[0]);
-        assert_eq!(index.live(), 200, "a full record replaces the short one, too");
+        assert_eq!(index.live, 200, "a full record replaces the short one, too");
         let segment = |key| index.location(key).segment;
         assert_eq!((segment(keys[0]), segment(keys[2])), (2, 1));
         index.check();
@@ -372,11 +365,11 @@ mod tests {
         let (mut index, keys) = index(2);
         open(&mut index, 2);
         assert_eq!(index.first_job_in(1..=1), Some(keys[0]));
-        assert!(!index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
+        assert!(!index.is_oldest_unneeded());
         index.relocate(keys[0]);
         index.remove(keys[1]);
         assert_eq!(index.first_job_in(1..=1), None);
-        assert!(index.is_oldest_unneeded(RangeInclusive::new(1, 0)));
+        assert!(index.is_oldest_unneeded());
         index.drop_closed(1);
         assert!(index.oldest_needed().is_none());
         assert_eq!(index.closed, 0);
@@ -388,7 +381,7 @@ mod tests {
     fn each_deferred_job_is_found_until_its_record_is_appended() {
         let (mut index, keys) = index(5);
         for key in [keys[1], keys[3], keys[1]] {
-            index.defer(key);
+            index.set_deferred(key, true);
         }
         let mut found = Vec::new();
         while index.has_deferred() {

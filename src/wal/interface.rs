@@ -7,7 +7,7 @@ use super::Wal;
 use super::syncs::SyncEvents;
 use crate::{
     collections::Key,
-    memory::Bodies,
+    memory::{Bodies, OutOfMemory},
     queue::{Job, Queue},
 };
 
@@ -72,6 +72,12 @@ pub enum Error {
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory(String::new())
     }
 }
 

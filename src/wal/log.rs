@@ -3,14 +3,14 @@
 //! Records of a turn are gathered and written at once. A full segment is truncated, synced and
 //! closed, and the first preallocated file becomes the next one.
 
-use std::io;
+use std::{io, mem};
 
 use log::{debug, warn};
 
 use super::{
     Error, Options, SyncPolicy,
-    disk::{Disk, Lease, Name, Writable},
-    record::{self, JobFields, full_length},
+    disk::{Disk, Lease, Name},
+    record::{HEAD_MAX_BYTES, NewRecord},
     reserve::Reserve,
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
@@ -49,8 +49,6 @@ pub(super) struct Log {
     /// The ids of jobs that have no record in a file yet, or may have none because the write has
     /// failed.
     pub(super) unrecorded: Vec<u64>,
-    /// The key of the directory.
-    key: u64,
     /// The number of records appended.
     pub(super) records: u64,
 }
@@ -79,7 +77,6 @@ impl Log {
             pending,
             failure: None,
             unrecorded: Vec::new(),
-            key: options.key,
             records: 0,
         })
     }
@@ -94,13 +91,9 @@ impl Log {
     /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
         while !self.space().admits(length, slots) {
-            let Self { reserve, lease, .. } = self;
-            let made = lease
-                .ask_if_due(now)
-                .ok()
-                .filter(|_| !reserve.is_resting(now))
-                .and_then(|disk| reserve.preallocate(disk, file_size(length), now).ok());
-            if made.is_none() {
+            let Ok(disk) = self.lease.ask_if_due(now) else { return false };
+            let (reserve, size) = (&mut self.reserve, file_size(length));
+            if reserve.is_resting(now) || reserve.preallocate(disk, size, now).is_err() {
                 return false;
             }
         }
@@ -110,27 +103,21 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record: see [`record::encode`]. An error is reported by [`Log::write_turn`].
-    pub(super) fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], next_id: u64) {
+    /// Appends a record. An error is reported by [`Log::write_turn`].
+    pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
         if self.failure.is_none() {
-            self.failure = self.try_append(fields, name, body, next_id).err();
+            self.failure = self.try_append(record, next_id).err();
         }
     }
 
-    fn try_append(
-        &mut self,
-        fields: &JobFields,
-        name: &str,
-        body: &[u8],
-        next_id: u64,
-    ) -> io::Result<()> {
-        let length = full_length(name, body.len());
+    fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
+        let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.try_rotate(length, next_id)?;
         }
         // The buffer must never grow, because that would end the process at a memory limit.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
-        if self.pending.len() + copied + 2 * record::HEAD_MAX_BYTES > PENDING_MAX_BYTES {
+        if self.pending.len() + copied + 2 * HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
         }
         let mut at = self.end.used;
@@ -139,15 +126,15 @@ impl Log {
             current.header(next_id).encode(current.salt, at, &mut self.pending);
             at += SHORT_BYTES;
         }
-        record::encode(fields, name, body, current.salt, at, &mut self.pending);
+        record.encode(current.salt, at, &mut self.pending);
         self.end.advance(at + length);
         self.records += 1;
         if body.len() > COPIED_BODY_MAX_BYTES {
             let body_at = self.end.used - body.len() as u64;
             self.write_through(body_at)?;
             let name = self.end.name();
-            self.disk()?.write(name, body_at, body)?;
-            self.syncs.is_written = true;
+            self.lease.ask_if_due(self.now)?.write(name, body_at, body)?;
+            self.syncs.dirty_since.get_or_insert(self.now);
         } else {
             self.pending.extend_from_slice(body);
         }
@@ -208,8 +195,8 @@ impl Log {
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
-        let current = Current::new(self.key, number, next_id, file);
-        let disk = self.disk()?;
+        let current = Current::new(self.reserve.key, number, next_id, file);
+        let disk = self.lease.ask_if_due(self.now)?;
         disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
         disk.sync(from)?;
         // The calls above may have taken long.
@@ -228,10 +215,6 @@ impl Log {
 
 /// Writing, and the end of a turn.
 impl Log {
-    fn disk(&mut self) -> io::Result<&mut Writable> {
-        self.lease.ask_if_due(self.now)
-    }
-
     /// Writes the pending records before the turn ends, and returns whether they are written. An
     /// error is reported by [`Log::write_turn`].
     pub(super) fn write_early(&mut self, now: Time) -> bool {
@@ -244,12 +227,12 @@ impl Log {
 
     /// Writes the pending records, and checks for the result of a sync in the background. Also
     /// fails if something failed earlier in the turn.
-    pub(super) fn write_turn(&mut self, now: Time) -> io::Result<()> {
+    pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
         self.write()?;
-        self.syncs.end_turn(&mut self.lease, now)
+        self.syncs.end_flight(&mut self.lease, false)
     }
 
     /// Writes the pending records to the current segment.
@@ -266,7 +249,7 @@ impl Log {
         }
         let disk = self.lease.ask_if_due(self.now)?;
         disk.write(self.end.name(), end - self.pending.len() as u64, &self.pending)?;
-        self.syncs.is_written = true;
+        self.syncs.dirty_since.get_or_insert(self.now);
         self.pending.clear();
         Ok(())
     }
@@ -321,14 +304,13 @@ impl Log {
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
-            let used = self.end.used;
-            let is_sound = is_sound && self.failure.is_none();
-            let fits = current.layout.fits(used, SHORT_BYTES);
-            if is_sound && fits && std::mem::take(&mut current.seen_below) > 0 {
-                current.header(next_id).encode(current.salt, used, &mut self.pending);
-                self.end.advance(used + SHORT_BYTES);
-            }
-            if is_sound {
+            if is_sound && self.failure.is_none() {
+                let used = self.end.used;
+                let fits = current.layout.fits(used, SHORT_BYTES);
+                if fits && mem::take(&mut current.seen_below) > 0 {
+                    current.header(next_id).encode(current.salt, used, &mut self.pending);
+                    self.end.advance(used + SHORT_BYTES);
+                }
                 if let Err(error) = self.write() {
                     debug!("cannot write the last records: {error}");
                 }
@@ -356,7 +338,8 @@ impl Log {
         }
         self.pending.clear();
         self.failure = None;
-        self.syncs.forget_writes();
+        // Its writes need no sync. One that is under way continues.
+        self.syncs.dirty_since = None;
     }
 
     /// Opens a new segment after a failure. First it checks the lock, because another daemon may

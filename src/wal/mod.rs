@@ -24,7 +24,7 @@
 //! | `syncs` | `Syncs`: how much is synced, and when to sync the rest |
 //! | `reserve`, `space` | `Reserve`: preallocated files, and lack of space; its arithmetic |
 //! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
-//! | `recovery` | `Recovery`: whether the disk has failed, and which jobs to write again |
+//! | `recovery` | `Recovery`: whether the disk has failed, and when to try again |
 //! | `removal` | when the oldest segment may be removed |
 //! | `dates` | `Dates`: the wall clock; dates in records, rewritten after it has been set |
 //! | `interface` | the types that callers pass and get: options, permits, errors, figures |
@@ -33,7 +33,7 @@
 //! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
 //! | `read/search`, `read/key` | the next sound record after damage; the key for all checksums |
-//! | `read/inspect`, `formats`, `window`, `sink` | `--check-binlog`; foreign layouts; helpers |
+//! | `read/inspect`, `formats`, `window`, `sink` | for `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
 //! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
 //! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
@@ -55,7 +55,7 @@ mod syncs;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::{io, mem};
+use std::{io, mem, time::Duration};
 
 use ::log::{debug, error, info};
 
@@ -63,7 +63,7 @@ use self::{
     dates::Dates,
     index::SegmentIndex,
     log::Log,
-    record::{JobFields, Kind},
+    record::{JobFields, Kind, NewRecord},
     recovery::{Recovery, State},
     segment::{End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, RESTART_SLOTS, SHORT_BYTES},
@@ -76,7 +76,7 @@ pub use self::{
     },
     read::{Inspection, Progress, Report, Restored, SegmentReport, go_on, inspect},
     record::{Format, full_length},
-    syncs::{GatheringTime, SyncEvents},
+    syncs::SyncEvents,
 };
 use crate::{
     clock::{Calendar, Time},
@@ -120,16 +120,14 @@ impl Wal {
     ) -> Result<(Self, Report), Error> {
         disk.prepare()?;
         let files = disk.list()?;
-        let mut index = SegmentIndex::default();
-        let report =
-            read::replay(&mut *disk, &files, restored, &mut index, calendar, now, progress)?;
+        let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
         let options = Options { key: report.key.map_or(options.key, |it| it.0), ..options };
         let mut wal = Self {
             log: Log::new(disk, options, end, preallocated, now)?,
             index,
-            recovery: Recovery::new(if report.is_damaged() { number } else { 0 }),
+            recovery: Recovery::default(),
             dates: Dates::new(calendar),
             changed: 0,
             migrated: 0,
@@ -177,7 +175,7 @@ impl Wal {
         self.compact(jobs, budget, now);
         // The garbage that compaction makes is no reason for more of it.
         self.changed = self.index.changed();
-        let written = self.log.write_turn(now).and_then(|()| self.sync_if_due(now));
+        let written = self.log.write_turn().and_then(|()| self.sync_if_due());
         let events = mem::take(&mut self.log.syncs.events);
         let Self { log, index, recovery, .. } = self;
         let removed =
@@ -191,12 +189,15 @@ impl Wal {
                 );
             }
             self.log.abandon();
-            self.recovery.on_failure(self.log.end.number, now);
+            // Records of the turn may be missing on the disk although the index relies on them.
+            self.index.suspect_from.get_or_insert(self.log.end.number);
+            self.recovery.retry_later(now);
             return CommitOutcome::Failed;
         }
         if self.recovery.is_over(&self.index, &self.log.syncs) {
             info!("the binlog works again, and holds every job");
-            self.recovery.on_complete();
+            self.recovery.state = State::Sound;
+            self.index.suspect_from = None;
             return CommitOutcome::Recovered;
         }
         if !self.log.syncs.are_of_each_change() || self.log.syncs.is_clean() {
@@ -225,13 +226,13 @@ impl Wal {
         if retry_at.is_none() && removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
-        let has_work = self.next_relocation().is_some()
+        let has_work = self.index.next_relocation().is_some()
             || self.can_append_deferred()
             || self.should_leave_segment()
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
         let work =
             has_work.then(|| self.log.reserve.shortage.map_or(Time::AT_ONCE, |it| it.retry_at));
-        [work, self.log.syncs.next(), retry_at].into_iter().flatten().min()
+        [work, self.log.syncs.next(self.log.now), retry_at].into_iter().flatten().min()
     }
 
     /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.
@@ -322,7 +323,7 @@ impl Wal {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
         if is_deferrable && self.permit(Change::Update, now).is_err() {
-            return self.index.defer(job);
+            return self.index.set_deferred(job, true);
         }
         self.append_short(queue, job);
     }
@@ -331,7 +332,7 @@ impl Wal {
     pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
         permit.spend(Change::Delete);
         let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
-        self.append(&fields, "", b"", queue);
+        self.append(&NewRecord::short(fields), queue);
         self.index.remove(job);
     }
 
@@ -365,17 +366,18 @@ impl Wal {
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
         let name = queue.tube(queue.job(job).tube).name();
-        self.append(&self.dates.fields(queue, job), name, body, queue);
-        u32::try_from(full_length(name, body.len())).expect("a gibibyte and 300 bytes")
+        let record = NewRecord { fields: self.dates.fields(queue, job), name, body };
+        self.append(&record, queue);
+        u32::try_from(record.length()).expect("a gibibyte and 300 bytes")
     }
 
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
-        self.append(&self.dates.fields(queue, job), "", b"", queue);
+        self.append(&NewRecord::short(self.dates.fields(queue, job)), queue);
         self.index.update(job);
     }
 
-    fn append(&mut self, fields: &JobFields, name: &str, body: &[u8], queue: &Queue) {
-        self.log.append(fields, name, body, queue.next_id());
+    fn append(&mut self, record: &NewRecord<'_>, queue: &Queue) {
+        self.log.append(record, queue.next_id());
         self.index.follow(self.log.end);
     }
 }
@@ -396,16 +398,11 @@ impl Wal {
         }
     }
 
-    /// Returns the job to write again next, if any.
-    fn next_relocation(&self) -> Option<Key<Job>> {
-        self.index.next_relocation(self.recovery.suspects(), self.recovery.doubtful())
-    }
-
-    /// Writes jobs again, in the order of [`Wal::next_relocation`], until at least `budget` bytes
+    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least `budget` bytes
     /// are appended.
     fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64, now: Time) {
         while budget > 0 && self.log.failure.is_none() {
-            let Some(job) = self.next_relocation() else { return };
+            let Some(job) = self.index.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
             if !self.log.ensure_space(length, self.index.jobs() + RESTART_SLOTS, now) {
@@ -431,17 +428,15 @@ impl Wal {
 
     /// Whether compaction or the removal of a segment is due.
     fn has_garbage(&self) -> bool {
-        self.index.is_oldest_unneeded(self.recovery.suspects()) || self.next_relocation().is_some()
+        self.index.is_oldest_unneeded() || self.index.next_relocation().is_some()
     }
 
-    /// Syncs if it is time: see [`Syncs::sync_if_due`](syncs::Syncs::sync_if_due). Garbage is kept
-    /// only until the records that replace it are synced.
-    fn sync_if_due(&mut self, now: Time) -> io::Result<()> {
-        let is_urgent = self.index.is_oldest_unneeded(self.recovery.suspects())
+    /// Syncs if it is time: see [`Log::sync_if_due`]. Garbage is kept only until the records that
+    /// replace it are synced.
+    fn sync_if_due(&mut self) -> io::Result<()> {
+        let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
-        let (end, in_background) = (self.log.end, self.syncs_in_background());
-        let Log { lease, syncs, .. } = &mut self.log;
-        syncs.sync_if_due(lease, end, in_background, is_urgent, now)
+        self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
     /// Opens a new segment after a failure. Every job must be written again from there on.
@@ -449,7 +444,12 @@ impl Wal {
         let last = self.log.end.number;
         let result = self.log.reopen(queue.next_id(), now);
         self.index.follow(self.log.end);
-        result.map(|()| self.recovery.on_reopened(last))
+        result?;
+        if self.index.suspect_from.is_some() {
+            self.index.rewrite_through = last;
+        }
+        self.recovery.state = State::Recovering;
+        Ok(())
     }
 }
 
@@ -483,9 +483,9 @@ impl Wal {
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// How long the next sync may wait for more changes. `None` if there is no next sync.
-    pub fn gathering_time(&self) -> Option<GatheringTime> {
-        self.log.syncs.gathering_time(self.syncs_in_background())
+    /// How long the next sync will take, if it may wait for more changes. Zero if that is not known.
+    pub fn time_of_next_sync(&self) -> Option<Duration> {
+        self.log.syncs.time_of_next()
     }
 
     /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
@@ -503,8 +503,8 @@ impl Wal {
             current: index.end.number,
             migrated: self.migrated,
             written: log.records,
-            live: index.live(),
-            dead: index.used().saturating_sub(index.live()),
+            live: index.live,
+            dead: index.used().saturating_sub(index.live),
             unsynced: log.syncs.are_on().then(|| log.end.length.saturating_sub(log.syncs.synced)),
         }
     }

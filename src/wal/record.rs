@@ -166,6 +166,7 @@ impl JobFields {
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
+        let [reserves, timeouts, releases, buries, kicks] = [56, 60, 64, 68, 72].map(number);
         Self {
             id: u64::from_le_bytes(part(bytes, 0)),
             pri: number(8),
@@ -174,13 +175,7 @@ impl JobFields {
             body_size: i32::from_le_bytes(part(bytes, 32)),
             created_at: time(40),
             deadline_at: time(48),
-            history: History {
-                reserves: number(56),
-                timeouts: number(60),
-                releases: number(64),
-                buries: number(68),
-                kicks: number(72),
-            },
+            history: History { reserves, timeouts, releases, buries, kicks },
             kind: Kind::from_number(bytes[76]).unwrap_or(Kind::Deleted),
         }
     }
@@ -191,27 +186,40 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// Appends a record to `out` without its body. The record will be at `offset` in a segment with
-/// this salt. A full record has the tube's name, and the body with its CR LF; in a short one both
-/// are empty. The checksum covers the body, which the caller writes after it.
-pub(super) fn encode(
-    fields: &JobFields,
-    name: &str,
-    body: &[u8],
-    salt: u64,
-    offset: u64,
-    out: &mut Vec<u8>,
-) {
-    let start = out.len();
-    let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(name.as_bytes());
-    fields.write(out);
-    let mut hasher = checksum(salt, offset);
-    hasher.update(&out[start..]);
-    hasher.update(body);
-    let at = start + 4 + name.len() + CHECKSUM_AT;
-    out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
+/// A record to be written. A full one has the tube's name, and the body with its CR LF; in a short
+/// one both are empty.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewRecord<'a> {
+    pub(super) fields: JobFields,
+    pub(super) name: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+impl NewRecord<'_> {
+    /// A short record.
+    pub(super) fn short(fields: JobFields) -> Self {
+        Self { fields, name: "", body: b"" }
+    }
+
+    /// Returns the length of the whole record in bytes.
+    pub(super) fn length(&self) -> u64 {
+        full_length(self.name, self.body.len())
+    }
+
+    /// Appends the record to `out` without its body. It will be at `offset` in a segment with this
+    /// salt. The checksum covers the body, which the caller writes after it.
+    pub(super) fn encode(&self, salt: u64, offset: u64, out: &mut Vec<u8>) {
+        let (start, name) = (out.len(), self.name.as_bytes());
+        let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(name);
+        self.fields.write(out);
+        let mut hasher = checksum(salt, offset);
+        hasher.update(&out[start..]);
+        hasher.update(self.body);
+        let at = start + 4 + name.len() + CHECKSUM_AT;
+        out[at..at + 4].copy_from_slice(&hasher.finalize().to_le_bytes());
+    }
 }
 
 /// Marks a segment as written by this daemon, and holds the key of its directory. It is a short
@@ -237,7 +245,7 @@ impl SegmentHeader {
             deadline_at: i64::try_from(self.seen_below).unwrap_or(i64::MAX),
             ..JobFields::default()
         };
-        encode(&fields, "", b"", salt, offset, out);
+        NewRecord::short(fields).encode(salt, offset, out);
     }
 
     /// Reads the fields of a sound record as a segment header, if it is one.
@@ -323,7 +331,7 @@ pub(super) struct Frame {
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
     /// Damage that leaves the length known.
-    flaw: Option<Damage>,
+    flaw: Option<&'static str>,
 }
 
 impl Frame {
@@ -335,17 +343,15 @@ impl Frame {
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        let (name_at, length, fields_bytes, unit) = match format {
-            Format::Five => {
-                (8, bytes.first_chunk().map(|it| i64::from_le_bytes(*it)), FIELDS_5_BYTES, 1000)
-            }
-            Format::Plain | Format::Salted(_) => {
-                (4, bytes.first_chunk().map(|it| i32::from_le_bytes(*it).into()), FIELDS_BYTES, 1)
-            }
+        let (name_at, fields_bytes, unit) = match format {
+            Format::Five => (8, FIELDS_5_BYTES, 1000),
+            Format::Plain | Format::Salted(_) => (4, FIELDS_BYTES, 1),
         };
-        let length = length.ok_or(Damage::Torn)?;
-        let legal = usize::try_from(length).ok().filter(|&length| length <= NAME_LIMIT);
-        let name_length = legal.ok_or(Damage::Illegal("a tube name of wrong length"))?;
+        let length = bytes.get(..name_at).ok_or(Damage::Torn)?;
+        let name_length = usize::from(length[0]);
+        if name_length > NAME_LIMIT || length[1..].iter().any(|&byte| byte > 0) {
+            return Err(Damage::Illegal("a tube name of wrong length"));
+        }
         let at = name_at + name_length;
         let name = bytes.get(name_at..at).ok_or(Damage::Torn)?;
         let fields = bytes.get(at..at + fields_bytes).ok_or(Damage::Torn)?;
@@ -362,19 +368,15 @@ impl Frame {
         };
         let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
-        let flaw = if Kind::from_number(state).is_none() {
-            Some(Damage::Illegal("an unknown state"))
-        } else if fields.id > ID_LIMIT && !is_header {
-            Some(Damage::Illegal("too large an id"))
-        } else if fields.created_at == 0 {
+        let flaws = [
+            (Kind::from_number(state).is_none(), "an unknown state"),
+            (fields.id > ID_LIMIT && !is_header, "too large an id"),
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
-            Some(Damage::Illegal("no date"))
-        } else if name_length > 0 && !proto::is_tube_name(name) {
-            Some(Damage::Illegal("a wrong tube name"))
-        } else {
-            None
-        };
+            (fields.created_at == 0, "no date"),
+            (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
+        ];
+        let flaw = flaws.into_iter().find_map(|(is_so, part)| is_so.then_some(part));
         let head_length = at + fields_bytes;
         Ok(Some(Self { fields, name_at, name_length, head_length, body_length, flaw }))
     }
@@ -409,13 +411,9 @@ impl Frame {
     /// Checks the record of this frame by its flaw, if any, and by `body_end`: bytes from the last
     /// two of its body on. The caller has checked its length and its checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
-        if let Some(flaw) = self.flaw {
-            return Err(flaw);
-        }
-        if self.is_full() && !body_end.starts_with(CRLF) {
-            return Err(Damage::Illegal("a body without its line end"));
-        }
-        Ok(())
+        let has_end = !self.is_full() || body_end.starts_with(CRLF);
+        let flaw = self.flaw.or((!has_end).then_some("a body without its line end"));
+        flaw.map_or(Ok(()), |part| Err(Damage::Illegal(part)))
     }
 }
 

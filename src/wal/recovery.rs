@@ -1,6 +1,6 @@
 //! The state of the binlog: sound, failed, or recovering by writing all jobs to new segments.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
 use super::{index::SegmentIndex, syncs::Syncs};
 use crate::clock::Time;
@@ -13,9 +13,10 @@ pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum State {
     /// It works.
+    #[default]
     Sound,
     /// A write or sync has failed. The next attempt is due at `retry_at`.
     Failed { retry_at: Time },
@@ -23,17 +24,12 @@ pub(super) enum State {
     Recovering,
 }
 
-/// The state, and the segments whose jobs must be written again.
-#[derive(Debug)]
+/// The state, and when to try again.
+#[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
     /// The delay after the last failure.
     delay: Duration,
-    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
-    rewrite_through: u32,
-    /// Of these segments, those from this number on may lack records that the index relies on.
-    /// Their jobs are written first.
-    suspect_from: u32,
     /// When to try again to remove the oldest segment, if that has failed.
     pub(super) removal_retry_at: Option<Time>,
     /// How many bytes of segments that no job needs may be removed, if that is safe.
@@ -41,36 +37,6 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    /// The state of a working binlog in which jobs of segments up to `rewrite_through` are to be
-    /// written again.
-    pub(super) fn new(rewrite_through: u32) -> Self {
-        Self {
-            state: State::Sound,
-            delay: RETRY_DELAY,
-            rewrite_through,
-            suspect_from: u32::MAX,
-            removal_retry_at: None,
-            removable: 0,
-        }
-    }
-
-    /// The segments that may lack records.
-    pub(super) fn suspects(&self) -> RangeInclusive<u32> {
-        self.suspect_from..=self.rewrite_through
-    }
-
-    /// All segments whose jobs are written again.
-    pub(super) fn doubtful(&self) -> RangeInclusive<u32> {
-        0..=self.rewrite_through
-    }
-
-    /// Notes an error in the turn. Records of the turn may be missing on the disk although the
-    /// index relies on them, so segment `last`, the newest, becomes suspect.
-    pub(super) fn on_failure(&mut self, last: u32, now: Time) {
-        self.suspect_from = self.suspect_from.min(last);
-        self.retry_later(now);
-    }
-
     /// Schedules the next attempt. The delays grow while the binlog fails again before it is sound.
     pub(super) fn retry_later(&mut self, now: Time) {
         self.delay = match self.state {
@@ -80,27 +46,13 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Notes that a new segment is open, after segment `last`.
-    pub(super) fn on_reopened(&mut self, last: u32) {
-        if self.suspect_from <= last {
-            self.rewrite_through = last;
-        }
-        self.state = State::Recovering;
-    }
-
     /// Whether recovery is complete: the doubtful segments are gone. If the oldest cannot be
     /// removed, it suffices that no job needs it and that everything is synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
-        let is_gone = || index.oldest().is_some_and(|it| it.number > self.rewrite_through);
-        let is_relocated = || syncs.is_clean() && index.first_job_in(self.doubtful()).is_none();
+        let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
+        let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();
         let is_blocked = self.removal_retry_at.is_some();
         self.state == State::Recovering && (is_gone() || (is_blocked && is_relocated()))
-    }
-
-    /// Notes that every job has been written again.
-    pub(super) fn on_complete(&mut self) {
-        self.state = State::Sound;
-        self.suspect_from = u32::MAX;
     }
 }
 

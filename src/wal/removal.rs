@@ -7,7 +7,7 @@ use log::{debug, warn};
 use super::{
     Report,
     disk::{Name, Writable},
-    index::SegmentIndex,
+    index::{Segment, SegmentIndex},
     log::Log,
     record::VERSION_BYTES,
     recovery::{RETRY_DELAY, Recovery, State},
@@ -23,7 +23,7 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
         State::Failed { .. } | State::Recovering => syncs.is_clean(),
     };
-    is_synced && index.is_oldest_unneeded(recovery.suspects())
+    is_synced && index.is_oldest_unneeded()
 }
 
 /// Removes the segments that no job needs, oldest first: at least one, and as many as `budget`, the
@@ -46,51 +46,49 @@ pub(super) fn remove_unneeded(
         && recovery.removable > 0
         && is_safe(index, recovery, &log.syncs)
     {
-        let used = index.oldest().map_or(0, |oldest| oldest.used);
-        remove_oldest(log, index, recovery, is_retry, now)?;
-        recovery.removable = recovery.removable.saturating_sub(used);
+        let Some(segment) = index.oldest() else { break };
+        recovery.removable = recovery.removable.saturating_sub(segment.used);
+        let disk = log.lease.ask()?;
+        match remove(disk, segment) {
+            // The binlog still works.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                if !is_retry {
+                    warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
+                }
+                recovery.removal_retry_at = Some(now + RETRY_DELAY);
+            }
+            // It may have been removed by hand.
+            _ => {
+                disk.sync_directory()?;
+                index.drop_closed(segment.number);
+                log.reserve.on_freed();
+            }
+        }
     }
-    if !index.is_oldest_unneeded(recovery.suspects()) {
+    if !index.is_oldest_unneeded() {
         recovery.removable = 0;
     }
     Ok(())
 }
 
-/// Removes the oldest segment, or renames it if it is damaged. If that fails, the binlog still
-/// works, and tries again later.
-fn remove_oldest(
-    log: &mut Log,
-    index: &mut SegmentIndex,
-    recovery: &mut Recovery,
-    is_retry: bool,
-    now: Time,
-) -> io::Result<()> {
-    let Some(segment) = index.oldest() else { return Ok(()) };
-    let disk = log.lease.ask()?;
+/// Removes a segment that no job needs, or renames it if it is damaged. If it cannot be removed, it
+/// is truncated, so that a restart finds no old records.
+fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
-    let removed = if segment.is_damaged {
-        disk.rename(name, kept)
-    } else {
-        disk.remove(name).or_else(|error| empty(disk, name).map_err(|_| error))
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            if !is_retry {
-                warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
-            }
-            recovery.removal_retry_at = Some(now + RETRY_DELAY);
-            return Ok(());
-        }
-        Ok(()) if segment.is_damaged => warn!(
-            "every job of {name} that could be read is in newer segments; the damaged file \
-             stays as {kept}"
-        ),
-        // It may have been removed by hand.
-        _ => debug!("no job needs {name}: it is removed"),
+    if segment.is_damaged {
+        disk.rename(name, kept)?;
+        warn!(
+            "every job of {name} that could be read is in newer segments; the damaged file stays \
+             as {kept}"
+        );
+        return Ok(());
     }
-    disk.sync_directory()?;
-    index.drop_closed(segment.number);
-    log.reserve.on_freed();
+    if let Err(error) = disk.remove(name) {
+        let truncated = disk.truncate(name, VERSION_BYTES as u64).and_then(|()| disk.sync(name));
+        truncated.map_err(|_| error)?;
+        disk.close(name);
+    }
+    debug!("no job needs {name}: it is removed");
     Ok(())
 }
 
@@ -105,14 +103,6 @@ pub(super) fn remove_empty(log: &mut Log, index: &mut SegmentIndex, report: &Rep
             index.drop_closed(segment.number);
         }
     }
-}
-
-/// Truncates a segment that cannot be removed, so that a restart finds no old records.
-fn empty(disk: &mut Writable, name: Name) -> io::Result<()> {
-    disk.truncate(name, VERSION_BYTES as u64)?;
-    disk.sync(name)?;
-    disk.close(name);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -30,18 +30,14 @@ pub(super) struct Preallocated {
     pub(super) size: u64,
     /// How many bytes of it have been filled: with a segment header and zeros.
     pub(super) filled: u64,
-    /// Whether the file system has reserved its space.
-    is_reserved: bool,
+    /// How many bytes must be filled before the file may be used: only a few if the file system
+    /// has reserved its space.
+    fill_end: u64,
 }
 
 impl Preallocated {
     pub(super) fn name(&self) -> Name {
         Name::Preallocated(self.number)
-    }
-
-    /// Returns how many bytes must be filled with zeros before the file may be used.
-    fn fill_end(&self) -> u64 {
-        if self.is_reserved { self.size.min(WORK_PER_TURN_MIN_BYTES) } else { self.size }
     }
 }
 
@@ -58,7 +54,7 @@ pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
     /// The key of the directory.
-    key: u64,
+    pub(super) key: u64,
     /// Ordered by size, and among equals by age. The last one, which is the oldest of the largest,
     /// becomes the next segment.
     files: Vec<Preallocated>,
@@ -159,7 +155,7 @@ impl Reserve {
         }
     }
 
-    /// Preallocates a file of `size` bytes, and fills it up to [`Preallocated::fill_end`].
+    /// Preallocates a file of `size` bytes, and fills it up to its `fill_end`.
     pub(super) fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;
@@ -190,7 +186,8 @@ impl Reserve {
         if !is_reserved {
             self.segment_size = self.segment_size.min(FILLED_FILE_MAX_BYTES);
         }
-        Ok(Preallocated { number, size, filled: HEADER_BYTES, is_reserved })
+        let fill_end = if is_reserved { size.min(WORK_PER_TURN_MIN_BYTES) } else { size };
+        Ok(Preallocated { number, size, filled: HEADER_BYTES, fill_end })
     }
 
     /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
@@ -200,12 +197,12 @@ impl Reserve {
             Some(file) => file,
             None => self.begin_file(disk, size)?,
         };
-        let length = WORK_PER_TURN_MIN_BYTES.min(file.fill_end() - file.filled);
+        let length = WORK_PER_TURN_MIN_BYTES.min(file.fill_end - file.filled);
         let zeros = &ZEROS[..usize::try_from(length).expect("at most a step")];
         let filled = disk.write(file.name(), file.filled, zeros);
         filled.inspect_err(|_| drop(disk.remove(file.name())))?;
         file.filled += length;
-        if file.filled < file.fill_end() {
+        if file.filled < file.fill_end {
             self.filling = Some(file);
             return Ok(false);
         }
@@ -265,7 +262,7 @@ impl Reserve {
         assert_eq!(self.slots, self.files.iter().map(|file| file_slots(file.size)).sum::<u64>());
         let largest = self.files.iter().map(|file| file.size).max();
         assert_eq!(self.first().map(|file| file.size), largest, "the next record must fit");
-        assert!(self.files.iter().all(|file| file.filled == file.fill_end()));
+        assert!(self.files.iter().all(|file| file.filled == file.fill_end));
     }
 }
 

@@ -1,25 +1,17 @@
 //! Syncs of written records, at the times of the [`SyncPolicy`].
 
-use std::{io, mem, time::Duration};
+use std::{io, time::Duration};
 
 use super::{
     SyncPolicy,
     disk::{Lease, Writable},
+    log::Log,
     segment::End,
 };
 use crate::{clock::Time, collections::ShortTimes};
 
 /// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
-
-/// A sync that is under way in the background.
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    /// It covers the first so many bytes of the binlog.
-    covers: u64,
-    /// When to check for its result.
-    poll_at: Time,
-}
 
 /// Events of syncs in the background.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,26 +28,6 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
 /// Below this average they run in the queue's thread again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
-
-/// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
-/// job during the wait can also delete it during the wait.
-const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
-
-/// The longest wait for the next change. A client on the same machine that was just answered sends
-/// its next change sooner.
-const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
-
-/// The longest wait before a sync in the background.
-const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
-
-/// How long a sync may wait for more changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GatheringTime {
-    /// In all.
-    pub longest: Duration,
-    /// For the next one.
-    pub gap: Duration,
-}
 
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Default)]
@@ -74,11 +46,8 @@ impl SyncTime {
         self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
         self.average = if is_first { time } else { (7 * self.average + time) / 8 };
-        if self.average >= BACKGROUND_FROM {
-            self.is_long = true;
-        } else if self.average < FOREGROUND_BELOW {
-            self.is_long = false;
-        }
+        let limit = if self.is_long { FOREGROUND_BELOW } else { BACKGROUND_FROM };
+        self.is_long = self.average >= limit;
     }
 }
 
@@ -86,12 +55,10 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    /// Whether something has been written to the current segment that is not yet noted in
-    /// `dirty_since`.
-    pub(super) is_written: bool,
     /// When the oldest write was made that no sync covers, not even the one under way.
-    dirty_since: Option<Time>,
-    in_flight: Option<InFlight>,
+    pub(super) dirty_since: Option<Time>,
+    /// The sync that is under way in the background covers the first so many bytes of the binlog.
+    in_flight: Option<u64>,
     pub(super) time: SyncTime,
     /// The events since they were last taken.
     pub(super) events: SyncEvents,
@@ -108,7 +75,6 @@ impl Syncs {
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
-            is_written: false,
             dirty_since: None,
             in_flight: None,
             time: SyncTime::default(),
@@ -128,39 +94,28 @@ impl Syncs {
         self.policy == SyncPolicy::EACH_CHANGE
     }
 
-    /// Whether all writes of earlier turns are synced.
+    /// Whether all writes are synced.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
-    /// How long the next sync with `-f0` may wait for more changes. `None` if there is no next
-    /// sync, or if one is under way: changes meanwhile join the next one anyway.
-    pub(super) fn gathering_time(&self, in_background: bool) -> Option<GatheringTime> {
-        (self.are_of_each_change() && self.in_flight.is_none()).then(|| {
-            if in_background {
-                let longest = (self.time.average / 4).min(BACKGROUND_WAIT_MAX);
-                GatheringTime { longest, gap: longest }
-            } else {
-                let longest = self.time.average.min(FOREGROUND_WAIT_MAX);
-                GatheringTime { longest, gap: FOREGROUND_GAP_MAX }
-            }
-        })
+    /// How long syncs take on average, if the next one may wait for more changes: with `-f0`, and
+    /// if none is under way, because changes meanwhile join the next one anyway.
+    pub(super) fn time_of_next(&self) -> Option<Duration> {
+        let waits = self.are_of_each_change() && self.in_flight.is_none();
+        waits.then_some(self.time.average)
     }
 
-    /// Returns when to begin a sync, or when to check for the result of one.
-    pub(super) fn next(&self) -> Option<Time> {
+    /// Returns when to begin a sync, or when to check for the result of one. The last check was at
+    /// `now`.
+    pub(super) fn next(&self, now: Time) -> Option<Time> {
         match (self.in_flight, self.dirty_since, self.policy) {
-            (Some(sync), _, _) => Some(sync.poll_at),
+            (Some(_), _, _) => Some(now + SYNC_POLL_INTERVAL),
             (None, Some(since), SyncPolicy::Within(delay)) => {
                 Some((since + delay).max(self.wait_until.unwrap_or_default()))
             }
             _ => None,
         }
-    }
-
-    /// Notes that writes to an abandoned segment need no sync. A sync that is under way continues.
-    pub(super) fn forget_writes(&mut self) {
-        (self.is_written, self.dirty_since) = (false, None);
     }
 
     /// Syncs a segment that gets no more records.
@@ -172,24 +127,13 @@ impl Syncs {
 
     /// Notes that all of the binlog is synced, or need not be.
     fn on_all_synced(&mut self, end: End) {
-        (self.is_written, self.dirty_since, self.in_flight) = (false, None, None);
+        (self.dirty_since, self.in_flight) = (None, None);
         self.synced = end.length;
-    }
-
-    /// Notes the writes of the turn, and the result of a sync in the background that has ended.
-    pub(super) fn end_turn(&mut self, lease: &mut Lease, now: Time) -> io::Result<()> {
-        if mem::take(&mut self.is_written) {
-            self.dirty_since.get_or_insert(now);
-        }
-        if let Some(sync) = &mut self.in_flight {
-            sync.poll_at = now + SYNC_POLL_INTERVAL;
-        }
-        self.end_flight(lease, false)
     }
 
     /// Notes the result of the sync that is under way, if it has ended, or `waits` for its end.
     pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
-        let Some(InFlight { covers, .. }) = self.in_flight else { return Ok(()) };
+        let Some(covers) = self.in_flight else { return Ok(()) };
         let Some(result) = lease.sync_result(waits) else { return Ok(()) };
         self.in_flight = None;
         self.time.add(result?);
@@ -197,37 +141,31 @@ impl Syncs {
         self.events.has_ended = true;
         Ok(())
     }
+}
 
+impl Log {
     /// If it is time, syncs everything written, or begins to. If `is_urgent`, it is time at once,
     /// unless the policy is never to sync.
-    pub(super) fn sync_if_due(
-        &mut self,
-        lease: &mut Lease,
-        end: End,
-        in_background: bool,
-        is_urgent: bool,
-        now: Time,
-    ) -> io::Result<()> {
-        let (Some(since), None) = (self.dirty_since, self.in_flight) else { return Ok(()) };
-        let SyncPolicy::Within(delay) = self.policy else {
-            self.on_all_synced(end);
+    pub(super) fn sync_if_due(&mut self, in_background: bool, is_urgent: bool) -> io::Result<()> {
+        let Self { syncs, lease, end, now, .. } = self;
+        let (Some(since), None) = (syncs.dirty_since, syncs.in_flight) else { return Ok(()) };
+        let SyncPolicy::Within(delay) = syncs.policy else {
+            syncs.on_all_synced(*end);
             return Ok(());
         };
         if delay.is_zero() && !in_background {
-            self.time.add(lease.ask_if_due(now)?.sync(end.name())?);
-            self.on_all_synced(end);
+            syncs.time.add(lease.ask_if_due(*now)?.sync(end.name())?);
+            syncs.on_all_synced(*end);
             return Ok(());
         }
         // With `-f0`, after a sync the next one waits a turn, because the clients just answered may
         // join it.
-        let waits = self.wait_until.is_some_and(|until| until > now)
-            || (delay.is_zero() && self.events.has_ended);
-        if !waits && (is_urgent || since + delay <= now) {
-            lease.ask_if_due(now)?.begin_sync(end.name())?;
-            self.dirty_since = None;
-            self.in_flight =
-                Some(InFlight { covers: end.length, poll_at: now + SYNC_POLL_INTERVAL });
-            self.events.has_begun = true;
+        let waits = syncs.wait_until.is_some_and(|until| until > *now)
+            || (delay.is_zero() && syncs.events.has_ended);
+        if !waits && (is_urgent || since + delay <= *now) {
+            lease.ask_if_due(*now)?.begin_sync(end.name())?;
+            (syncs.dirty_since, syncs.in_flight) = (None, Some(end.length));
+            syncs.events.has_begun = true;
         }
         Ok(())
     }
@@ -271,11 +209,8 @@ mod tests {
         binlog.wait(DELAY / 2);
         binlog.put(10);
         binlog.settle();
-        assert_eq!(
-            binlog.wal.log.syncs.next(),
-            Some(since + DELAY),
-            "the second write waits no longer"
-        );
+        let next = binlog.wal.log.syncs.next(binlog.now);
+        assert_eq!(next, Some(since + DELAY), "the second write waits no longer");
         syncs(&binlog);
         binlog.wait(DELAY / 2);
         binlog.turn();
@@ -296,7 +231,7 @@ mod tests {
         binlog.put(10);
         binlog.turn();
         let syncs = &binlog.wal.log.syncs;
-        let covers = syncs.in_flight.expect("the sync is under way").covers;
+        let covers = syncs.in_flight.expect("the sync is under way");
         assert_eq!(syncs.dirty_since, Some(since));
         assert!(covers < binlog.wal.log.end.length);
         binlog.disk.state().ends_syncs = true;
@@ -382,7 +317,7 @@ mod tests {
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         let neither = CommitOutcome::Syncing(SyncEvents { has_ended: false, has_begun: false });
         assert_eq!(outcome, neither);
-        assert_eq!(binlog.wal.log.syncs.next(), Some(until));
+        assert_eq!(binlog.wal.log.syncs.next(binlog.now), Some(until));
         binlog.now = until;
         let outcome = binlog.wal.commit(jobs, Some(until), binlog.now);
         assert_eq!(

@@ -178,6 +178,19 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
+    /// Moves all bodies together, without any headroom, and releases the memory of all blocks that
+    /// are then empty. Returns whether there was any. Then sets the headroom. O(all).
+    pub fn compact(&mut self, owners: &mut impl BodyOwners, headroom: [usize; 5]) -> bool {
+        // Moving bodies needs a block for a while.
+        self.budget.set_headroom([0; 5]);
+        self.expect_shortage();
+        self.move_some(owners, u32::MAX, usize::MAX);
+        let is_freed = self.release_all();
+        self.budget.set_headroom(headroom);
+        self.budget.forget_refusals();
+        is_freed
+    }
+
     /// Releases the memory of the block that became empty first to the system, beyond the one that
     /// is kept: none if memory is short. Returns whether it released one. Each call is a slow
     /// system call, so do not repeat it many times in a row.

@@ -3,24 +3,20 @@
 //! Every segment header has it, so one sound header suffices to read all segments. A header counts
 //! only at an offset where a record begins: the body of a job may be full of headers.
 
-use std::ops::ControlFlow;
-
 use super::{
-    reader::sound_record,
+    replay::go_on,
     search::{CHECKED_MAX_BYTES, next_record},
     window::Window,
 };
 use crate::wal::{
     Error,
     disk::{Disk, Name},
-    record::{
-        self, Format, Frame, HEAD_MAX_BYTES, SHORT_RECORD_BYTES, SegmentHeader, VERSION_BYTES,
-    },
+    record::{self, Format, SHORT_RECORD_BYTES, SegmentHeader, VERSION_BYTES},
     segment::PREALLOCATED,
 };
 
 /// Where the first header of a segment begins.
-const START: u64 = VERSION_BYTES as u64;
+pub(super) const START: u64 = VERSION_BYTES as u64;
 
 /// Returns the key in a header of the newest segment that has a sound one, or else of a
 /// preallocated file, and the name of the file. `None` if none has one, as in a directory of the
@@ -28,15 +24,15 @@ const START: u64 = VERSION_BYTES as u64;
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
-    buffer: &mut [u8],
 ) -> Result<Option<(u64, Name)>, Error> {
     let newest_first = || files.iter().rev();
     let segments = newest_first().filter(|(name, _)| matches!(name, Name::Segment(_)));
     let reserve = newest_first().filter(|(name, _)| matches!(name, Name::Preallocated(_)));
-    let mut on_progress = |_| ControlFlow::Continue(());
+    let mut progress = go_on;
+    let mut window = Window::new(disk, &mut progress, 0)?;
     for &(name, size) in segments.chain(reserve) {
         let number = if let Name::Segment(number) = name { number } else { PREALLOCATED };
-        let mut window = Window::new(&mut *disk, name, size, &mut *buffer, &mut on_progress)?;
+        window.open(name, size)?;
         let first = window.at(START, SHORT_RECORD_BYTES)?;
         let key = match SegmentHeader::at(first, number, START) {
             Some(header) => Some(header.key),
@@ -50,9 +46,9 @@ pub(super) fn of_directory(
     Ok(None)
 }
 
-/// Returns the salt of a segment whose first header is damaged: made of the `key` of the directory,
-/// if anything in the segment is sound with it, or else of the key in a later header.
-pub(super) fn salt_of_damaged(
+/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if
+/// anything in the segment is sound with it, or else the key in a later header.
+pub(super) fn of_damaged(
     window: &mut Window<'_>,
     number: u32,
     key: Option<u64>,
@@ -60,21 +56,21 @@ pub(super) fn salt_of_damaged(
     if let Some(key) = key {
         let (salt, mut left) = (record::salt(key, number), CHECKED_MAX_BYTES);
         if next_record(window, START, salt, &mut left)?.0.is_some() {
-            return Ok(Some(salt));
+            return Ok(Some(key));
         }
     }
-    Ok(in_later_header(window, number)?.map(|key| record::salt(key, number)))
+    in_later_header(window, number)
 }
 
 /// Returns the key in the first sound header after a damaged one at the start. It must begin where
 /// a record does, by the lengths of all records before it, and fit the last of these.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
-    while let Ok(Some(frame)) = Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+    while let Ok(Some(frame)) = window.frame(at, Format::Plain)? {
         if let Some(header) = SegmentHeader::at(window.at(at, SHORT_RECORD_BYTES)?, number, at) {
             let format = Format::Salted(record::salt(header.key, number));
             let fits = match before {
-                Some(before) => matches!(sound_record(window, before, format)?, Ok(Some(_))),
+                Some(before) => matches!(window.sound_record(before, format)?, Ok(Some(_))),
                 None => true,
             };
             if fits {

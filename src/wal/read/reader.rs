@@ -1,19 +1,22 @@
-//! Reads one segment: applies its records, and reports all other bytes as damage.
+//! Reads segments: applies their records, and reports all other bytes as damage.
+
+use std::mem;
 
 use super::{
-    formats, key,
-    replay::SegmentReport,
+    formats,
+    key::{self, START},
+    replay::{HEADROOM_BYTES, SegmentReport},
     search::{CHECKED_MAX_BYTES, next_record},
-    sink::{Sink, free_memory_in_replay},
-    window::Window,
+    sink::Sink,
+    window::{Verdict, Window},
 };
 use crate::{
     proto::{CRLF, NAME_LIMIT},
     wal::{
-        Error,
+        Error, Name,
         record::{
-            self, Damage, Format, Frame, HEAD_MAX_BYTES, Kind, SHORT_RECORD_BYTES, SegmentHeader,
-            VERSION, VERSION_5, VERSION_BYTES,
+            self, Damage, Format, Frame, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
+            VERSION_5, VERSION_BYTES,
         },
     },
 };
@@ -33,39 +36,31 @@ const TORN_ID_REACH: u64 = 1 << 16;
 /// or this many bytes if its length cannot be read. More is damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
-/// A reader of one segment.
-struct Reader<'a> {
-    report: SegmentReport,
-    window: Window<'a>,
-    sink: Sink<'a>,
-}
-
-/// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
-type Verdict<T> = Result<Result<T, Damage>, Error>;
-
-/// Reads one segment of the directory with this key into the sink. Damage is no error, but in the
-/// report.
-pub(super) fn read<'a>(
-    number: u32,
-    key: Option<u64>,
-    window: Window<'a>,
-    sink: Sink<'a>,
-) -> Result<SegmentReport, Error> {
-    let report = SegmentReport { number, size: window.size, ..SegmentReport::default() };
-    let mut reader = Reader { report, window, sink };
-    reader.read(key)?;
-    let Reader { mut report, window, sink } = reader;
-    if let Some((offset, lost, error)) = window.unreadable {
-        report.report_problem(format!("at {offset}: {lost} bytes cannot be read: {error}"));
-    }
-    if report.is_damaged() {
-        sink.segment_index.mark_damaged(number);
-    }
-    Ok(report)
+/// A reader of segments, oldest first.
+pub(super) struct Reader<'a> {
+    pub(super) window: Window<'a>,
+    pub(super) sink: Sink<'a>,
+    /// The key of the directory.
+    pub(super) key: Option<u64>,
+    /// On the segment that is being read.
+    pub(super) report: SegmentReport,
 }
 
 impl Reader<'_> {
-    fn read(&mut self, key: Option<u64>) -> Result<(), Error> {
+    /// Reads a segment of `size` bytes into the sink. Damage is no error, but in the report.
+    pub(super) fn read(&mut self, number: u32, size: u64) -> Result<SegmentReport, Error> {
+        self.report = SegmentReport { number, size, ..SegmentReport::default() };
+        self.window.open(Name::Segment(number), size)?;
+        self.read_segment()?;
+        if let Some((offset, lost, error)) = &self.window.unreadable {
+            let text = format!("at {offset}: {lost} bytes cannot be read: {error}");
+            self.report.report_problem(text);
+        }
+        self.window.close(size)?;
+        Ok(mem::take(&mut self.report))
+    }
+
+    fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
             // The original was killed while it made the file, or the power failed.
             self.report.torn = (self.report.size > 0).then_some(0);
@@ -76,8 +71,7 @@ impl Reader<'_> {
             return Ok(());
         };
         let version = u32::from_le_bytes(version);
-        let number = self.report.number;
-        let format = format(&mut self.window, number, version, key)?;
+        let format = self.format(version)?;
         if version != if format == Some(Format::Five) { VERSION_5 } else { VERSION } {
             self.report.report_problem(format!("version {version}, which is not known"));
         }
@@ -92,10 +86,10 @@ impl Reader<'_> {
             // The ids that it seems to have are lost with it, but clients have seen them.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
-        self.report.has_other_key = matches!((format, key), (Format::Salted(salt), Some(key))
-            if salt != record::salt(key, number));
+        self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
+            if salt != record::salt(key, self.report.number));
         self.report.format = Some(format);
-        self.report.used = VERSION_BYTES as u64;
+        self.report.used = START;
         self.read_records(format)
     }
 
@@ -103,7 +97,7 @@ impl Reader<'_> {
     /// there, or `None` if it looks like the end of the records.
     fn read_sound(&mut self, at: &mut u64, format: Format) -> Result<Option<Damage>, Error> {
         loop {
-            let frame = match sound_record(&mut self.window, *at, format)? {
+            let frame = match self.window.sound_record(*at, format)? {
                 Ok(Some(frame)) => frame,
                 end_or_damage => return Ok(end_or_damage.err()),
             };
@@ -118,7 +112,7 @@ impl Reader<'_> {
     /// Reads all records. After damage it searches for the next one, if there are checksums. In a
     /// segment of the original it skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
-        let (mut at, mut left) = (VERSION_BYTES as u64, CHECKED_MAX_BYTES);
+        let (mut at, mut left) = (START, CHECKED_MAX_BYTES);
         loop {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else { return Ok(()) };
@@ -131,7 +125,8 @@ impl Reader<'_> {
             };
             let end = next.unwrap_or(last + 1);
             self.raise_id_past_torn(at, end, format)?;
-            if next.is_none() && are_all_checked && self.is_unfinished(at, end - at, damage)? {
+            let is_whole = !matches!(damage, Some(Damage::Torn | Damage::Checksum));
+            if next.is_none() && are_all_checked && self.is_unfinished(at, end - at, is_whole)? {
                 self.report.torn = Some(at);
                 return Ok(());
             }
@@ -147,12 +142,10 @@ impl Reader<'_> {
     /// Returns where the record after a flawed one begins, if the length of the flawed one can be
     /// trusted: at most one bit of its line end is wrong, and a sound record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
-        let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
-            return Ok(None);
-        };
+        let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
         // A damaged segment header looks like a short record, and may be unrecognisable.
-        let is_perhaps_ours = at == VERSION_BYTES as u64 && !frame.is_full();
+        let is_perhaps_ours = at == START && !frame.is_full();
         if is_perhaps_ours || next > self.window.size {
             return Ok(None);
         }
@@ -163,30 +156,22 @@ impl Reader<'_> {
                 return Ok(None);
             }
         }
-        let is_sound = match sound_record(&mut self.window, next, format)? {
+        let is_sound = match self.window.sound_record(next, format)? {
             Ok(None) => self.window.last_data(next)?.is_none(),
             record => record.is_ok(),
         };
         Ok(is_sound.then_some(next))
     }
 
-    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: not all
-    /// of it, and no more than it announces. `damage` was found there, or what looks like the end.
-    fn is_unfinished(
-        &mut self,
-        at: u64,
-        length: u64,
-        damage: Option<Damage>,
-    ) -> Result<bool, Error> {
+    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: no more
+    /// than it announces, and not all of it, unless its length cannot be read.
+    fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // A segment header is synced before its segment gets its name.
-        if at == VERSION_BYTES as u64 {
+        if at == START {
             return Ok(false);
         }
-        Ok(match Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
-            Ok(Some(frame)) => {
-                let is_whole = !matches!(damage, Some(Damage::Torn | Damage::Checksum));
-                !is_whole && length <= frame.length()
-            }
+        Ok(match self.window.frame(at, Format::Plain)? {
+            Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
             // If only the name of a record was written, it looks like the end of the records.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
@@ -201,9 +186,7 @@ impl Reader<'_> {
             let Some(data) = self.window.first_data(at)? else { return Ok(()) };
             // Skips zeros, except for the four that a short record begins with.
             at = at.max(data.saturating_sub(4));
-            let Ok(Some(frame)) = Frame::decode(self.window.at(at, HEAD_MAX_BYTES)?, format) else {
-                return Ok(());
-            };
+            let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(()) };
             let (id, next) = (frame.fields.id, self.sink.queue.next_id());
             if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
                 self.sink.queue.raise_id(id + 1);
@@ -216,7 +199,7 @@ impl Reader<'_> {
     /// Applies a verified record to the queue. If the body size of a short record differs from the
     /// job's, it is damage: with it, the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
-        let Self { window, sink, report } = self;
+        let Self { window, sink, report, .. } = self;
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));
         let header = SegmentHeader::of(fields).filter(|_| is_checked);
@@ -227,7 +210,7 @@ impl Reader<'_> {
         }
         if let Some(header) = header {
             sink.queue.raise_id(header.next_id);
-            *sink.seen_below = header.seen_below;
+            sink.seen_below = header.seen_below;
             return Ok(Ok(()));
         }
         let known = sink.queue.find(fields.id);
@@ -241,11 +224,11 @@ impl Reader<'_> {
         if let Some(job) = known {
             if !frame.is_full() && fields.kind != Kind::Deleted {
                 sink.queue.replace_record(job, sink.known(fields), fields.dated());
-                sink.segment_index.update(job);
+                sink.index.update(job);
                 return Ok(Ok(()));
             }
             sink.bodies.remove(sink.queue.discard(job));
-            sink.segment_index.remove(job);
+            sink.index.remove(job);
             // As while clients are served: a limit on resident memory includes the free slots.
             sink.bodies.move_some(sink.queue, u32::MAX, usize::MAX);
         }
@@ -253,7 +236,7 @@ impl Reader<'_> {
             return Ok(Ok(()));
         }
         let (tube, body) = match sink.store_body(window, at, frame) {
-            Err(Error::OutOfMemory(_)) if free_memory_in_replay(sink.queue, sink.bodies) => {
+            Err(Error::OutOfMemory(_)) if sink.bodies.compact(sink.queue, HEADROOM_BYTES) => {
                 sink.store_body(window, at, frame)?
             }
             result => result?,
@@ -261,85 +244,40 @@ impl Reader<'_> {
         let job = sink.queue.restore(sink.known(fields), fields.dated(), tube, body);
         sink.bodies.own(sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
-        sink.segment_index.insert(job, length);
+        sink.index.insert(job, length);
         Ok(Ok(()))
     }
-}
 
-/// Returns the frame of the record at `at`, which is sound; `None` at the end of the records.
-pub(super) fn sound_record(
-    window: &mut Window<'_>,
-    at: u64,
-    format: Format,
-) -> Verdict<Option<Frame>> {
-    match Frame::decode(window.at(at, HEAD_MAX_BYTES)?, format) {
-        Ok(Some(frame)) => Ok(verify(window, at, &frame, format)?.map(|()| Some(frame))),
-        end_or_damage => Ok(end_or_damage),
-    }
-}
-
-/// Checks that a record is complete and unchanged since it was written.
-pub(super) fn verify(
-    window: &mut Window<'_>,
-    at: u64,
-    frame: &Frame,
-    format: Format,
-) -> Verdict<()> {
-    if frame.length() > window.size.saturating_sub(at) {
-        return Ok(Err(Damage::Torn));
-    }
-    let length = frame.head_length + frame.body_length;
-    // All of the record, if it fits, so that it is read only once.
-    let bytes = window.at(at, length.min(Window::BYTES))?;
-    if let Format::Salted(salt) = format {
-        let first = bytes.len().min(length);
-        let (mut hasher, wanted) = frame.begin_checksum(&bytes[..first], salt, at);
-        window.for_each_part(at + first as u64, length - first, |part| {
-            hasher.update(part);
-            Ok(())
-        })?;
-        if hasher.finalize() != wanted {
-            return Ok(Err(Damage::Checksum));
+    /// Finds out how to read the segment; `None` if it cannot be read, because its version is not
+    /// known, or because no header has the key for its checksums. Fails if only another program can
+    /// read it.
+    fn format(&mut self, version: u32) -> Result<Option<Format>, Error> {
+        let (window, number) = (&mut self.window, self.report.number);
+        let salted = |key| Format::Salted(record::salt(key, number));
+        let first = window.at(START, SHORT_RECORD_BYTES)?;
+        if let Some(header) = SegmentHeader::at(first, number, START) {
+            return Ok(Some(salted(header.key)));
         }
-    }
-    Ok(frame.judge(window.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
-}
-
-/// Finds out how to read a segment; `None` if it cannot be read, because its version is not known,
-/// or because no header has the key for its checksums. Fails if only another program can read it.
-fn format(
-    window: &mut Window<'_>,
-    number: u32,
-    version: u32,
-    key: Option<u64>,
-) -> Result<Option<Format>, Error> {
-    let start = VERSION_BYTES as u64;
-    let first = window.at(start, SHORT_RECORD_BYTES)?;
-    if let Some(header) = SegmentHeader::at(first, number, start) {
-        return Ok(Some(Format::Salted(record::salt(header.key, number))));
-    }
-    let (is_likely, is_earlier) =
-        (SegmentHeader::is_likely(first), SegmentHeader::is_earlier(first));
-    if is_earlier {
-        return Err(formats::of_earlier_build(window.name));
-    }
-    let theirs = match version {
-        VERSION => Some(Format::Plain),
-        VERSION_5 => Some(Format::Five),
-        _ => None,
-    };
-    // The rest of a torn segment header may pass for a short record, but not for a full one.
-    if let (false, Some(format)) = (is_likely, theirs) {
-        if matches!(sound_record(window, start, format)?, Ok(Some(first)) if first.is_full()) {
-            return Ok(theirs);
+        let is_likely = SegmentHeader::is_likely(first);
+        if SegmentHeader::is_earlier(first) {
+            return Err(formats::of_earlier_build(window.name));
         }
+        let theirs = match version {
+            VERSION => Some(Format::Plain),
+            VERSION_5 => Some(Format::Five),
+            _ => None,
+        };
+        // The rest of a torn segment header may pass for a short record, but not for a full one.
+        if let (false, Some(format)) = (is_likely, theirs) {
+            if matches!(window.sound_record(START, format)?, Ok(Some(first)) if first.is_full()) {
+                return Ok(theirs);
+            }
+        }
+        let key = key::of_damaged(window, number, self.key)?;
+        if key.is_some() || is_likely {
+            return Ok(key.or(self.key).map(salted));
+        }
+        formats::refuse(window, version, START)?;
+        Ok(theirs)
     }
-    if let Some(salt) = key::salt_of_damaged(window, number, key)? {
-        return Ok(Some(Format::Salted(salt)));
-    }
-    if is_likely {
-        return Ok(key.map(|key| Format::Salted(record::salt(key, number))));
-    }
-    formats::refuse(window, version, start)?;
-    Ok(theirs)
 }

@@ -13,13 +13,9 @@
 //! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
 //! there is none, the replay fails: a shortage is never mistaken for damage.
 
-use std::{mem, ops::ControlFlow};
+use std::ops::ControlFlow;
 
-use super::{
-    key, reader,
-    sink::{Sink, free_memory_in_replay},
-    window::Window,
-};
+use super::{key, reader::Reader, sink::Sink, window::Window};
 use crate::{
     clock::{Calendar, Time},
     memory::{BINLOG_HEADROOM_BYTES, Bodies, Need},
@@ -133,93 +129,85 @@ impl Restored {
     }
 }
 
-/// Reads all segments, oldest first, into `restored` and `segment_index`. Fails if a file cannot be
-/// opened or read, if memory or numbers are short, or if `progress` breaks. The operator can repair
-/// that, and nothing has been changed. Bytes that the disk itself cannot read (EIO) are reported as
-/// damage.
+/// Reads all segments, oldest first, into `restored`, and returns their index, too. Fails if a file
+/// cannot be opened or read, if memory or numbers are short, or if `progress` breaks. The operator
+/// can repair that, and nothing has been changed. Bytes that the disk itself cannot read (EIO) are
+/// reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
     restored: &mut Restored,
-    segment_index: &mut SegmentIndex,
     calendar: Calendar,
     now: Time,
     progress: Progress<'_>,
-) -> Result<Report, Error> {
+) -> Result<(Report, SegmentIndex), Error> {
     number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
     bodies.budget.set_headroom(HEADROOM_BYTES);
-    let mut report = Report::default();
+    let (mut report, mut index) = (Report::default(), SegmentIndex::default());
     let budget = &mut bodies.budget;
     let made = budget
         .grow_vec(Need::Storage, &mut report.segments, files.len())
-        .and_then(|()| segment_index.ensure_memory_for_segments(budget, files.len()));
+        .and_then(|()| index.ensure_memory_for_segments(budget, files.len()));
     made.map_err(|_| Error::OutOfMemory(format!(" for a list of {} files", files.len())))?;
     let segments = files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
         Name::Preallocated(_) | Name::Damaged(_) => None,
     });
-    let mut buffer = Window::buffer()?;
-    report.key = key::of_directory(disk, files, &mut buffer)?;
+    report.key = key::of_directory(disk, files)?;
     let all = segments.clone().map(|(_, size)| size).sum();
-    let (mut before, mut seen_below, mut end, mut torn) = (0, 0, End::default(), Vec::new());
+    let mut reader = Reader {
+        window: Window::new(disk, progress, all)?,
+        sink: Sink { queue, bodies, index, calendar, now, seen_below: 0 },
+        key: report.key.map(|(key, _)| key),
+        report: SegmentReport::default(),
+    };
+    let mut end = End::default();
     for (number, size) in segments {
-        let name = Name::Segment(number);
         end.open(number);
-        segment_index.follow(end);
-        let mut on_progress = |read: u64| progress(before + read, all);
-        let window = Window::new(disk, name, size, &mut buffer, &mut on_progress)?;
-        let seen_below = &mut seen_below;
-        let sink = Sink { queue, bodies, segment_index, calendar, now, seen_below };
-        let key = report.key.map(|(key, _)| key);
-        let segment = reader::read(number, key, window, sink)
-            .map_err(|error| explain(error, name, queue, all))?;
+        reader.sink.index.follow(end);
+        let read = reader.read(number, size);
+        let segment = read.map_err(|error| explain(error, number, reader.sink.queue, all))?;
         end.advance(segment.used);
-        segment_index.follow(end);
-        // Only the newest segment with records may be unfinished.
-        for at in if segment.has_records() { mem::take(&mut torn) } else { Vec::new() } {
-            let earlier: &mut SegmentReport = &mut report.segments[at];
-            segment_index.mark_damaged(earlier.number);
-            let at = earlier.torn.take().unwrap_or_default();
-            earlier.report_problem(format!("at {at}: an unfinished end, and newer files go on"));
-        }
-        if segment.torn.is_some() {
-            torn.push(report.segments.len());
-        }
+        reader.sink.index.follow(end);
         report.segments.push(segment);
-        disk.close(name);
-        before += size;
-        if progress(before, all).is_break() {
-            return Err(Error::Interrupted);
+    }
+    let mut sink = reader.sink;
+    // Only the newest segment with records may be unfinished.
+    let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
+    for segment in &mut report.segments[..newest] {
+        if let Some(at) = segment.torn.take() {
+            segment.report_problem(format!("at {at}: an unfinished end, and newer files go on"));
         }
     }
-    queue.raise_id(seen_below);
-    queue.sort_buried();
-    bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
-    ensure_memory_to_serve(restored)?;
-    Ok(report)
+    for segment in report.segments.iter().filter(|segment| segment.is_damaged()) {
+        sink.index.mark_damaged(segment.number);
+    }
+    sink.queue.raise_id(sink.seen_below);
+    sink.queue.sort_buried();
+    sink.bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
+    ensure_memory_to_serve(&mut sink)?;
+    Ok((report, sink.index))
 }
 
 /// Fails if the memory that the restored jobs leave is not enough to serve a client.
-fn ensure_memory_to_serve(restored: &mut Restored) -> Result<(), Error> {
-    let Restored { queue, bodies } = restored;
-    bodies.release_all();
-    if !bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
-        free_memory_in_replay(queue, bodies);
-        bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
+fn ensure_memory_to_serve(sink: &mut Sink<'_>) -> Result<(), Error> {
+    sink.bodies.release_all();
+    if !sink.bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
+        sink.bodies.compact(sink.queue, BINLOG_HEADROOM_BYTES);
     }
-    if bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
+    if sink.bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
         return Ok(());
     }
-    let jobs = queue.jobs();
+    let jobs = sink.queue.jobs();
     Err(Error::OutOfMemory(format!(" for a connection beside {jobs} jobs")))
 }
 
 /// Describes the error that ended a replay, and how much memory was needed if memory was short.
-fn explain(error: Error, name: Name, queue: &Queue, all: u64) -> Error {
+fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
-    let (jobs, held) = (queue.jobs(), queue.job_bytes());
+    let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());
     Error::OutOfMemory(format!(
         ": beside the {held} bytes of {jobs} jobs, the next one in {name} does not fit; all files \
          have {all} bytes"

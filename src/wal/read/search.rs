@@ -5,12 +5,12 @@
 //! records only up to a limit. Beyond it, it still finds short records and segment headers, of
 //! which there is one in every few KiB.
 
-use super::{reader::verify, window::Window};
+use super::window::Window;
 use crate::{
     proto::CRLF,
     wal::{
         Error,
-        record::{Format, Frame, HEAD_MAX_BYTES, SHORT_RECORD_BYTES},
+        record::{Format, SHORT_RECORD_BYTES},
     },
 };
 
@@ -30,13 +30,13 @@ pub(super) fn next_record(
         let Some(data) = window.first_data(at)? else { break };
         // A record begins with no more than eleven zeros.
         at = at.max(data.saturating_sub(11));
-        if let Ok(Some(frame)) = Frame::decode(window.at(at, HEAD_MAX_BYTES)?, Format::Plain) {
+        if let Ok(Some(frame)) = window.frame(at, Format::Plain)? {
             // Cheap checks come first.
             let is_likely = frame.judge(CRLF).is_ok() && frame.length() <= window.size - at;
             let cost = if frame.is_full() { frame.length() } else { 0 };
             if is_likely && cost <= *left {
                 *left -= cost;
-                if verify(window, at, &frame, Format::Salted(salt))?.is_ok() {
+                if window.verify(at, &frame, Format::Salted(salt))?.is_ok() {
                     return Ok((Some(at), are_all_checked));
                 }
             } else if is_likely {

@@ -1,10 +1,10 @@
 //! The targets of records in a replay: the queue, the bodies and the index of segments.
 
-use super::{replay::HEADROOM_BYTES, window::Window};
+use super::window::Window;
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
-    memory::{Bodies, Body, OutOfMemory},
+    memory::{Bodies, Body},
     queue::{Queue, Record, State, Tube},
     wal::{
         Error,
@@ -17,11 +17,11 @@ use crate::{
 pub(super) struct Sink<'a> {
     pub(super) queue: &'a mut Queue,
     pub(super) bodies: &'a mut Bodies,
-    pub(super) segment_index: &'a mut SegmentIndex,
+    pub(super) index: SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
     /// From the last segment header: clients may have seen ids below this one.
-    pub(super) seen_below: &'a mut u64,
+    pub(super) seen_below: u64,
 }
 
 impl Sink<'_> {
@@ -56,52 +56,28 @@ impl Sink<'_> {
         at: u64,
         frame: &Frame,
     ) -> Result<(Key<Tube>, Body), Error> {
-        let Self { queue, bodies, segment_index, .. } = self;
+        let Self { queue, bodies, index, .. } = self;
         let length = frame.head_length + frame.body_length;
         let bytes = window.at(at, length.min(Window::BYTES))?;
         let name = frame.name(bytes).expect("it has been verified");
-        let budget = &mut bodies.budget;
-        segment_index.ensure_memory(budget).map_err(no_memory_to_replay)?;
-        let tube = queue.ensure_memory_to_restore(frame.fields.id, name, budget);
-        let tube = tube.map_err(no_memory_to_replay)?;
+        index.ensure_memory(&mut bodies.budget)?;
+        let tube = queue.ensure_memory_to_restore(frame.fields.id, name, &mut bodies.budget)?;
         if length <= Window::BYTES {
-            let stored = bodies.store(&bytes[frame.head_length..length]);
-            return stored.map(|body| (tube, body)).map_err(no_memory_to_replay);
+            return Ok((tube, bodies.store(&bytes[frame.head_length..length])?));
         }
-        let mut body = bodies.begin(frame.body_length).map_err(no_memory_to_replay)?;
+        let mut body = bodies.begin(frame.body_length)?;
         let body_at = at + frame.head_length as u64;
-        let result = window.for_each_part(body_at, frame.body_length, |part| {
-            bodies.append(&mut body, part).map_err(no_memory_to_replay)
-        });
-        match result {
-            Ok(()) => Ok((tube, body)),
-            Err(error) => {
-                bodies.remove(body);
-                Err(error)
-            }
+        let append = |part: &[u8]| Ok(bodies.append(&mut body, part)?);
+        if let Err(error) = window.for_each_part(body_at, frame.body_length, append) {
+            bodies.remove(body);
+            return Err(error);
         }
+        Ok((tube, body))
     }
 }
 
 /// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.
-pub(super) fn seconds(nanoseconds: i64) -> u32 {
+fn seconds(nanoseconds: i64) -> u32 {
     let seconds = nanoseconds.max(0) / 1_000_000_000;
     u32::try_from(seconds).unwrap_or(u32::MAX)
-}
-
-/// Frees the memory of bodies whose jobs were deleted by later records. Returns whether there was
-/// any. O(all).
-pub(super) fn free_memory_in_replay(queue: &mut Queue, bodies: &mut Bodies) -> bool {
-    // Moving bodies needs a block for a while.
-    bodies.budget.set_headroom([0; 5]);
-    bodies.expect_shortage();
-    bodies.move_some(queue, u32::MAX, usize::MAX);
-    let is_freed = bodies.release_all();
-    bodies.budget.set_headroom(HEADROOM_BYTES);
-    bodies.budget.forget_refusals();
-    is_freed
-}
-
-pub(super) fn no_memory_to_replay(_: OutOfMemory) -> Error {
-    Error::OutOfMemory(String::new())
 }

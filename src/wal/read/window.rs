@@ -1,22 +1,37 @@
 //! A view of a file through a buffer of fixed size, so that a file of any size takes the same
 //! memory.
 
-use std::{io, mem, ops::ControlFlow};
+use std::io;
 
-use crate::wal::{Disk, Error, Name};
+use super::replay::Progress;
+use crate::{
+    proto::CRLF,
+    wal::{
+        Disk, Error, Name,
+        record::{Damage, Format, Frame, HEAD_MAX_BYTES},
+    },
+};
 
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file. The file must not change meanwhile, except after the end of the view.
+/// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
+pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
+
+/// A view of one file after the other. A file must not change meanwhile, except after the end of
+/// the view.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
+    progress: Progress<'a>,
+    /// The bytes of the files viewed before, and of all files, for the progress.
+    before: u64,
+    all: u64,
     pub(super) name: Name,
     /// The length of the file in bytes.
     pub(super) size: u64,
     /// The offset of the first byte in memory.
     start: u64,
-    buffer: &'a mut [u8],
+    buffer: Vec<u8>,
     /// How many bytes of the buffer are the file's.
     length: usize,
     /// The unreadable bytes, which are read as zeros: the first offset, their number, and the first
@@ -24,53 +39,69 @@ pub(super) struct Window<'a> {
     pub(super) unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset at which that search began.
     last: Option<(u64, Option<u64>)>,
-    /// Called with the offset up to which the file has been read. If it breaks, reading ends.
-    on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 impl<'a> Window<'a> {
     /// The most bytes that can be looked at in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// Allocates the buffer for windows, to be used one after another. Fails if there is no memory.
-    pub(super) fn buffer() -> Result<Vec<u8>, Error> {
-        let mut buffer = Vec::new();
-        buffer
-            .try_reserve_exact(Self::BYTES)
-            .map_err(|_| Error::OutOfMemory(" to read a file".into()))?;
-        buffer.resize(Self::BYTES, 0);
-        Ok(buffer)
-    }
-
-    /// Opens a view of a file of `size` bytes, in a [`Window::buffer`].
+    /// A window for files of `all` bytes in total: see [`Window::open`]. Fails if there is no
+    /// memory for it.
     pub(super) fn new(
         disk: &'a mut dyn Disk,
-        name: Name,
-        size: u64,
-        buffer: &'a mut [u8],
-        on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
+        progress: Progress<'a>,
+        all: u64,
     ) -> Result<Self, Error> {
-        let mut window = Self {
+        let mut buffer = Vec::new();
+        let no_memory = |_| Error::OutOfMemory(" to read a file".into());
+        buffer.try_reserve_exact(Self::BYTES).map_err(no_memory)?;
+        buffer.resize(Self::BYTES, 0);
+        Ok(Self {
             disk,
-            name,
-            size,
+            progress,
+            before: 0,
+            all,
+            name: Name::Segment(0),
+            size: 0,
             start: 0,
             buffer,
             length: 0,
             unreadable: None,
             last: None,
-            on_progress,
-        };
-        // A file that cannot be opened must prevent startup, even if nothing would be read from it.
-        window.load(0)?;
-        Ok(window)
+        })
+    }
+
+    /// Opens a file of `size` bytes. A file that cannot be opened must prevent startup, even if
+    /// nothing would be read from it.
+    pub(super) fn open(&mut self, name: Name, size: u64) -> Result<(), Error> {
+        (self.name, self.size, self.start, self.length) = (name, size, 0, 0);
+        (self.unreadable, self.last) = (None, None);
+        self.load(0)
+    }
+
+    /// Closes the file, which was listed with `size` bytes.
+    pub(super) fn close(&mut self, size: u64) -> Result<(), Error> {
+        self.disk.close(self.name);
+        self.before += size;
+        self.go_on(0)
+    }
+
+    /// The offset after the last byte in memory.
+    fn end(&self) -> u64 {
+        self.start + self.length as u64
+    }
+
+    /// Reports that the file has been read up to the offset `read`. Fails if the caller breaks.
+    fn go_on(&mut self, read: u64) -> Result<(), Error> {
+        let is_over = (self.progress)(self.before + read, self.all).is_break();
+        if is_over { Err(Error::Interrupted) } else { Ok(()) }
     }
 
     /// Returns the bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`],
     /// or all up to the end of the file.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
-        let end = self.start + self.length as u64;
+        let end = self.end();
         let is_there = offset >= self.start
             && (offset + wanted as u64 <= end || (end >= self.size && offset <= end));
         if !is_there {
@@ -80,43 +111,27 @@ impl<'a> Window<'a> {
         Ok(self.buffer[..self.length].get(from..).unwrap_or_default())
     }
 
-    /// Moves the window so that it begins at `offset`.
+    /// Moves the window so that it begins at `offset`, and reads until it is full or the file ends.
     fn load(&mut self, offset: u64) -> Result<(), Error> {
-        let end = self.start + self.length as u64;
         let mut kept = 0;
-        if (self.start..end).contains(&offset) {
+        if (self.start..self.end()).contains(&offset) {
             let from = usize::try_from(offset - self.start).expect("within the window");
             self.buffer.copy_within(from..self.length, 0);
             kept = self.length - from;
         }
         (self.start, self.length) = (offset, kept);
-        let buffer = mem::take(&mut self.buffer);
-        let count = self.fill(offset + kept as u64, &mut buffer[kept..]);
-        self.buffer = buffer;
-        self.length += count?;
-        match (self.on_progress)((self.start + self.length as u64).min(self.size)) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
-        }
-    }
-
-    /// Reads from `offset` on, until the buffer is full or the file ends.
-    fn fill(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-        let mut count = 0;
-        while count < buffer.len() && offset + (count as u64) < self.size {
-            let at = offset + count as u64;
-            let left = (self.size - at).min((buffer.len() - count) as u64);
-            let end = count + usize::try_from(left).expect("at most the buffer");
-            match self.disk.read(self.name, at, &mut buffer[count..end]) {
-                Ok(0) => {
-                    // The file is shorter than when it was listed.
-                    self.size = at;
-                    break;
-                }
-                Ok(read) => count += read,
+        while self.length < Self::BYTES && self.end() < self.size {
+            let at = self.end();
+            let left = usize::try_from(self.size - at).unwrap_or(Self::BYTES);
+            let length = left.min(Self::BYTES - self.length);
+            let buffer = &mut self.buffer[self.length..][..length];
+            match self.disk.read(self.name, at, buffer) {
+                // The file is shorter than when it was listed.
+                Ok(0) => self.size = at,
+                Ok(read) => self.length += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                    count += self.skip_unreadable(at, &mut buffer[count..end], &error);
+                    self.length += self.skip_unreadable(at, length, &error);
                 }
                 Err(error) => {
                     let text = format!("{}: {error}", self.name);
@@ -124,15 +139,15 @@ impl<'a> Window<'a> {
                 }
             }
         }
-        Ok(count)
+        self.go_on(self.end().min(self.size))
     }
 
-    /// Reads to the end of the page at `at`. If the disk cannot read it, fills it with zeros
-    /// instead.
-    fn skip_unreadable(&mut self, at: u64, buffer: &mut [u8], error: &io::Error) -> usize {
+    /// Reads to the end of the page at `at`, which is the end of the window, but at most `length`
+    /// bytes. If the disk cannot read them, fills the page with zeros instead.
+    fn skip_unreadable(&mut self, at: u64, length: usize, error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
-        let length = buffer.len().min(usize::try_from(page).expect("a page"));
-        let page = &mut buffer[..length];
+        let length = length.min(usize::try_from(page).expect("a page"));
+        let page = &mut self.buffer[self.length..][..length];
         if let Ok(read @ 1..) = self.disk.read(self.name, at, page) {
             return read;
         }
@@ -199,10 +214,48 @@ impl<'a> Window<'a> {
     }
 }
 
+/// Records in the file.
+impl Window<'_> {
+    /// Decodes the frame of the record at `at`; `None` at the end of the records.
+    pub(super) fn frame(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
+        Ok(Frame::decode(self.at(at, HEAD_MAX_BYTES)?, format))
+    }
+
+    /// Returns the frame of the record at `at`, which is sound; `None` at the end of the records.
+    pub(super) fn sound_record(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
+        match self.frame(at, format)? {
+            Ok(Some(frame)) => Ok(self.verify(at, &frame, format)?.map(|()| Some(frame))),
+            end_or_damage => Ok(end_or_damage),
+        }
+    }
+
+    /// Checks that a record is complete and unchanged since it was written.
+    pub(super) fn verify(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
+        if frame.length() > self.size.saturating_sub(at) {
+            return Ok(Err(Damage::Torn));
+        }
+        let length = frame.head_length + frame.body_length;
+        // All of the record, if it fits, so that it is read only once.
+        let bytes = self.at(at, length.min(Self::BYTES))?;
+        if let Format::Salted(salt) = format {
+            let first = bytes.len().min(length);
+            let (mut hasher, wanted) = frame.begin_checksum(&bytes[..first], salt, at);
+            self.for_each_part(at + first as u64, length - first, |part| {
+                hasher.update(part);
+                Ok(())
+            })?;
+            if hasher.finalize() != wanted {
+                return Ok(Err(Damage::Checksum));
+            }
+        }
+        Ok(frame.judge(self.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::disk::Directory;
+    use crate::wal::{disk::Directory, go_on};
 
     fn with_file(bytes: &[u8], act: impl FnOnce(&mut Window<'_>)) {
         let root = tempfile::tempdir().expect("a directory");
@@ -210,11 +263,10 @@ mod tests {
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         disk.write(name, 0, bytes).expect("written");
-        let (mut buffer, mut on_progress) =
-            (Window::buffer().expect("there is memory"), |_| ControlFlow::Continue(()));
-        let window =
-            Window::new(&mut disk, name, bytes.len() as u64, &mut buffer, &mut on_progress);
-        act(&mut window.expect("it can be read"));
+        let mut progress = go_on;
+        let mut window = Window::new(&mut disk, &mut progress, 0).expect("there is memory");
+        window.open(name, bytes.len() as u64).expect("it can be read");
+        act(&mut window);
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn fields(kind: Kind) -> JobFields {
 fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
     let mut out = vec![0xFF; 9];
     let (name, body) = full.unwrap_or(("", b""));
-    encode(&fields(Kind::Delayed), name, body, SALT, 9, &mut out);
+    NewRecord { fields: fields(Kind::Delayed), name, body }.encode(SALT, 9, &mut out);
     out.extend_from_slice(body);
     out
 }
@@ -161,7 +161,8 @@ fn a_tube_name_is_not_taken_for_a_segment_header() {
     assert_eq!(SegmentHeader::at(&header, number + 1, 0), None, "it was copied");
     let name = "x".repeat(40) + "bnstlkRK" + &"x".repeat(60);
     let mut bytes = Vec::new();
-    encode(&fields(Kind::Ready), &name, b"\r\n", SALT, 0, &mut bytes);
+    let record = NewRecord { fields: fields(Kind::Ready), name: &name, body: b"\r\n" };
+    record.encode(SALT, 0, &mut bytes);
     assert_eq!(bytes[44..52], HEADER_MAGIC.to_le_bytes());
     assert!(!SegmentHeader::is_likely(&bytes));
     for byte in 0..header.len() {
