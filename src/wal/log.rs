@@ -93,7 +93,7 @@ impl Log {
         while !self.space().admits(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(now) else { return false };
             let (reserve, size) = (&mut self.reserve, file_size(length));
-            if reserve.is_resting(now) || reserve.preallocate(disk, size, now).is_err() {
+            if reserve.preallocate(disk, size, now).is_err() {
                 return false;
             }
         }
@@ -272,7 +272,10 @@ impl Log {
             left = left.saturating_sub(self.reserve.remove_first(self.lease.ask_if_due(now)?));
         }
         let mut left = budget;
-        while left > 0 && !self.reserve.is_resting(now) && self.wants_file(demand, has_garbage) {
+        while left > 0
+            && !self.reserve.is_resting(self.reserve.segment_size, now)
+            && self.wants_file(demand, has_garbage)
+        {
             if !self.reserve.make_piece(self.lease.ask_if_due(now)?, now) {
                 break;
             }

@@ -66,7 +66,7 @@ use self::{
     record::{JobFields, Kind, NewRecord},
     recovery::{Recovery, State},
     segment::{End, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, RESTART_SLOTS, SHORT_BYTES},
+    space::{Demand, SHORT_BYTES},
 };
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
@@ -405,7 +405,7 @@ impl Wal {
             let Some(job) = self.index.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
-            if !self.log.ensure_space(length, self.index.jobs() + RESTART_SLOTS, now) {
+            if !self.log.ensure_space(length, self.index.jobs(), now) {
                 return;
             }
             self.append_full(jobs, job);

@@ -41,10 +41,12 @@ impl Preallocated {
     }
 }
 
-/// Why the last file could not be made. None is made before `retry_at`.
+/// Why a file could not be made. None of that size or a larger one is made before `retry_at`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
+    /// The smallest size in bytes that has failed since the last `retry_at`.
+    size: u64,
     pub(super) reason: Unavailable,
 }
 
@@ -98,9 +100,10 @@ impl Reserve {
         self.filling.is_some() || self.shortage.is_some() || demand.wants_file(space)
     }
 
-    /// Whether no attempt to make a file is due, because one failed within the last second.
-    pub(super) fn is_resting(&self, now: Time) -> bool {
-        self.shortage.is_some_and(|shortage| shortage.retry_at > now)
+    /// Whether no attempt to make a file of `size` bytes is due, because that has failed within the
+    /// last second. A smaller file may still fit.
+    pub(super) fn is_resting(&self, size: u64, now: Time) -> bool {
+        self.shortage.is_some_and(|shortage| shortage.retry_at > now && size >= shortage.size)
     }
 
     /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
@@ -116,30 +119,36 @@ impl Reserve {
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
-        while let Err(error) = self.make_file(disk, size) {
-            if size <= least || !is_full(&error) {
-                self.on_shortage(&error, now);
-                return Err(error);
+        loop {
+            let made = if self.is_resting(size, now) {
+                Err(io::ErrorKind::StorageFull.into())
+            } else {
+                self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
+            };
+            match made {
+                Ok(()) if size == whole => return Ok(self.on_space()),
+                Err(error) if size > least && is_full(&error) => {}
+                result => return result,
             }
             size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least);
         }
-        if size == whole {
-            self.on_space();
-        }
-        Ok(())
     }
 
-    /// Notes that no file could be made.
-    pub(super) fn on_shortage(&mut self, error: &io::Error, now: Time) {
-        let (reason, text) = if is_full(error) {
-            (Unavailable::Full, "no disk space for another segment")
+    /// Notes that no file of `size` bytes could be made.
+    pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
+        let (reason, size, text) = if is_full(error) {
+            (Unavailable::Full, size, "no disk space for another segment")
         } else {
-            (Unavailable::Failed, "another segment cannot be made")
+            (Unavailable::Failed, 0, "another segment cannot be made")
         };
         if self.shortage.is_none_or(|before| before.reason != reason) {
             warn!("{text}; jobs are refused once the present ones are full: {error}");
         }
-        self.shortage = Some(Shortage { retry_at: now + RETRY_DELAY, reason });
+        let retry_at = match self.shortage {
+            Some(before) if before.retry_at > now => before.retry_at,
+            _ => now + RETRY_DELAY,
+        };
+        self.shortage = Some(Shortage { retry_at, size, reason });
     }
 
     /// Notes that the daemon itself has freed space: the next file is tried at once.
@@ -252,7 +261,7 @@ impl Reserve {
             Err(_) if self.files.is_empty() => {
                 drop(self.preallocate(disk, SEGMENT_ALIGN_BYTES, now));
             }
-            Err(error) => self.on_shortage(error, now),
+            Err(error) => self.on_shortage(error, self.segment_size, now),
         }
         made.is_ok()
     }

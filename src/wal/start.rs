@@ -50,7 +50,7 @@ impl Log {
             // The jobs are served meanwhile, and the operator may free space. Some file systems,
             // such as btrfs, need more space than they have reserved.
             Err(error) if is_full(&error) => {
-                self.reserve.on_shortage(&error, now);
+                self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, now);
                 if self.end.number < number {
                     // The number is used up, because the disk has no space for its segment.
                     self.end.open(number);

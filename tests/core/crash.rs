@@ -473,7 +473,6 @@ impl Run {
         let failures = met.failed_syncs + met.failed_writes + met.full;
         let has_failed = failures > std::mem::replace(&mut self.failures, failures);
         if !self.is_sound() && (was_sound || has_failed) {
-            self.disk.0.borrow_mut().abandon();
             // Changes that could not be recorded are gone, but a restart may find them. Deletes are
             // also confirmed while the log recovers, and it may fail again before they are synced.
             let _ = self.observe();
@@ -494,6 +493,7 @@ impl Run {
         }
         if was_sound && !self.is_sound() {
             self.story.push("  the log has failed".into());
+            self.disk.0.borrow_mut().abandon();
             if ACKNOWLEDGEMENTS.iter().any(|word| replies.contains(word)) {
                 return Err(format!("a failed commit was acknowledged: {replies}"));
             }

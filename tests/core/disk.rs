@@ -139,8 +139,8 @@ pub(crate) struct State {
     syncing: Option<(usize, usize, usize)>,
     /// The step of the last sync that has ended well.
     pub(crate) synced_step: usize,
-    /// The newest segment when a call failed last. The daemon writes to none so far any more, and
-    /// may never sync them.
+    /// The newest segment when the daemon failed last. It writes to none so far any more, and may
+    /// never sync them.
     abandoned: Option<Name>,
     /// Writes of records to segments so far.
     pub(crate) writes: u64,
