@@ -333,8 +333,8 @@ impl Log {
             // Its zeros may take up the space that is needed. An error here does no harm.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
+                disk.close(name);
             }
-            self.lease.close(name);
         }
         self.pending.clear();
         self.failure = None;

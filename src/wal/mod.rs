@@ -490,8 +490,9 @@ impl Wal {
 
     /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
-        if self.log.syncs.are_on() {
-            self.log.lease.on_sync_end(wake);
+        let Log { lease, syncs, now, .. } = &mut self.log;
+        if let (true, Ok(disk)) = (syncs.are_on(), lease.ask_if_due(*now)) {
+            disk.on_sync_end(wake);
         }
     }
 
