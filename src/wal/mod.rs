@@ -32,7 +32,7 @@
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
 //! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
-//! | `read/search`, `read/key` | the next sound record after damage; the key for all checksums |
+//! | `read/records`, `read/key` | sound records, also after damage; the key for all checksums |
 //! | `read/inspect`, `formats`, `window`, `sink` | for `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
 //! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
