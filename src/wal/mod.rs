@@ -397,8 +397,8 @@ impl Wal {
         }
     }
 
-    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least `budget` bytes
-    /// are appended.
+    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least
+    /// `budget` bytes are appended.
     fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64) {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.index.next_relocation() else { return };
@@ -482,7 +482,8 @@ impl Wal {
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// How long the next sync will take, if it may wait for more changes. Zero if that is not known.
+    /// How long the next sync will take, if it may wait for more changes. Zero if that is not
+    /// known.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }
