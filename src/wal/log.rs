@@ -89,7 +89,8 @@ impl Log {
 
     /// Ensures space for a record of `length` bytes, and for `slots` short ones after it. Returns
     /// whether there is any.
-    pub(super) fn ensure_space(&mut self, length: u64, slots: u64, now: Time) -> bool {
+    pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
+        let now = self.now;
         while !self.space().admits(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(now) else { return false };
             let (reserve, size) = (&mut self.reserve, file_size(length));
@@ -262,8 +263,8 @@ impl Log {
         demand: Demand,
         has_garbage: bool,
         budget: u64,
-        now: Time,
     ) -> io::Result<()> {
+        let now = self.now;
         if let Some(current) = self.current.as_mut().filter(|_| self.syncs.are_of_each_change()) {
             current.write_zeros(self.lease.ask_if_due(now)?, self.end);
         }
@@ -336,8 +337,8 @@ impl Log {
             // Its zeros may take up the space that is needed. An error here does no harm.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
+                disk.close(name);
             }
-            self.lease.close(name);
         }
         self.pending.clear();
         self.failure = None;
@@ -347,11 +348,10 @@ impl Log {
 
     /// Opens a new segment after a failure. First it checks the lock, because another daemon may
     /// have taken over while the disk failed.
-    pub(super) fn reopen(&mut self, next_id: u64, now: Time) -> io::Result<()> {
-        self.now = now;
+    pub(super) fn reopen(&mut self, next_id: u64) -> io::Result<()> {
         let disk = self.lease.ask()?;
         if self.reserve.first().is_none() {
-            self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, now)?;
+            self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now)?;
         }
         self.open_next(0, next_id)
     }

@@ -32,7 +32,7 @@
 //! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
 //! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
 //! | `read/reader` | one file: records, damage, an unfinished end and its ids |
-//! | `read/search`, `read/key` | the next sound record after damage; the key for all checksums |
+//! | `read/records`, `read/key` | sound records, also after damage; the key for all checksums |
 //! | `read/inspect`, `formats`, `window`, `sink` | for `--check-binlog`; foreign layouts; helpers |
 //! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
 //! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
@@ -132,7 +132,7 @@ impl Wal {
             changed: 0,
             migrated: 0,
         };
-        wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id(), now)?;
+        wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
         match wal.log.current {
             Some(_) => removal::remove_empty(&mut wal.log, &mut wal.index, &report),
@@ -158,7 +158,7 @@ impl Wal {
             if now < retry_at {
                 return CommitOutcome::Done;
             }
-            if let Err(error) = self.try_recover(queue, now) {
+            if let Err(error) = self.try_recover(queue) {
                 debug!("the binlog cannot be written yet: {error}");
                 self.recovery.retry_later(now);
                 let is_lost = self.lost_lock().is_some();
@@ -172,16 +172,15 @@ impl Wal {
             self.log.rotate(queue.next_id());
             self.index.follow(self.log.end);
         }
-        self.compact(jobs, budget, now);
+        self.compact(jobs, budget);
         // The garbage that compaction makes is no reason for more of it.
         self.changed = self.index.changed();
         let written = self.log.write_turn().and_then(|()| self.sync_if_due());
         let events = mem::take(&mut self.log.syncs.events);
         let Self { log, index, recovery, .. } = self;
-        let removed =
-            written.and_then(|()| removal::remove_unneeded(log, index, recovery, budget, now));
+        let removed = written.and_then(|()| removal::remove_unneeded(log, index, recovery, budget));
         let (demand, has_garbage) = (self.demand(), self.has_garbage());
-        let done = removed.and_then(|()| self.log.work_ahead(demand, has_garbage, budget, now));
+        let done = removed.and_then(|()| self.log.work_ahead(demand, has_garbage, budget));
         if let Err(error) = done {
             if self.recovery.state == State::Sound && self.lost_lock().is_none() {
                 error!(
@@ -270,10 +269,10 @@ impl Wal {
             return Err(Unavailable::Failed);
         }
         let has_space = match change {
-            Change::Put(length) => self.log.ensure_space(length, self.demand().slots() + 1, now),
-            Change::Update => self.log.ensure_space(SHORT_BYTES, self.demand().slots(), now),
+            Change::Put(length) => self.log.ensure_space(length, self.demand().slots() + 1),
+            Change::Update => self.log.ensure_space(SHORT_BYTES, self.demand().slots()),
             Change::DeferrableUpdate => true,
-            Change::Delete => self.log.ensure_space(SHORT_BYTES, 0, now),
+            Change::Delete => self.log.ensure_space(SHORT_BYTES, 0),
         };
         has_space.then_some(Permit(change)).ok_or(Unavailable::Full)
     }
@@ -398,14 +397,14 @@ impl Wal {
         }
     }
 
-    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least `budget` bytes
-    /// are appended.
-    fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64, now: Time) {
+    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least
+    /// `budget` bytes are appended.
+    fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64) {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.index.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // This may use the space kept for compaction, but not the space kept for deletes.
-            if !self.log.ensure_space(length, self.index.jobs(), now) {
+            if !self.log.ensure_space(length, self.index.jobs()) {
                 return;
             }
             self.append_full(jobs, job);
@@ -440,9 +439,9 @@ impl Wal {
     }
 
     /// Opens a new segment after a failure. Every job must be written again from there on.
-    fn try_recover(&mut self, queue: &Queue, now: Time) -> io::Result<()> {
+    fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
         let last = self.log.end.number;
-        let result = self.log.reopen(queue.next_id(), now);
+        let result = self.log.reopen(queue.next_id());
         self.index.follow(self.log.end);
         result?;
         if self.index.suspect_from.is_some() {
@@ -483,15 +482,17 @@ impl Wal {
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// How long the next sync will take, if it may wait for more changes. Zero if that is not known.
+    /// How long the next sync will take, if it may wait for more changes. Zero if that is not
+    /// known.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }
 
     /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
-        if self.log.syncs.are_on() {
-            self.log.lease.on_sync_end(wake);
+        let Log { lease, syncs, now, .. } = &mut self.log;
+        if let (true, Ok(disk)) = (syncs.are_on(), lease.ask_if_due(*now)) {
+            disk.on_sync_end(wake);
         }
     }
 

@@ -13,7 +13,6 @@ use super::{
     recovery::{RETRY_DELAY, Recovery, State},
     syncs::Syncs,
 };
-use crate::clock::Time;
 
 /// Whether the oldest segment may be removed: no job needs it, and the records that replace its
 /// own are synced. Later records need not be synced; otherwise, constant writing would prevent
@@ -37,9 +36,8 @@ pub(super) fn remove_unneeded(
     index: &mut SegmentIndex,
     recovery: &mut Recovery,
     budget: u64,
-    now: Time,
 ) -> io::Result<()> {
-    let is_retry = recovery.removal_retry_at.take_if(|at| *at <= now).is_some();
+    let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
     // All that became garbage, and all that was written again instead.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
@@ -55,7 +53,7 @@ pub(super) fn remove_unneeded(
                 if !is_retry {
                     warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
                 }
-                recovery.removal_retry_at = Some(now + RETRY_DELAY);
+                recovery.removal_retry_at = Some(log.now + RETRY_DELAY);
             }
             // It may have been removed by hand.
             _ => {

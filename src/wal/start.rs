@@ -9,7 +9,6 @@ use super::{
     reserve::is_full,
     space::{Demand, SEGMENT_ALIGN_BYTES},
 };
-use crate::clock::Time;
 
 impl Log {
     /// Opens the first segment of this run, and frees space that the last run reserved. If there is
@@ -20,7 +19,6 @@ impl Log {
         report: &Report,
         demand: Demand,
         next_id: u64,
-        now: Time,
     ) -> Result<(), Error> {
         let number = number_after(self.end.number, NUMBER_MAX)?;
         let disk = self.lease.ask()?;
@@ -44,13 +42,13 @@ impl Log {
             }
         }
         truncate(disk, report, false);
-        let made = self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, now);
+        let made = self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now);
         match made.and_then(|()| self.open_next(0, next_id)) {
             Ok(()) => {}
             // The jobs are served meanwhile, and the operator may free space. Some file systems,
             // such as btrfs, need more space than they have reserved.
             Err(error) if is_full(&error) => {
-                self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, now);
+                self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
                     // The number is used up, because the disk has no space for its segment.
                     self.end.open(number);
@@ -67,7 +65,7 @@ impl Log {
             remove_of_last_run(disk, name);
         }
         // The space for all deletes is taken at once, so that the first put does not wait for it.
-        let _ = self.ensure_space(0, demand.slots(), now);
+        let _ = self.ensure_space(0, demand.slots());
         Ok(())
     }
 }

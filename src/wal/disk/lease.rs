@@ -68,16 +68,6 @@ impl Lease {
     pub(in crate::wal) fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>> {
         self.disk.sync_result(waits)
     }
-
-    /// As [`Disk::on_sync_end`].
-    pub(in crate::wal) fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
-        self.disk.on_sync_end(wake);
-    }
-
-    /// As [`Disk::close`].
-    pub(in crate::wal) fn close(&mut self, name: Name) {
-        self.disk.close(name);
-    }
 }
 
 impl Writable {

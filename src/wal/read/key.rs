@@ -3,11 +3,7 @@
 //! Every segment header has it, so one sound header suffices to read all segments. A header counts
 //! only at an offset where a record begins: the body of a job may be full of headers.
 
-use super::{
-    replay::go_on,
-    search::{CHECKED_MAX_BYTES, next_record},
-    window::Window,
-};
+use super::{records::CHECKED_MAX_BYTES, replay::go_on, window::Window};
 use crate::wal::{
     Error,
     disk::{Disk, Name},
@@ -55,7 +51,7 @@ pub(super) fn of_damaged(
 ) -> Result<Option<u64>, Error> {
     if let Some(key) = key {
         let (salt, mut left) = (record::salt(key, number), CHECKED_MAX_BYTES);
-        if next_record(window, START, salt, &mut left)?.0.is_some() {
+        if window.next_record(START, salt, &mut left)?.0.is_some() {
             return Ok(Some(key));
         }
     }

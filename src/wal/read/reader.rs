@@ -5,10 +5,10 @@ use std::mem;
 use super::{
     formats,
     key::{self, START},
+    records::{CHECKED_MAX_BYTES, Verdict},
     replay::{HEADROOM_BYTES, SegmentReport},
-    search::{CHECKED_MAX_BYTES, next_record},
     sink::Sink,
-    window::{Verdict, Window},
+    window::Window,
 };
 use crate::{
     proto::{CRLF, NAME_LIMIT},
@@ -117,9 +117,7 @@ impl Reader<'_> {
             let damage = self.read_sound(&mut at, format)?;
             let Some(last) = self.window.last_data(at)? else { return Ok(()) };
             let (next, are_all_checked) = match (format, damage) {
-                (Format::Salted(salt), _) => {
-                    next_record(&mut self.window, at + 1, salt, &mut left)?
-                }
+                (Format::Salted(salt), _) => self.window.next_record(at + 1, salt, &mut left)?,
                 (_, Some(_)) => (self.after_flaw(at, format)?, false),
                 (_, None) => (None, false),
             };

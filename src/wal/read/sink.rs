@@ -28,6 +28,7 @@ impl Sink<'_> {
     /// Converts the fields of a record to the fields of a job in the queue.
     pub(super) fn known(&self, fields: &JobFields) -> Record {
         let deadline_at = self.calendar.instant(fields.deadline_at);
+        let seconds = |ns: i64| u32::try_from(ns.max(0) / 1_000_000_000).unwrap_or(u32::MAX);
         let (state, state_at) = match fields.kind {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
@@ -74,10 +75,4 @@ impl Sink<'_> {
         }
         Ok((tube, body))
     }
-}
-
-/// Converts nanoseconds to whole seconds, at least 0 and at most `u32::MAX`.
-fn seconds(nanoseconds: i64) -> u32 {
-    let seconds = nanoseconds.max(0) / 1_000_000_000;
-    u32::try_from(seconds).unwrap_or(u32::MAX)
 }

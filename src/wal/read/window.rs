@@ -4,19 +4,10 @@
 use std::io;
 
 use super::replay::Progress;
-use crate::{
-    proto::CRLF,
-    wal::{
-        Disk, Error, Name,
-        record::{Damage, Format, Frame, HEAD_MAX_BYTES},
-    },
-};
+use crate::wal::{Disk, Error, Name};
 
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
-
-/// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
-pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 /// A view of one file after the other. A file must not change meanwhile, except after the end of
 /// the view.
@@ -211,44 +202,6 @@ impl<'a> Window<'a> {
         }
         self.last = Some((offset, last));
         Ok(last)
-    }
-}
-
-/// Records in the file.
-impl Window<'_> {
-    /// Decodes the frame of the record at `at`; `None` at the end of the records.
-    pub(super) fn frame(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
-        Ok(Frame::decode(self.at(at, HEAD_MAX_BYTES)?, format))
-    }
-
-    /// Returns the frame of the record at `at`, which is sound; `None` at the end of the records.
-    pub(super) fn sound_record(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
-        match self.frame(at, format)? {
-            Ok(Some(frame)) => Ok(self.verify(at, &frame, format)?.map(|()| Some(frame))),
-            end_or_damage => Ok(end_or_damage),
-        }
-    }
-
-    /// Checks that a record is complete and unchanged since it was written.
-    pub(super) fn verify(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
-        if frame.length() > self.size.saturating_sub(at) {
-            return Ok(Err(Damage::Torn));
-        }
-        let length = frame.head_length + frame.body_length;
-        // All of the record, if it fits, so that it is read only once.
-        let bytes = self.at(at, length.min(Self::BYTES))?;
-        if let Format::Salted(salt) = format {
-            let first = bytes.len().min(length);
-            let (mut hasher, wanted) = frame.begin_checksum(&bytes[..first], salt, at);
-            self.for_each_part(at + first as u64, length - first, |part| {
-                hasher.update(part);
-                Ok(())
-            })?;
-            if hasher.finalize() != wanted {
-                return Ok(Err(Damage::Checksum));
-            }
-        }
-        Ok(frame.judge(self.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
     }
 }
 

@@ -1,0 +1,91 @@
+//! The records of a file: their checks, and the search for the next sound one after damage in a
+//! segment written here.
+//!
+//! The body of a job may be full of bytes that look like records, and each of these must be tried.
+//! However many there are, they must not delay startup. So a search computes checksums of full
+//! records only up to a limit. Beyond it, it still finds short records and segment headers, of
+//! which there is one in every few KiB.
+
+use super::window::Window;
+use crate::{
+    proto::CRLF,
+    wal::{
+        Error,
+        record::{Damage, Format, Frame, HEAD_MAX_BYTES, SHORT_RECORD_BYTES},
+    },
+};
+
+/// How many bytes of full records all searches of a segment check.
+pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
+
+/// A value that was read or the damage found instead; or an error of the disk, or a lack of memory.
+pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
+
+impl Window<'_> {
+    /// Decodes the frame of the record at `at`; `None` at the end of the records.
+    pub(super) fn frame(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
+        Ok(Frame::decode(self.at(at, HEAD_MAX_BYTES)?, format))
+    }
+
+    /// Returns the frame of the record at `at`, which is sound; `None` at the end of the records.
+    pub(super) fn sound_record(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
+        match self.frame(at, format)? {
+            Ok(Some(frame)) => Ok(self.verify(at, &frame, format)?.map(|()| Some(frame))),
+            end_or_damage => Ok(end_or_damage),
+        }
+    }
+
+    /// Checks that a record is complete and unchanged since it was written.
+    pub(super) fn verify(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
+        if frame.length() > self.size.saturating_sub(at) {
+            return Ok(Err(Damage::Torn));
+        }
+        let length = frame.head_length + frame.body_length;
+        // All of the record, if it fits, so that it is read only once.
+        let bytes = self.at(at, length.min(Window::BYTES))?;
+        if let Format::Salted(salt) = format {
+            let first = bytes.len().min(length);
+            let (mut hasher, wanted) = frame.begin_checksum(&bytes[..first], salt, at);
+            self.for_each_part(at + first as u64, length - first, |part| {
+                hasher.update(part);
+                Ok(())
+            })?;
+            if hasher.finalize() != wanted {
+                return Ok(Err(Damage::Checksum));
+            }
+        }
+        Ok(frame.judge(self.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
+    }
+
+    /// Returns where the next sound record with this salt begins, at `offset` or after it, and
+    /// whether all records were checked before that. Checks full records of at most `left` bytes in
+    /// total.
+    pub(super) fn next_record(
+        &mut self,
+        offset: u64,
+        salt: u64,
+        left: &mut u64,
+    ) -> Result<(Option<u64>, bool), Error> {
+        let (mut at, mut are_all_checked) = (offset, true);
+        while at + (SHORT_RECORD_BYTES as u64) <= self.size {
+            let Some(data) = self.first_data(at)? else { break };
+            // A record begins with no more than eleven zeros.
+            at = at.max(data.saturating_sub(11));
+            if let Ok(Some(frame)) = self.frame(at, Format::Plain)? {
+                // Cheap checks come first.
+                let is_likely = frame.judge(CRLF).is_ok() && frame.length() <= self.size - at;
+                let cost = if frame.is_full() { frame.length() } else { 0 };
+                if is_likely && cost <= *left {
+                    *left -= cost;
+                    if self.verify(at, &frame, Format::Salted(salt))?.is_ok() {
+                        return Ok((Some(at), are_all_checked));
+                    }
+                } else if is_likely {
+                    are_all_checked = false;
+                }
+            }
+            at += 1;
+        }
+        Ok((None, are_all_checked))
+    }
+}
