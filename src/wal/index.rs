@@ -243,11 +243,12 @@ impl SegmentIndex {
 
     /// Returns the job to write again next, if any: from suspect segments, from other doubtful
     /// ones, or from the oldest segment that is needed, if the garbage from there on is more than
-    /// half as much as what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for that half.
-    pub(super) fn next_relocation(&self) -> Option<Key<Job>> {
+    /// the `share`-th part of what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for the
+    /// half.
+    pub(super) fn next_relocation(&self, share: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.used() - self.unneeded_bytes;
-            let oldest = self.oldest_needed().filter(|_| 2 * used > 3 * self.live)?;
+            let oldest = self.oldest_needed().filter(|_| share * used > (share + 1) * self.live)?;
             oldest.jobs.front().map(Key::paired)
         })
     }

@@ -66,7 +66,7 @@ use self::{
     record::{JobFields, Kind, NewRecord},
     recovery::{Recovery, State},
     segment::{End, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, SHORT_BYTES},
+    space::{Demand, RESTART_SLOTS, SHORT_BYTES},
 };
 pub use self::{
     dates::SHIFTS_AT_ONCE_MAX,
@@ -134,9 +134,12 @@ impl Wal {
         };
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
-        match wal.log.current {
-            Some(_) => removal::remove_empty(&mut wal.log, &mut wal.index, &report),
-            None => wal.recovery.retry_later(now),
+        let Self { log, index, recovery, .. } = &mut wal;
+        removal::remove_empty(log, index, &report);
+        if log.current.is_none() {
+            // The next attempt may need the space, and reports any error.
+            recovery.retry_later(now);
+            let _ = removal::remove_unneeded(log, index, recovery, u64::MAX / 2);
         }
         wal.changed = wal.index.changed();
         Ok((wal, report))
@@ -225,7 +228,7 @@ impl Wal {
         if retry_at.is_none() && removal::is_safe(&self.index, &self.recovery, &self.log.syncs) {
             return Some(Time::AT_ONCE);
         }
-        let has_work = self.index.next_relocation().is_some()
+        let has_work = self.next_relocation().is_some()
             || self.can_append_deferred()
             || self.should_leave_segment()
             || self.log.has_work_ahead(self.demand(), self.has_garbage());
@@ -388,6 +391,11 @@ impl Wal {
         self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
+    /// Returns the job to write again next, if any. On a full disk less garbage is a reason.
+    fn next_relocation(&self) -> Option<Key<Job>> {
+        self.index.next_relocation(if self.log.reserve.shortage.is_some() { 8 } else { 2 })
+    }
+
     /// Appends deferred records that have space, at most `budget` bytes.
     fn append_deferred(&mut self, queue: &Queue, mut budget: u64) {
         while budget > 0 && self.can_append_deferred() {
@@ -401,10 +409,14 @@ impl Wal {
     /// `budget` bytes are appended.
     fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64) {
         while budget > 0 && self.log.failure.is_none() {
-            let Some(job) = self.index.next_relocation() else { return };
+            let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
-            // This may use the space kept for compaction, but not the space kept for deletes.
-            if !self.log.ensure_space(length, self.index.jobs()) {
+            // This may use the space kept for compaction, but not the space kept for deletes; nor
+            // that for a restart, unless the whole segment can be written and removed.
+            let jobs_slots = self.index.jobs();
+            let is_enough = self.log.space().admits(self.demand().oldest_live, jobs_slots);
+            let kept = jobs_slots + if is_enough { 0 } else { RESTART_SLOTS };
+            if !self.log.ensure_space(length, kept) {
                 return;
             }
             self.append_full(jobs, job);
@@ -427,7 +439,7 @@ impl Wal {
 
     /// Whether compaction or the removal of a segment is due.
     fn has_garbage(&self) -> bool {
-        self.index.is_oldest_unneeded() || self.index.next_relocation().is_some()
+        self.index.is_oldest_unneeded() || self.next_relocation().is_some()
     }
 
     /// Syncs if it is time: see [`Log::sync_if_due`]. Garbage is kept only until the records that

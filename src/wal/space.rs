@@ -31,7 +31,7 @@ const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
 /// The slots of two pages: what a restart on a full disk needs beside those for deletes. It begins
 /// another segment, and frees only whole pages of the current one.
-const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
+pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
 /// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
