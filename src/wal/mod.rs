@@ -135,10 +135,16 @@ impl Wal {
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
         let Self { log, index, recovery, .. } = &mut wal;
-        removal::remove_empty(log, index, &report);
-        if log.current.is_none() {
-            // The next attempt may need the space, and reports any error.
+        let has_segment = log.current.is_some();
+        if !has_segment {
             recovery.retry_later(now);
+        }
+        // Damaged segments may need the header of another, unless the new segment has the key.
+        if has_segment || !report.is_damaged() {
+            removal::remove_empty(log, index, &report);
+        }
+        if !has_segment && !report.is_damaged() {
+            // The next attempt may need the space, and reports any error.
             let _ = removal::remove_unneeded(log, index, recovery, u64::MAX / 2);
         }
         wal.changed = wal.index.changed();
