@@ -19,6 +19,14 @@ use crate::{
     queue::Job,
 };
 
+/// How many bytes may be written again in a turn for each byte that it appended or made garbage.
+///
+/// Jobs are written again from when garbage is half as much as what is live until it is less. In
+/// the worst case, nothing of the oldest segments is garbage, and all that is live must be written
+/// before garbage can be removed. Let the live bytes be *l*. Until then, commands turn at most
+/// *l*/4 into garbage. So garbage never exceeds what is live: *l*/2 + *l*/4 = *l* - *l*/4.
+pub(super) const GARBAGE_PACE: u64 = 4;
+
 /// The location of a job in the binlog.
 #[derive(Debug, Default)]
 pub(super) struct Location {
@@ -243,7 +251,7 @@ impl SegmentIndex {
 
     /// Returns the job to write again next, if any: from suspect segments, from other doubtful
     /// ones, or from the oldest segment that is needed, if the garbage from there on is more than
-    /// the `share`-th part of what is live. [`GARBAGE_PACE`](super::GARBAGE_PACE) is chosen for the
+    /// the `share`-th part of what is live. [`GARBAGE_PACE`] is chosen for the
     /// half.
     pub(super) fn next_relocation(&self, share: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {

@@ -15,28 +15,7 @@
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
-//! **The parts.** [`Wal`], all in this file, has what the server calls: permits, records, commits,
-//! and questions about its state. It passes the work to these parts:
-//!
-//! | module | contents |
-//! |---|---|
-//! | `log`, `segment` | `Log` appends, writes, rotates. The newest segment is `Current` |
-//! | `syncs` | `Syncs`: how much is synced, and when to sync the rest |
-//! | `reserve`, `space` | `Reserve`: preallocated files, and lack of space; its arithmetic |
-//! | `index` | `SegmentIndex`: where each job's record is, and which bytes are garbage |
-//! | `recovery` | `Recovery`: whether the disk has failed, and when to try again |
-//! | `removal` | when the oldest segment may be removed |
-//! | `dates` | `Dates`: the wall clock; dates in records, rewritten after it has been set |
-//! | `interface` | the types that callers pass and get: options, permits, errors, figures |
-//! | `start` | the first segment of a start, after everything has been read |
-//! | `record` | the format, pure: `JobFields`, `SegmentHeader`; a `Frame` decodes any bytes |
-//! | `read/replay` | all files into jobs and a `Report`; whether there is memory to serve |
-//! | `read/reader` | one file: records, damage, an unfinished end and its ids |
-//! | `read/records`, `read/key` | sound records, also after damage; the key for all checksums |
-//! | `read/inspect`, `formats`, `window`, `sink` | for `--check-binlog`; foreign layouts; helpers |
-//! | `disk/mod`, `disk/directory` | the trait `Disk`; the real `Directory` |
-//! | `disk/lock` | the lock of a directory, and the line in its file about the last holder |
-//! | `disk/lease`, `disk/syncer` | `Lease`: the right to write until it is lost; threads to sync |
+//! [`Wal`] has what the server calls. doc/architecture.md has a map of the modules below.
 
 mod dates;
 mod disk;
@@ -61,7 +40,7 @@ use ::log::{debug, error, info};
 
 use self::{
     dates::Dates,
-    index::SegmentIndex,
+    index::{GARBAGE_PACE, SegmentIndex},
     log::Log,
     record::{JobFields, Kind, NewRecord},
     recovery::{Recovery, State},
@@ -84,14 +63,6 @@ use crate::{
     memory::{self, MemoryBudget, Need},
     queue::{Job, Queue},
 };
-
-/// How many bytes may be written again in a turn for each byte that it appended or made garbage.
-///
-/// Jobs are written again from when garbage is half as much as what is live until it is less. In
-/// the worst case, nothing of the oldest segments is garbage, and all that is live must be written
-/// before garbage can be removed. Let the live bytes be *l*. Until then, commands turn at most
-/// *l*/4 into garbage. So garbage never exceeds what is live: *l*/2 + *l*/4 = *l* - *l*/4.
-const GARBAGE_PACE: u64 = 4;
 
 /// The binlog of a running daemon.
 #[derive(Debug)]
@@ -135,18 +106,7 @@ impl Wal {
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
         let Self { log, index, recovery, .. } = &mut wal;
-        let has_segment = log.current.is_some();
-        if !has_segment {
-            recovery.retry_later(now);
-        }
-        // Damaged segments may need the header of another, unless the new segment has the key.
-        if has_segment || !report.is_damaged() {
-            removal::remove_empty(log, index, &report);
-        }
-        if !has_segment && !report.is_damaged() {
-            // The next attempt may need the space, and reports any error.
-            let _ = removal::remove_unneeded(log, index, recovery, u64::MAX / 2);
-        }
+        removal::free_at_start(log, index, recovery, &report);
         wal.changed = wal.index.changed();
         Ok((wal, report))
     }
@@ -417,11 +377,11 @@ impl Wal {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
-            // This may use the space kept for compaction, but not the space kept for deletes; nor
-            // that for a restart, unless the whole segment can be written and removed.
-            let jobs_slots = self.index.jobs();
-            let is_enough = self.log.space().admits(self.demand().oldest_live, jobs_slots);
-            let kept = jobs_slots + if is_enough { 0 } else { RESTART_SLOTS };
+            // This may not use the space kept for deletes; nor that for a restart, unless all of
+            // the oldest segment can be written again, which is then removed.
+            let deletes = self.index.jobs();
+            let is_enough = self.log.space().admits(self.demand().oldest_live, deletes);
+            let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
             if !self.log.ensure_space(length, kept) {
                 return;
             }

@@ -269,17 +269,10 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` begin with a likely segment header, perhaps a damaged one: two of its three
-    /// constant parts suffice, or the rest of all three if some bytes were never written. The name
-    /// of a tube may contain the magic, but neither of the other two parts.
+    /// constant parts suffice. The name of a tube may contain the magic, but neither of the other
+    /// two parts.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
-        let is_rest = |at, of: [u8; 8]| {
-            bytes.iter().skip(at).zip(of).all(|(&byte, whole)| byte == 0 || byte == whole)
-        };
-        let is_torn = bytes.starts_with(&[0; 4])
-            && !bytes.starts_with(&[0; 12])
-            && is_rest(4, HEADER_ID.to_le_bytes())
-            && is_rest(4 + 40, HEADER_MAGIC.to_le_bytes());
-        is_torn || Self::has_signs(bytes, HEADER_MAGIC, 2)
+        Self::has_signs(bytes, HEADER_MAGIC, 2)
     }
 
     /// Whether `bytes` begin with a segment header of a build before 2.0.0.

@@ -90,16 +90,32 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     Ok(())
 }
 
-/// If the disk is full, removes segments of earlier runs that never had a record: restarts would
-/// use up the last pages. The current segment has the next id. A file for which that fails stays.
-pub(super) fn remove_empty(log: &mut Log, index: &mut SegmentIndex, report: &Report) {
-    let is_full = log.reserve.shortage.is_some();
-    let Ok(disk) = log.lease.ask() else { return };
+/// On a full disk, frees what restarts in a row would use up: segments of earlier runs that never
+/// had a record, and, if there is no space for a new segment, those that no job needs. A file for
+/// which that fails stays. Without a new segment, damaged ones may need the header of any other.
+pub(super) fn free_at_start(
+    log: &mut Log,
+    index: &mut SegmentIndex,
+    recovery: &mut Recovery,
+    report: &Report,
+) {
+    let has_segment = log.current.is_some();
+    if !has_segment {
+        recovery.retry_later(log.now);
+    }
+    if log.reserve.shortage.is_none() || !has_segment && report.is_damaged() {
+        return;
+    }
     for segment in &report.segments {
         let is_empty = segment.records + segment.problem_count == 0 && segment.torn.is_none();
-        if is_full && is_empty && disk.remove(Name::Segment(segment.number)).is_ok() {
+        let Ok(disk) = log.lease.ask() else { return };
+        if is_empty && disk.remove(Name::Segment(segment.number)).is_ok() {
             index.drop_closed(segment.number);
         }
+    }
+    if !has_segment {
+        // The next attempt to open a segment reports any error.
+        let _ = remove_unneeded(log, index, recovery, u64::MAX / 2);
     }
 }
 

@@ -126,12 +126,14 @@ impl Reserve {
                 self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
             };
             match made {
-                Ok(()) if size == whole => return Ok(self.on_space()),
                 Err(error) if size > least && is_full(&error) => {}
+                Ok(()) if size == whole => break,
                 result => return result,
             }
             size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least);
         }
+        self.on_space();
+        Ok(())
     }
 
     /// Notes that no file of `size` bytes could be made.

@@ -611,6 +611,10 @@ impl Run {
         };
         let mut found = 0;
         if restored.queue.next_id() > 100_000 {
+            // The rest of a torn header may pass for the delete of a job with such an id.
+            if floor.is_none() {
+                return Ok(());
+            }
             return Err(format!("the next id would be {}", restored.queue.next_id()));
         }
         if restored.queue.next_id() <= last_seen_id {

@@ -182,7 +182,7 @@ fn drain(restored: &mut Restored) -> Vec<Found> {
     found
 }
 
-/// The keys that startups bring: of the sound files, and of each later one. They differ in bits that
+/// The keys of startups: of the sound files, and of each later one. They differ in bits that
 /// no number of a segment has: a salt is made of both, and must not be another segment's.
 const SOUND_KEY: u64 = 1 << 60;
 const REFUSED_KEY: u64 = 2 << 60;
