@@ -53,6 +53,8 @@ pub(crate) struct Filter {
     pub(crate) last_id: Option<u64>,
     /// Jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
+    /// Delayed jobs that become ready after at least this many seconds.
+    pub(crate) due_after: Option<u64>,
     /// Jobs whose body has a match.
     pub(crate) pattern: Option<Regex>,
 }
@@ -65,7 +67,7 @@ impl Filter {
 
     /// Whether tube, state and id are enough to decide.
     pub(crate) fn is_by_state(&self) -> bool {
-        self.older_than.is_none() && self.pattern.is_none()
+        self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
     /// Whether the job is selected, as far as that is known without its body.
@@ -73,6 +75,9 @@ impl Filter {
         self.states().contains(&job.state)
             && self.last_id.is_none_or(|last| job.id <= last)
             && self.older_than.is_none_or(|seconds| job.age >= seconds)
+            && self
+                .due_after
+                .is_none_or(|seconds| job.state == State::Delayed && job.time_left >= seconds)
             && self.tubes.matches(&job.tube)
     }
 
