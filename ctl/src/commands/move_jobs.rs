@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::args::MoveArgs;
 use crate::client::{Client, write_command};
 use crate::context::{Context, Outcome};
-use crate::copy;
+use crate::copy::{self, Copied};
 use crate::deletion::restrict_to_deletable;
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::Interrupt;
@@ -135,26 +135,26 @@ impl<'a> Mover<'a> {
         if let Some(save) = &mut self.save {
             save.write_and_sync(&jobs)?;
         }
-        let placed = copy::put_copies(self.to, &jobs, Some(self.tube));
-        let pairs = jobs.iter().zip(&placed.ids);
-        let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
-        let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
-        self.skip_too_large(&too_large);
-        if let Some(failure) = placed.failure {
-            // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
-            let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
-            let refused: Vec<_> = refused.cloned().collect();
-            let alive = self.to.ask("list-tube-used").is_ok();
-            let deleted = if alive { self.delete_originals(&copied) } else { Ok(()) };
-            if !alive {
-                let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
-                let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
-                self.doubts.push(Self::describe_unconfirmed(sentences));
-            }
-            self.release_unmoved(&refused);
-            return deleted.and(Err(failure));
+        let mut placed = copy::put_copies(self.to, &jobs, Some(self.tube));
+        let failure = placed.failure.take();
+        let copied: Vec<_> = placed.select(&jobs, |it| matches!(it, Copied::Put(_))).collect();
+        let copied: Vec<_> = copied.into_iter().map(|job| job.id).zip(placed.ids()).collect();
+        let select =
+            |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
+        self.skip_too_large(&select(Copied::TooLarge));
+        let Some(failure) = failure else { return self.delete_originals(&copied) };
+        // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
+        let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
+        let is_alive = self.to.ask("list-tube-used").is_ok();
+        let deleted = if is_alive { self.delete_originals(&copied) } else { Ok(()) };
+        if !is_alive {
+            let sentences = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
+            let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
+            self.doubts.push(Self::describe_unconfirmed(sentences));
         }
-        self.delete_originals(&copied)
+        self.release_unmoved(&refused);
+        self.release_unmoved(&unconfirmed);
+        deleted.and(Err(failure))
     }
 
     /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
@@ -242,6 +242,10 @@ impl<'a> Mover<'a> {
 
     fn describe_unconfirmed(ids: impl IntoIterator<Item = String>) -> String {
         let ids: Vec<_> = ids.into_iter().collect();
-        format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
+        let ids = ids.join(", ");
+        format!(
+            "These jobs may be in both places; if beanstalkctl job finds both of a pair, delete \
+             the copy: {ids}"
+        )
     }
 }

@@ -21,8 +21,9 @@ use crate::client::Client;
 use crate::commands::kick::{kick_ids, kick_tube};
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::put_jobs;
+use crate::commands::put::new_job;
 use crate::commands::release::Change;
+use crate::copy::put_copies;
 use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
@@ -247,16 +248,14 @@ impl Action {
                 Ok(())
             }
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
-                client.use_tube(&tube)?;
                 report.text = format!("put no job into the tube {tube}");
-                put_jobs(
-                    client,
-                    &JobArgs { pri, delay, ttr },
-                    &[BASE64.decode(base64).map_err(usage)?],
-                    |id| {
-                        *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
-                    },
-                )
+                let body = BASE64.decode(base64).map_err(usage)?;
+                let job = new_job(&tube, &JobArgs { pri, delay, ttr }, body);
+                let copies = put_copies(client, &[job], None);
+                for id in copies.ids() {
+                    *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
+                }
+                copies.into_result()
             }
             Self::Jobs(act) => {
                 let (plan, filter, notes) = act.plan(client, interrupt)?;

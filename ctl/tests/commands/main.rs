@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `look`, `screen` | output, on a full screen as well |
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
+//! | `advice` | the advice of a message is carried out after the failure, and nothing is lost |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
@@ -20,6 +21,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod act;
+mod advice;
 mod agreed;
 mod bulk;
 mod carry;
