@@ -117,7 +117,6 @@ impl FilterArgs {
             older_than: self.older_than,
             due_after: self.due_after,
             pattern: pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?,
-            last_id: None,
         })
     }
 }

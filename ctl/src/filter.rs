@@ -49,8 +49,6 @@ pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
     /// Jobs in one of these states; in any state if it is empty.
     pub(crate) states: Vec<State>,
-    /// Jobs with at most this id.
-    pub(crate) last_id: Option<u64>,
     /// Jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
     /// Delayed jobs that become ready after at least this many seconds.
@@ -73,7 +71,6 @@ impl Filter {
     /// Whether the job is selected, as far as that is known without its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         self.states().contains(&job.state)
-            && self.last_id.is_none_or(|last| job.id <= last)
             && self.older_than.is_none_or(|seconds| job.age >= seconds)
             && self
                 .due_after
