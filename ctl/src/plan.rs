@@ -191,7 +191,13 @@ impl Plan {
 
     fn add(&mut self, jobs: &[Job]) {
         for job in jobs {
-            let place = (0, job.pri);
+            let place = match job.state {
+                State::Ready | State::Reserved => (0, job.pri),
+                State::Delayed => (1, u32::try_from(job.time_left).unwrap_or(u32::MAX)),
+                // Only `list-jobs`, which has no counts, lists them in the order of their burial.
+                State::Buried if job.counts.is_some() => (2, 0),
+                State::Buried => (2, u32::try_from(self.jobs.len()).unwrap_or(u32::MAX)),
+            };
             self.jobs.push((place, job.id));
             self.summary.add(&job.tube, job.state, 1);
         }

@@ -162,6 +162,38 @@ fn copies_are_served_in_the_order_of_their_originals() {
     }
 }
 
+/// A kick takes the job that was buried first, so its copy must be buried first.
+#[test]
+fn copies_are_buried_in_the_order_of_their_originals() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    let fill = |client: &mut _| {
+        let ids = [5, 9, 1, 7, 3].map(|pri| put(client, "a", pri, 0, format!("{pri}").as_bytes()));
+        for at in [2, 0, 4, 1, 3] {
+            bury(client, ids[at]);
+        }
+    };
+    let order: [&[u8]; 5] = [b"1", b"5", b"3", b"9", b"7"];
+    fill(&mut client);
+    server.must(&["move", "a", "b", "--yes"]);
+    assert_eq!(drain(&mut client, "b"), order, "moved");
+    fill(&mut client);
+    let [exported, saved] = ["exported", "saved"].map(|name| server.file(name));
+    server.must(&["export", &exported]);
+    server.must(&["clear", "a", "--yes", "--save", &saved]);
+    for file in [exported, saved] {
+        server.must(&["import", &file]);
+        assert_eq!(drain(&mut client, "a"), order, "imported");
+    }
+    let page = Page::start(&server.address, &[]);
+    fill(&mut client);
+    let kick = json!({ "act": "kick", "jobs": { "tube": "a", "states": ["buried"], "count": 2 } });
+    assert_eq!(page.act(&kick)["count"], 2);
+    let mut ready = server.objects(&["list", "a", "--state", "ready", "--bodies"]);
+    ready.retain(|job| job["body"] == "1" || job["body"] == "5");
+    assert_eq!(ready.len(), 2, "the first two are kicked");
+}
+
 /// If there are more jobs than a server lists, they are found in another order.
 #[test]
 fn the_order_holds_for_more_jobs_than_a_server_lists() {
