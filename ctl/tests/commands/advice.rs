@@ -1,13 +1,15 @@
 //! The advice of each message is carried out after the failure that prints it: nothing is lost, and
 //! a job that exists twice was named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::played::{Heard, Played};
 use crate::harness::proxy::Proxy;
+use serde_json::Value;
+
 use crate::harness::{PROGRAM, Ran, Server, drain, ours, programs, send_signal};
 
 /// A server with a binlog in a folder of its own.
@@ -204,4 +206,151 @@ fn sigquit_ends_an_import_and_a_move_between_two_batches() {
     quit("delete ", &["move", "a", "b", "--yes"]);
     server.must(&["move", "a", "b", "--yes"]);
     check(&server, "b", 5_000, &[]);
+}
+
+/// Returns the ids of copies that a command has left with a delay of a year, by the command in the
+/// manual, and checks that they are few.
+fn held_ids(server: &Server) -> Vec<String> {
+    let held = server.objects(&["list", "*", "--due-after", "300d"]);
+    assert!(held.len() <= 100, "{} copies are delayed", held.len());
+    held.iter().map(|job| job["id"].to_string()).collect()
+}
+
+/// Buries such copies, as the message and the manual advise.
+fn bury_held(server: &Server) {
+    let ids = held_ids(server);
+    if ids.is_empty() {
+        return;
+    }
+    server.must(&[&["bury"][..], &ids.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    assert!(held_ids(server).is_empty());
+}
+
+/// Begins a command, and kills it when `word` begins a line for the n-th time. The proxy keeps the
+/// rest of its commands as long as it lives.
+fn kill_at(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Proxy {
+    let proxy = Proxy::new(&server.address, word, count);
+    let arguments = [&["--server", &proxy.address], arguments].concat();
+    let mut child = server.command(&arguments).spawn().unwrap();
+    proxy.wait();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    proxy
+}
+
+/// If the server of an import is killed before copies are buried, the message names them.
+#[test]
+fn copies_that_a_killed_server_left_delayed_are_buried() {
+    for program in programs() {
+        for (word, count) in [("bury ", 250), ("put ", 250)] {
+            let mut durable = Durable::start(&program);
+            let file = durable.server.file("jobs");
+            std::fs::write(&file, lines(1_000, "buried")).unwrap();
+            let ran = durable.kill_during(word, count, &["import", &file]);
+            let advice = ran.stderr.split_once("bury them with beanstalkctl bury ").unwrap().1;
+            let named: Vec<_> = advice.split(':').next().unwrap().split(' ').collect();
+            let server = &durable.server;
+            let held = held_ids(server);
+            if word == "bury " {
+                let is_named = |id: &String| named.contains(&id.as_str());
+                assert!(!held.is_empty() && held.iter().all(is_named), "{ran:?}");
+            }
+            bury_held(server);
+            let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+            server.must(&["import", &file, "--skip", &skip]);
+            check(server, "a", 1_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+            let stats = &server.objects(&["stats", "a"])[0];
+            let others = ["ready", "delayed"].map(|it| stats[format!("current-jobs-{it}")].clone());
+            assert_eq!(others, [0, 0], "{stats}");
+        }
+    }
+}
+
+/// An import that is killed reports nothing; the manual has the command that finds what it left.
+#[test]
+fn copies_that_a_killed_command_left_delayed_are_found() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let file = server.file("jobs");
+        std::fs::write(&file, lines(1_000, "buried")).unwrap();
+        let _import = kill_at(&server, "reserve-job ", 250, &["import", &file]);
+        assert!(!held_ids(&server).is_empty());
+        bury_held(&server);
+        let stats = &server.objects(&["stats", "a"])[0];
+        assert_eq!(stats["current-jobs-buried"], 300, "{stats}");
+        server.must(&["import", &file, "--skip", "300"]);
+        // Only after a move, the originals are still there.
+        let _move = kill_at(&server, "reserve-job ", 250, &["move", "a", "b", "--yes"]);
+        let held = held_ids(&server);
+        assert!(!held.is_empty());
+        let delete = ["delete", "--yes"].into_iter().chain(held.iter().map(String::as_str));
+        server.must(&delete.collect::<Vec<_>>());
+        let bodies = |tube: &str| -> BTreeSet<String> {
+            let ran = server.run(&["list", tube, "--bodies", "--json"]);
+            let jobs = ran.stdout.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
+            jobs.map(|job| job["body"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(bodies("a").union(&bodies("b")).count(), 1_000);
+    }
+}
+
+/// Of the jobs that may be in both places, the copy is deleted if both are found.
+#[test]
+fn jobs_in_both_places_lose_their_copies() {
+    for program in programs() {
+        for (word, count, kind) in
+            [("delete ", 300, "ready"), ("put ", 300, "ready"), ("bury ", 150, "buried")]
+        {
+            let mut durable = Durable::start(&program);
+            let text = lines(1_000, kind);
+            assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+            let ran = durable.kill_during(word, count, &["move", "a", "b", "--yes"]);
+            let server = &durable.server;
+            let pairs = ran.stderr.split_once("delete the copy: ").unwrap().1;
+            for pair in pairs.lines().next().unwrap().split(", ") {
+                let (id, copy) = pair.strip_suffix(')').unwrap().split_once(" (copy ").unwrap();
+                let is_there = |id: &str| server.run(&["job", id]).status.success();
+                if copy != "?" && is_there(id) && is_there(copy) {
+                    server.must(&["delete", copy, "--yes"]);
+                }
+            }
+            bury_held(server);
+            server.must(&["move", "a", "b", "--yes"]);
+            let unknown: Vec<_> = if pairs.contains('?') { (1..=1_000).collect() } else { vec![] };
+            check(server, "b", 1_000, &unknown);
+        }
+    }
+}
+
+/// All jobs of an unconfirmed batch of `clear --save` are in its file.
+#[test]
+fn a_file_of_a_clear_that_was_not_confirmed_is_imported() {
+    for program in programs() {
+        let mut durable = Durable::start(&program);
+        let text = lines(2_500, "ready");
+        assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+        let file = durable.server.file("saved");
+        let clear = ["clear", "a", "--yes", "--save", &file];
+        let ran = durable.kill_during("delete ", 1_300, &clear);
+        assert!(ran.stderr.contains(&format!("all of them are in {file}")), "{ran:?}");
+        durable.server.must(&["import", &file]);
+        check(&durable.server, "a", 2_500, &(1_001..=2_000).collect::<Vec<_>>());
+    }
+}
+
+/// A kick that ended early reports how many jobs it kicked, and is repeated.
+#[test]
+fn a_kick_that_was_not_confirmed_is_repeated() {
+    for program in programs() {
+        let mut durable = Durable::start(&program);
+        let text = lines(300, "buried");
+        assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+        let ran = durable.kill_during("kick-job ", 150, &["kick", "a", "--all"]);
+        let server = &durable.server;
+        let kicked = number_after(&ran.stderr.replace(&server.address, ""), ": ");
+        let ready = server.objects(&["stats", "a"])[0]["current-jobs-ready"].as_u64().unwrap();
+        assert!(kicked as u64 <= ready, "{ran:?}");
+        server.must(&["kick", "a", "--all"]);
+        assert_eq!(server.objects(&["list", "a", "--state", "ready"]).len(), 300);
+    }
 }
