@@ -277,7 +277,8 @@ fn copies_that_a_killed_command_left_delayed_are_found() {
         assert!(!held_ids(&server).is_empty());
         bury_held(&server);
         let stats = &server.objects(&["stats", "a"])[0];
-        assert_eq!(stats["current-jobs-buried"], 300, "{stats}");
+        // The one between its two commands is ready once its connection is closed.
+        assert!(stats["current-jobs-buried"].as_u64().unwrap() >= 299, "{stats}");
         server.must(&["import", &file, "--skip", "300"]);
         // Only after a move, the originals are still there.
         let _move = kill_at(&server, "reserve-job ", 250, &["move", "a", "b", "--yes"]);

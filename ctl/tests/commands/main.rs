@@ -7,6 +7,7 @@
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
 //! | `advice` | the advice of a message is carried out after the failure, and nothing is lost |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
+//! | `consent` | the same at random, for each act, below and above each bound |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
 //! | `extensions` | the use of a server with more commands, or with wrong answers |
@@ -25,6 +26,7 @@ mod advice;
 mod agreed;
 mod bulk;
 mod carry;
+mod consent;
 mod ends;
 mod extensions;
 mod harness;
