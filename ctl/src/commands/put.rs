@@ -118,11 +118,15 @@ pub(crate) fn new_job(tube: &str, numbers: &JobArgs, body: Vec<u8>) -> Job {
 impl Copies {
     /// Fails unless all jobs were put.
     pub(crate) fn into_result(self) -> Result<()> {
-        self.failure.map_or(Ok(()), Err)?;
-        if self.results.contains(&Copied::TooLarge) {
-            return Err(conflict("a body is larger than the server accepts (JOB_TOO_BIG)"));
-        }
-        Ok(())
+        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
+        let is_too_large = self.results.contains(&Copied::TooLarge);
+        let error = self.failure.or_else(|| {
+            let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
+            is_too_large.then(|| conflict(text))
+        });
+        error.map_or(Ok(()), |error| {
+            Err(error.context(format!("the server accepted {accepted} of {all}")))
+        })
     }
 }
 
@@ -139,9 +143,12 @@ fn put_batch(
     let mut copies = copy::put_copies(client, &bodies.iter().map(job).collect::<Vec<_>>(), None);
     *count += copies.ids().count() as u64;
     let out = &mut context.out;
-    let printed = copies.ids().try_for_each(|id| match out.json {
-        true => out.object(Map::from_iter([("id".to_owned(), id.into())]), None),
-        false => out.line(&id.to_string()),
+    let printed = copies.ids().try_for_each(|id| {
+        if out.json {
+            out.object(Map::from_iter([("id".to_owned(), id.into())]), None)
+        } else {
+            out.line(&id.to_string())
+        }
     });
     let printed = printed.and_then(|()| out.flush());
     copies.failure = copies.failure.or(printed.err());

@@ -132,7 +132,7 @@ fn lines_that_were_not_confirmed_are_repeated() {
         durable.server.must(&["import", &file, "--skip", &skip]);
         check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
 
-        let numbers = (1..=8_000).map(|number| format!("{number}\n")).collect::<String>();
+        let numbers = (1..=8_000).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
         std::fs::write(&file, numbers).unwrap();
         let put = ["put", "b", "--lines", "--file", &file];
         let ran = durable.kill_during("put ", 5_700, &put);
@@ -152,7 +152,7 @@ fn a_line_may_be_refused_and_later_ones_accepted() {
         body => Heard::Reply(format!("INSERTED {body}")),
     });
     let server = Server::tcp(&ours(), &[]);
-    let numbers = (1..=7).map(|number| format!("{number}\n")).collect::<String>();
+    let numbers = (1..=7).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
     for (input, command) in
         [(lines(7, "ready"), &["import"][..]), (numbers, &["put", "a", "--lines"])]
     {

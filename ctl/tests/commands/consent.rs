@@ -60,6 +60,10 @@ impl Report {
     }
 }
 
+fn choose<T: Copy>(all: &[T], prng: &mut Prng) -> T {
+    all[usize::try_from(prng.below(all.len() as u64)).unwrap()]
+}
+
 /// Returns all jobs of a server.
 fn states(server: &Server) -> States {
     let of = |job: &Value| (job["id"].as_u64().unwrap(), job["state"].as_str().unwrap().to_owned());
@@ -70,7 +74,7 @@ fn states(server: &Server) -> States {
 fn fill(server: &Server, count: usize, prng: &mut Prng) -> States {
     let (mut lines, mut states) = (String::new(), States::new());
     for id in 1..=count as u64 {
-        let state = ["ready", "ready", "delayed", "buried"][prng.below(4) as usize];
+        let state = choose(&["ready", "ready", "delayed", "buried"], prng);
         let left = if state == "delayed" { ",\"time-left\":5000" } else { "" };
         writeln!(lines, "{{\"tube\":\"a\",\"body\":\"x\",\"state\":\"{state}\"{left}}}").unwrap();
         states.insert(id, state.to_owned());
@@ -154,9 +158,10 @@ fn answer_command(address: &str, arguments: &str, meanwhile: impl FnOnce()) -> S
 /// Makes a round on a daemon. Its choices follow from its number.
 fn play(program: &Path, round: u64) {
     let prng = &mut Prng::new(round);
+    // The largest one takes seconds.
     let choices = if env::var_os("ROUNDS").is_some() { COUNTS.len() } else { COUNTS.len() - 1 };
-    let count = COUNTS[prng.below(choices as u64) as usize];
-    let (act, accepted) = ACTS[prng.below(ACTS.len() as u64) as usize];
+    let count = choose(&COUNTS[..choices], prng);
+    let (act, accepted) = choose(&ACTS, prng);
     let (is_restarted, is_durable) = (prng.below(6) == 0, prng.below(2) == 0);
     let chosen: Vec<_> = accepted.iter().filter(|_| prng.below(3) > 0).copied().collect();
     let chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
@@ -200,7 +205,7 @@ fn play(program: &Path, round: u64) {
         } else {
             expected = disturb(&mut client, &expected, prng);
             let done = page.agree(&told);
-            let taken = done["count"].as_u64().unwrap() as usize;
+            let taken = usize::try_from(done["count"].as_u64().unwrap()).unwrap();
             Report { taken, ..Report::read(&done["notes"].to_string()) }
         }
     } else {
