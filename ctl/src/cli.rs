@@ -152,8 +152,8 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some of them
     ///
-    /// Only the jobs in the question are deleted, however many they are: others stay, and those that
-    /// other clients have changed or deleted by then are counted.
+    /// Only the jobs in the question are deleted, however many they are: others stay, and those
+    /// that other clients have changed or deleted by then are counted.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server

@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first one ends a command after its current batch, with a notice
-//! if that takes long. The second one ends the program at once.
+//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first one ends a command after its current batch, with
+//! a notice if that takes long. The second one ends the program at once.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;

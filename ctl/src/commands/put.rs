@@ -47,7 +47,8 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     context.report_action(client.address(), "put", count, &done)?;
     if result.is_err() {
         print_notice(&format!(
-            "Ended after line {after}: continue with tail -n +{} FILE | beanstalkctl put {} --lines",
+            "Ended after line {after}: continue with tail -n +{} FILE | beanstalkctl put {} \
+             --lines",
             after + 1,
             args.tube
         ));

@@ -1,8 +1,8 @@
 //! Acts whose jobs others change between the question and the answer: no job is taken that the
 //! question did not name, and each named one that was not taken is reported.
 //!
-//! `ROUNDS=n cargo test -p beanstalkctl --test commands consent` makes n rounds on each daemon, from
-//! the round `FROM` on. A failing round prints its number, which determines its choices.
+//! `ROUNDS=n cargo test -p beanstalkctl --test commands consent` makes n rounds on each daemon,
+//! from the round `FROM` on. A failing round prints its number, which determines its choices.
 
 use std::collections::BTreeMap;
 use std::env;
