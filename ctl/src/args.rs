@@ -101,6 +101,9 @@ pub(crate) struct FilterArgs {
     /// Only jobs older than TIME, for example 90s, 5m, 2h, 1d
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) older_than: Option<u64>,
+    /// Only delayed jobs that become ready after TIME, for example 300d
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
+    pub(crate) due_after: Option<u64>,
     #[command(flatten)]
     pub(crate) sweep: SweepArgs,
 }
@@ -112,8 +115,8 @@ impl FilterArgs {
             tubes: Tubes::new(tubes)?,
             states: self.state.clone(),
             older_than: self.older_than,
+            due_after: self.due_after,
             pattern: pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?,
-            last_id: None,
         })
     }
 }

@@ -152,15 +152,14 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some of them
     ///
-    /// Jobs put after the question stay. If there are more than 10,000 jobs and the server has the
-    /// command delete-tube, it deletes them itself, up to the last id in the question: then jobs
-    /// that are released, kicked or buried meanwhile are deleted as well, and reported. With
-    /// --save, or with filters other than --state, exactly the jobs in the question are deleted.
+    /// Only the jobs in the question are deleted, however many they are: others stay, and those
+    /// that other clients have changed or deleted by then are counted.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server
     ///
-    /// A moved job keeps its priority, its remaining delay and its state, but gets a new id.
+    /// A moved job keeps its priority, its remaining delay and its state, but gets a new id. Buried
+    /// jobs keep their order if the server lists it: see HOW JOBS ARE FOUND in the manual.
     Move(MoveArgs),
     /// Write jobs with their bodies as lines of JSON
     ///
@@ -169,8 +168,9 @@ pub(crate) enum Command {
     /// Put jobs from lines of JSON, as written by `export` and `--save`
     ///
     /// Buried jobs are buried again, delayed jobs keep their remaining delay, and reserved jobs
-    /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. A
-    /// line needs only a body, as in {"body": "hello"}; tube, pri, delay and ttr are optional.
+    /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. If
+    /// it ends early, it reports where to continue with --skip. A line needs only a body, as in
+    /// {"body": "hello"}; tube, pri, delay and ttr are optional.
     Import(ImportArgs),
     /// Watch tubes and servers with their rates on a full screen
     ///

@@ -8,12 +8,11 @@
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::address::Address;
-use crate::interrupt::Interrupt;
 use crate::message::conflict;
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
@@ -38,9 +37,6 @@ const YAML_BYTES_MAX: u64 = 256 << 20;
 
 /// The most bytes of bodies requested at once, if every body has the largest size allowed.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
-
-/// Interval at which a wait for a slow reply checks for Ctrl-C.
-const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +97,6 @@ pub(crate) struct Client {
     max_job_size: Option<u64>,
     /// Replies are still due, so the next one would be taken for the reply to a later command.
     has_replies_due: bool,
-    /// Time after which a server with a slow reply must answer another command.
-    slow_reply_time: Duration,
 }
 
 impl Client {
@@ -122,7 +116,6 @@ impl Client {
             extensions: None,
             max_job_size: None,
             has_replies_due: false,
-            slow_reply_time: TIMEOUT,
         })
     }
 
@@ -245,30 +238,6 @@ impl Client {
     fn send_line(&mut self, command: &str) -> Result<()> {
         self.unsent.extend([command.as_bytes(), b"\r\n"].concat());
         self.send()
-    }
-
-    /// Sends a command whose reply may take minutes. Waits while the server answers other commands.
-    ///
-    /// Ctrl-C ends the wait, but not the command: the server completes it.
-    pub(crate) fn ask_slow(&mut self, command: &str, interrupt: &Interrupt) -> Result<Reply> {
-        self.begin_commands()?;
-        self.send_line(command)?;
-        self.stream.get_mut().set_read_timeout(INTERRUPT_INTERVAL)?;
-        let mut asked = Instant::now();
-        while let Err(error) = self.stream.fill_buf() {
-            if !Stream::is_timeout(&error) || self.stream.get_ref().is_past_deadline() {
-                return Err(self.connection_error(&error));
-            }
-            interrupt.check().with_context(|| format!("the server still carries out {command}"))?;
-            if asked.elapsed() >= self.slow_reply_time {
-                Self::connect(&self.address)?.ask("list-tube-used")?;
-                asked = Instant::now();
-            }
-        }
-        self.stream.get_mut().set_read_timeout(TIMEOUT)?;
-        let reply = self.receive()?;
-        self.has_replies_due = false;
-        Ok(reply)
     }
 
     /// Sends a command whose reply is `OK` with a body, and returns the body.
@@ -436,34 +405,6 @@ mod tests {
                     "a later reply may belong elsewhere: {error}"
                 );
             });
-        }
-    }
-
-    /// A long command must be waited for while its server is alive, but no longer.
-    #[test]
-    fn a_slow_reply_is_waited_for_while_the_server_answers_others() {
-        for is_alive in [true, false] {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let server = thread::spawn(move || {
-                let (mut slow, _) = listener.accept().unwrap();
-                let (mut other, _) = listener.accept().unwrap();
-                if is_alive {
-                    other.write_all(b"USING default\r\n").unwrap();
-                    slow.write_all(b"DELETED 7\r\n").unwrap();
-                    // A slower machine may ask once more.
-                    while other.read(&mut [0; 64]).unwrap() > 0 {}
-                }
-            });
-            let mut client = Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap();
-            client.slow_reply_time = INTERRUPT_INTERVAL;
-            let reply = client.ask_slow("delete-tube a", &Interrupt::default());
-            if is_alive {
-                assert_eq!(reply.unwrap().line, "DELETED 7");
-            } else {
-                assert!(reply.unwrap_err().to_string().contains("connection"));
-            }
-            server.join().unwrap();
         }
     }
 

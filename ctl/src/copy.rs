@@ -1,6 +1,6 @@
 //! Puts copies of jobs into tubes, each in the state of its original.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Error, Result};
 
 use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
@@ -9,15 +9,96 @@ use crate::job::{DEFAULT_TTR, Job, State};
 /// it, even if this program is killed.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
+/// The largest number of copies with this delay, which are left if this program is killed.
+const HELD_COPIES_MAX: usize = 100;
+
+/// The largest number of ranges in a list of numbers.
+const RANGES_MAX: usize = 20;
+
+/// The result of one copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// The server has confirmed it with this id.
+    Put(u64),
+    /// The server refused it, and always will, because the body is too large.
+    TooLarge,
+    /// The server refused it, for instance because it is draining, or it was not sent.
+    Refused,
+    /// The connection was lost before the reply, so the copy may exist.
+    Unconfirmed,
+}
+
 /// The results of a batch of copies.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// The ids of the copies; `None` if refused or not confirmed.
-    pub(crate) ids: Vec<Option<u64>>,
-    /// Indices of the jobs that the server refused because their bodies are too large.
-    pub(crate) too_large: Vec<usize>,
-    /// The reason for stopping before the last job.
-    pub(crate) failure: Option<anyhow::Error>,
+    /// One result for each job.
+    pub(crate) results: Vec<Copied>,
+    /// The reason why a job was refused or not confirmed, or why a copy is not buried.
+    pub(crate) failure: Option<Error>,
+}
+
+impl Copies {
+    /// Returns the ids of the confirmed copies.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.results.iter().filter_map(|result| match result {
+            Copied::Put(id) => Some(*id),
+            _ => None,
+        })
+    }
+
+    /// Returns those of these items, one for each job, that have such a result.
+    pub(crate) fn select<'a, T>(
+        &'a self,
+        items: &'a [T],
+        is_selected: impl Fn(Copied) -> bool + 'a,
+    ) -> impl Iterator<Item = &'a T> {
+        let pairs = items.iter().zip(&self.results);
+        pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
+    }
+
+    /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
+    /// Also returns the number of the line to continue after, unless all are done.
+    pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
+        let is_open = |result| matches!(result, Copied::Refused | Copied::Unconfirmed);
+        let first = self.select(numbers, is_open).next().copied();
+        // If a line is repeated, all later ones are.
+        let is_twice = |number: &&usize| first.is_some_and(|first| **number > first);
+        let put = self.select(numbers, |result| matches!(result, Copied::Put(_)));
+        let kinds: [(&str, Vec<&usize>); 4] = [
+            (
+                "Too large for the server",
+                self.select(numbers, |it| it == Copied::TooLarge).collect(),
+            ),
+            ("Not put", self.select(numbers, |it| it == Copied::Refused).collect()),
+            (
+                "Not confirmed, so the jobs may exist",
+                self.select(numbers, |it| it == Copied::Unconfirmed).collect(),
+            ),
+            (
+                "Put, so these jobs will exist twice unless you remove them",
+                put.filter(is_twice).collect(),
+            ),
+        ];
+        let kinds = kinds.into_iter().filter(|(_, lines)| !lines.is_empty());
+        let sentences = kinds.map(|(kind, lines)| format!("{kind}: {}.", describe_ranges(&lines)));
+        (sentences.collect(), first.map(|first| first - 1))
+    }
+}
+
+/// Formats numbers of lines as `lines 3, 5-9`. A long list is truncated.
+fn describe_ranges(numbers: &[&usize]) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    let mut left = numbers.len();
+    for run in numbers.chunk_by(|one, next| **one + 1 == **next).take(RANGES_MAX) {
+        left -= run.len();
+        match *run {
+            [one] => shown.push(one.to_string()),
+            [first, .., last] => shown.push(format!("{first}-{last}")),
+            [] => {}
+        }
+    }
+    let more = if left > 0 { format!(" and {left} more") } else { String::new() };
+    format!("lines {}{more}", shown.join(", "))
 }
 
 enum Step<'a> {
@@ -36,27 +117,34 @@ fn copy_delay(job: &Job) -> u32 {
 
 /// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
-    let mut ids = vec![None; jobs.len()];
-    let mut too_large = Vec::new();
-    let put = pipeline_copies(client, jobs, tube, &mut ids, &mut too_large);
-    // Copies put before a failure must still be buried.
-    let buried = bury_copies(client, jobs, &ids).with_context(|| {
-        let days = HOLD_SECONDS / (24 * 3600);
-        format!("copies of buried jobs may be delayed by {days} days: kick or bury them")
-    });
-    let failure = match (put, buried) {
-        (Err(put), Err(buried)) => Some(put.context(format!("{buried:#}"))),
-        (put, buried) => put.and(buried).err(),
-    };
-    Copies { ids, too_large, failure }
+    let mut copies = Copies { results: vec![Copied::Refused; jobs.len()], failure: None };
+    let has_buried = jobs.iter().any(|job| job.state == State::Buried);
+    let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
+    for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
+        let put = pipeline_copies(client, jobs, tube, results);
+        // Copies put before a failure must still be buried.
+        let mut held = Vec::new();
+        let buried = bury_copies(client, jobs, results, &mut held);
+        let has_unconfirmed = has_buried && results.contains(&Copied::Unconfirmed);
+        copies.failure = put.and(buried).err().map(|error| {
+            if held.is_empty() && !has_unconfirmed {
+                error
+            } else {
+                error.context(describe_held(&held))
+            }
+        });
+        if copies.failure.is_some() {
+            break;
+        }
+    }
+    copies
 }
 
 fn pipeline_copies(
     client: &mut Client,
     jobs: &[Job],
     tube: Option<&str>,
-    ids: &mut [Option<u64>],
-    too_large: &mut Vec<usize>,
+    results: &mut [Copied],
 ) -> Result<()> {
     let mut used = None;
     let steps = jobs.iter().enumerate().flat_map(|(at, job)| {
@@ -74,14 +162,17 @@ fn pipeline_copies(
             write_put_command(out, job.pri, copy_delay(job), ttr, body);
         }
     };
+    results.fill(Copied::Unconfirmed);
     let take = |step: Step<'_>, reply: Reply| {
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
-            (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => ids[at] = Some(id),
-            (Step::Put(at, _), "JOB_TOO_BIG", _) => too_large.push(at),
+            // BURIED means that the original ran out of memory, but kept the job.
+            (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => results[at] = Copied::Put(id),
+            (Step::Put(at, _), "JOB_TOO_BIG", _) => results[at] = Copied::TooLarge,
             (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),
             // The replies to later puts are still due.
-            (Step::Put(_, job), ..) => {
+            (Step::Put(at, job), ..) => {
+                results[at] = Copied::Refused;
                 let size = job.size.unwrap_or(0);
                 refusal.get_or_insert_with(|| reply.error_for(&format!("a put of {size} bytes")));
             }
@@ -92,27 +183,80 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs.
-fn bury_copies(client: &mut Client, jobs: &[Job], ids: &[Option<u64>]) -> Result<()> {
-    let copies = jobs.iter().zip(ids).filter(|(job, _)| job.state == State::Buried);
-    let copies = copies.filter_map(|(job, id)| id.map(|id| (id, job.pri)));
-    // Both commands are sent together, so the copy is never ready.
-    let write = |step: &Option<(u64, u32)>, out: &mut Vec<u8>| {
-        if let Some((id, pri)) = step {
-            write_command(out, "reserve-job", *id);
-            out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes());
-        }
-    };
-    let steps: Vec<_> = copies.flat_map(|copy| [Some(copy), None]).collect();
-    if steps.is_empty() {
+/// Buries the copies of buried jobs, and returns in `held` the ids of those that may not be buried.
+fn bury_copies(
+    client: &mut Client,
+    jobs: &[Job],
+    results: &[Copied],
+    held: &mut Vec<u64>,
+) -> Result<()> {
+    let copies = jobs.iter().zip(results).filter(|(job, _)| job.state == State::Buried);
+    let copies: Vec<_> = copies
+        .filter_map(|(job, result)| match result {
+            Copied::Put(id) => Some((*id, job.pri)),
+            _ => None,
+        })
+        .collect();
+    if copies.is_empty() {
         return Ok(());
     }
+    held.extend(copies.iter().map(|(id, _)| *id));
+    // Both commands are sent together, so the copy is never ready.
+    let steps = copies.iter().flat_map(|copy| [(copy, "reserve-job"), (copy, "bury")]);
+    let write = |((id, pri), word): &(&(u64, u32), &str), out: &mut Vec<u8>| match *word {
+        "bury" => out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes()),
+        word => write_command(out, word, *id),
+    };
     let mut refusal = None;
-    client.pipeline(steps, write, |_, reply| {
-        if !reply.is("RESERVED") && !reply.is("BURIED") {
-            refusal.get_or_insert_with(|| reply.error_for("bury of a copy"));
+    client.pipeline(steps, write, |((id, _), _), reply| {
+        match reply.word() {
+            "RESERVED" => {}
+            "BURIED" => held.retain(|other| other != id),
+            _ => drop(refusal.get_or_insert_with(|| reply.error_for("bury of a copy"))),
         }
         Ok(())
     })?;
     refusal.map_or(Ok(()), Err)
+}
+
+/// Reports copies that may still have the delay, and how to find and bury them.
+fn describe_held(ids: &[u64]) -> String {
+    let days = HOLD_SECONDS / (24 * 3600);
+    let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+    let ids = if ids.is_empty() { "ID".to_owned() } else { ids.join(" ") };
+    format!(
+        "copies of buried jobs may be delayed by {days} days instead: list them with beanstalkctl \
+         list '*' --due-after 300d, and bury them with beanstalkctl bury {ids}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_in_a_row_are_listed_by_their_ends() {
+        assert_eq!(describe_ranges(&[&3]), "lines 3");
+        assert_eq!(describe_ranges(&[&3, &5, &6, &7, &9, &10]), "lines 3, 5-7, 9-10");
+        let odd: Vec<usize> = (0..30).map(|number| 2 * number).collect();
+        let text = describe_ranges(&odd.iter().collect::<Vec<_>>());
+        assert!(text.ends_with(", 38 and 10 more"), "{text}");
+    }
+
+    /// Lines are repeated from the first one that may be missing, so later ones exist twice.
+    #[test]
+    fn an_import_continues_before_the_first_line_that_may_be_missing() {
+        use Copied::{Put, Refused, TooLarge, Unconfirmed};
+        let results = vec![Put(1), TooLarge, Refused, Put(2), Unconfirmed];
+        let copies = Copies { results, failure: None };
+        let (sentences, after) = copies.describe_lines(&[11, 12, 14, 15, 16]);
+        assert_eq!(after, Some(13));
+        for (sentence, end) in
+            sentences.iter().zip(["lines 12.", "lines 14.", "lines 16.", "lines 15."])
+        {
+            assert!(sentence.ends_with(end), "{sentence}");
+        }
+        let copies = Copies { results: vec![Put(1), TooLarge], failure: None };
+        assert_eq!(copies.describe_lines(&[1, 2]).1, None);
+    }
 }

@@ -49,10 +49,10 @@ pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
     /// Jobs in one of these states; in any state if it is empty.
     pub(crate) states: Vec<State>,
-    /// Jobs with at most this id.
-    pub(crate) last_id: Option<u64>,
     /// Jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
+    /// Delayed jobs that become ready after at least this many seconds.
+    pub(crate) due_after: Option<u64>,
     /// Jobs whose body has a match.
     pub(crate) pattern: Option<Regex>,
 }
@@ -65,14 +65,16 @@ impl Filter {
 
     /// Whether tube, state and id are enough to decide.
     pub(crate) fn is_by_state(&self) -> bool {
-        self.older_than.is_none() && self.pattern.is_none()
+        self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
     /// Whether the job is selected, as far as that is known without its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         self.states().contains(&job.state)
-            && self.last_id.is_none_or(|last| job.id <= last)
             && self.older_than.is_none_or(|seconds| job.age >= seconds)
+            && self
+                .due_after
+                .is_none_or(|seconds| job.state == State::Delayed && job.time_left >= seconds)
             && self.tubes.matches(&job.tube)
     }
 

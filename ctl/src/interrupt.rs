@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first one ends a command after its current batch, with a notice
-//! if that takes long. The second one ends the program at once.
+//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first one ends a command after its current batch, with
+//! a notice if that takes long. The second one ends the program at once.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use std::{fmt, fs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag::register_usize;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -75,8 +75,8 @@ impl Interrupt {
 
     /// Begins to catch the signals.
     pub(crate) fn catch_signals(&self) -> io::Result<()> {
-        let signals: &[i32] =
-            if is_hangup_ignored() { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
+        let signals = &[SIGINT, SIGTERM, SIGQUIT, SIGHUP];
+        let signals = &signals[..if is_hangup_ignored() { 3 } else { 4 }];
         let (mut sender, receiver) = UnixStream::pair()?;
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {

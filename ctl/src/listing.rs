@@ -54,8 +54,7 @@ impl Request<'_> {
     /// Returns the limit to send to the server. The server selects only by tube and state: if the
     /// filter has other conditions, there is no limit.
     fn limit(&self) -> Option<u64> {
-        let is_known = self.filter.is_by_state() && self.filter.last_id.is_none();
-        self.limit.filter(|_| is_known)
+        self.limit.filter(|_| self.filter.is_by_state())
     }
 }
 

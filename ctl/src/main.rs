@@ -6,7 +6,7 @@
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
 //! which begins with `run`. Its functions contain the command's name, such as `kick_ids` and
-//! `put_jobs`; the exceptions are `drain` in `pause`, and `job_table` and `job_row` in `list`.
+//! `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row` in `list`.
 //! `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`, `Mover` in
 //! `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has the `Screen` of `top`
 //! and its `SamplerThread`.
@@ -16,10 +16,10 @@
 //! | module | content |
 //! |---|---|
 //! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
-//! | `plan` | `Selection`: the jobs that an action may change, of an `Instance` of the server |
+//! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
 //! | | `Summary`, `StateCounts`: the numbers of these jobs, for the question |
-//! | `deletion` | `Plan`, `Remover`: plans and deletes jobs; `ServerDeletion`: the server does it |
-//! | `copy`, `save` | puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
+//! | `deletion` | `Remover`: deletes the jobs of a plan |
+//! | `copy`, `save` | `Copies`: puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
 //! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
 //! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
@@ -63,6 +63,7 @@
 //! | | of the `Watched` server; each `TubeHistory`; clients, with an `InterruptOnDrop` |
 //! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
 //! | `jobs` | `ListRequest`, `JobRequest`: jobs as JSON: lists, searches, previews, bodies |
+//! | `questions` | `Questions`: each `Question` with its plan, kept until a page answers it |
 //! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; a |
 //! | | `JobAction` is a `Verb` for `Jobs`; a `Tube` is checked, and a `Report` describes |
 //!

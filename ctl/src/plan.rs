@@ -5,8 +5,9 @@
 //! - An id refers to the same job only within one [`Instance`] of a server. A command uses the same
 //!   connection from the plan to the end. The page cannot do that, so it checks the instance.
 //! - A job is changed only if the filter still matches it at that moment.
-//! - Jobs are in order of service, by priority and id, so copies are served in the same order as
-//!   their originals.
+//! - Jobs are in order of service, so copies are served in the same order as their originals: ready
+//!   ones by priority and id, delayed ones by the time left, and buried ones in the order of their
+//!   burial if the server lists it, otherwise by id.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -124,25 +125,31 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The jobs of a plan in order of service. Only their priorities and ids are kept, because there
-/// may be millions.
+/// A place in the order of service: a rank by state, and a place among the jobs of that rank.
+type Place = (u8, u32);
+
+/// The jobs that a question names. Only their places and ids are kept, because there may be
+/// millions.
 #[derive(Debug, Default)]
-pub(crate) struct Selection {
-    jobs: Vec<(u32, u64)>,
+pub(crate) struct Plan {
+    /// Each id after its place in the order of service.
+    jobs: Vec<(Place, u64)>,
+    /// Each job must still match it when its turn comes.
+    pub(crate) filter: Filter,
     pub(crate) summary: Summary,
 }
 
-impl Selection {
-    /// Selects these jobs.
-    pub(crate) fn of(jobs: &[Job]) -> Self {
-        let mut selection = Self::default();
-        selection.add(jobs);
-        selection.jobs.sort_unstable();
-        selection
+impl Plan {
+    /// Makes a plan for these jobs.
+    fn of(jobs: &[Job], filter: Filter) -> Self {
+        let mut plan = Self { filter, ..Self::default() };
+        plan.add(jobs);
+        plan.jobs.sort_unstable();
+        plan
     }
 
-    /// Selects those jobs with these ids, which must differ, that are in one of these states.
-    /// Describes the numbers of the others, one sentence for each reason.
+    /// Makes a plan for those jobs with these ids, which must differ, that are in one of these
+    /// states. Describes the numbers of the others, one sentence for each reason.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],
@@ -154,34 +161,44 @@ impl Selection {
         if missing > 0 {
             others.push(format!("No such job: {missing} of {}.", counted(ids.len() as u64, "id")));
         }
-        let is_selected = |job: &Job| states.contains(&job.state);
-        let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_selected);
+        let filter = Filter { states: states.to_vec(), ..Filter::default() };
+        let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|job| filter.matches(job));
         if !rest.is_empty() {
             others.push(format!("Left unchanged: {}.", StateCounts::of(&rest)));
         }
-        Ok((Self::of(&jobs), others))
+        Ok((Self::of(&jobs, filter), others))
     }
 
-    /// Selects all jobs that the filter matches, and returns whether some may be missing.
+    /// Makes a plan for all jobs that the filter matches, and returns whether some may be missing.
     pub(crate) fn find(
         client: &mut Client,
-        filter: &Filter,
+        filter: Filter,
         options: &Options,
         interrupt: &Interrupt,
     ) -> Result<(Self, Coverage)> {
-        let mut selection = Self::default();
-        let request = Request { filter, detail: Detail::Listed, limit: None, options, interrupt };
+        let mut plan = Self::default();
+        let (filter_ref, detail) = (&filter, Detail::Listed);
+        let request = Request { filter: filter_ref, detail, limit: None, options, interrupt };
         let coverage = list_jobs(client, &request, &mut |_, jobs| {
-            selection.add(&jobs);
+            plan.add(&jobs);
             Ok(ControlFlow::Continue(()))
         })?;
-        selection.jobs.sort_unstable();
-        Ok((selection, coverage))
+        plan.jobs.sort_unstable();
+        plan.jobs.shrink_to_fit();
+        plan.filter = filter;
+        Ok((plan, coverage))
     }
 
     fn add(&mut self, jobs: &[Job]) {
         for job in jobs {
-            self.jobs.push((job.pri, job.id));
+            let place = match job.state {
+                State::Ready | State::Reserved => (0, job.pri),
+                State::Delayed => (1, u32::try_from(job.time_left).unwrap_or(u32::MAX)),
+                // Only `list-jobs`, which has no counts, lists them in the order of their burial.
+                State::Buried if job.counts.is_some() => (2, 0),
+                State::Buried => (2, u32::try_from(self.jobs.len()).unwrap_or(u32::MAX)),
+            };
+            self.jobs.push((place, job.id));
             self.summary.add(&job.tube, job.state, 1);
         }
     }
@@ -191,19 +208,40 @@ impl Selection {
         self.jobs.len() as u64
     }
 
+    /// Returns the number of bytes of its list.
+    pub(crate) fn bytes(&self) -> usize {
+        self.jobs.capacity() * size_of::<(Place, u64)>()
+    }
+
     /// Returns the ids in order of service.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps the first `count` jobs.
+    /// Keeps the first `count` jobs of a plan for one tube and one state.
     pub(crate) fn truncate(&mut self, count: u64) {
+        let (tubes, states) = (&self.summary.tubes, self.summary.states());
+        let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };
         self.jobs.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        self.summary = Summary::default();
+        self.summary.add(&tube, *state, self.jobs.len() as u64);
     }
 
     /// Returns the ids in batches, in order of service.
     pub(crate) fn batches(&self, size: usize) -> impl Iterator<Item = Vec<u64>> {
         self.jobs.chunks(size).map(|jobs| jobs.iter().map(|&(_, id)| id).collect())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_count(count: u64) -> Self {
+        Self { jobs: (0..count).map(|id| ((0, 0), id)).collect(), ..Self::default() }
+    }
+
+    /// Reads the jobs of a batch, and drops those that other clients have deleted or changed.
+    pub(crate) fn current_jobs(&self, client: &mut Client, ids: Vec<u64>) -> Result<Vec<Job>> {
+        let mut jobs = sweep::jobs_by_ids(client, ids)?;
+        jobs.retain(|job| self.filter.matches(job));
+        Ok(jobs)
     }
 }
 
@@ -230,8 +268,8 @@ mod tests {
             let stats = format!("---\nid: {id}\ntube: a\nstate: ready\npri: {pri}\n");
             Job::from_stats(&stats).unwrap()
         };
-        let selection = Selection::of(&[job(3, 5), job(9, 1), job(1, 5), job(2, 9)]);
-        assert_eq!(selection.ids().collect::<Vec<_>>(), [9, 1, 3, 2]);
-        assert_eq!(selection.batches(3).collect::<Vec<_>>(), [vec![9, 1, 3], vec![2]]);
+        let plan = Plan::of(&[job(3, 5), job(9, 1), job(1, 5), job(2, 9)], Filter::default());
+        assert_eq!(plan.ids().collect::<Vec<_>>(), [9, 1, 3, 2]);
+        assert_eq!(plan.batches(3).collect::<Vec<_>>(), [vec![9, 1, 3], vec![2]]);
     }
 }

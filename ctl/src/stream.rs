@@ -21,8 +21,6 @@ const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
-    /// The time limit of a read.
-    read_timeout: Duration,
     /// All calls fail after this time.
     pub(crate) deadline: Option<Instant>,
 }
@@ -75,18 +73,7 @@ impl Stream {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { socket, read_timeout: TIMEOUT, deadline })
-    }
-
-    /// Changes the time limit of reads.
-    pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        self.read_timeout = timeout;
-        self.socket.set_read_timeout(Some(timeout))
-    }
-
-    /// Whether the deadline has passed.
-    pub(crate) fn is_past_deadline(&self) -> bool {
-        stream_call_time_limit(TIMEOUT, self.deadline).is_err()
+        Ok(Self { socket, deadline })
     }
 
     /// Whether an error of a read means that no byte arrived in time.
@@ -104,7 +91,7 @@ impl AsFd for Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
-            let timeout = stream_call_time_limit(self.read_timeout, self.deadline)?;
+            let timeout = stream_call_time_limit(TIMEOUT, self.deadline)?;
             self.socket.set_read_timeout(Some(timeout))?;
         }
         self.socket.read(buffer)

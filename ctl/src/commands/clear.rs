@@ -4,8 +4,9 @@ use anyhow::Result;
 
 use crate::args::ClearArgs;
 use crate::context::{Context, Outcome};
-use crate::deletion::{carry_out_deletion, count_deletable, plan_deletion, restrict_to_deletable};
+use crate::deletion::{carry_out_deletion, count_deletable, restrict_to_deletable};
 use crate::message::print_notice;
+use crate::plan::Plan;
 use crate::save::{self, SaveFile};
 
 /// Runs the command.
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::Partial);
     }
     if args.consent.dry_run && filter.is_by_state() {
-        let (_, summary) = count_deletable(&mut client, &filter)?;
+        let summary = count_deletable(&mut client, &filter)?;
         if summary.count() == 0 {
             print_notice("No jobs to delete.");
         } else {
@@ -26,18 +27,16 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let (options, interrupt) = (args.filters.sweep.options(), &context.interrupt);
-    let is_saved = args.consent.save.is_some();
-    let (plan, coverage) = plan_deletion(&mut client, &mut filter, is_saved, &options, interrupt)?;
+    let options = args.filters.sweep.options();
+    let (plan, coverage) = Plan::find(&mut client, filter, &options, &context.interrupt)?;
     let coverage = Context::report_coverage(coverage);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");
         return Ok(coverage);
     }
-    if !context.confirm(&args.consent, &format!("delete {plan}"))? {
+    if !context.confirm(&args.consent, &format!("delete {}", plan.summary))? {
         return Ok(coverage.and(Outcome::done_if(args.consent.dry_run)));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    carry_out_deletion(&mut client, plan, &filter, save, context)
-        .map(|outcome| coverage.and(outcome))
+    carry_out_deletion(&mut client, &plan, save, context).map(|outcome| coverage.and(outcome))
 }

@@ -4,11 +4,10 @@ use anyhow::Result;
 
 use crate::args::DeleteArgs;
 use crate::context::{Context, Outcome};
-use crate::deletion::{DELETABLE_STATES, Plan, carry_out_deletion};
-use crate::filter::Filter;
+use crate::deletion::{DELETABLE_STATES, carry_out_deletion};
 use crate::input;
 use crate::message::{print_notice, print_notices};
-use crate::plan::Selection;
+use crate::plan::Plan;
 use crate::save::{self, SaveFile};
 
 /// Runs the command.
@@ -16,19 +15,16 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(&args.ids, &context.interrupt)?;
     save::require_new_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
-    let (jobs, others) = Selection::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
+    let (plan, others) = Plan::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
     print_notices(&others);
-    let plan = Plan::Jobs(jobs);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");
         return Ok(Outcome::Partial);
     }
-    if !context.confirm(&args.consent, &format!("delete {plan}"))? {
+    if !context.confirm(&args.consent, &format!("delete {}", plan.summary))? {
         return Ok(Outcome::done_if(args.consent.dry_run));
     }
     let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    // A job that is in another state by then is left alone.
-    let filter = Filter { states: DELETABLE_STATES.to_vec(), ..Filter::default() };
-    let outcome = carry_out_deletion(&mut client, plan, &filter, save, context)?;
+    let outcome = carry_out_deletion(&mut client, &plan, save, context)?;
     Ok(outcome.and(Outcome::done_if(others.is_empty())))
 }

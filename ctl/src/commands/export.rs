@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{Job, Line};
 use crate::message::{counted, print_notice};
 use crate::output::Output;
-use crate::plan::Selection;
+use crate::plan::Plan;
 use crate::progress::{Pacer, Progress};
 use crate::save::SaveFile;
 use crate::sweep;
@@ -91,15 +91,14 @@ fn export_server(
     target: &mut ExportTarget<'_>,
 ) -> Result<Outcome> {
     let options = args.filters.sweep.options();
-    let (jobs, coverage) = Selection::find(client, filter, &options, interrupt)?;
+    let (plan, coverage) = Plan::find(client, filter.clone(), &options, interrupt)?;
     let coverage = Context::report_coverage(coverage);
-    let progress = Progress::new("exporting", Some(jobs.count()));
+    let progress = Progress::new("exporting", Some(plan.count()));
     let mut pacer = Pacer::new(options.rate);
-    for ids in jobs.batches(client.bodies_at_once(BATCH_JOBS)?) {
+    for ids in plan.batches(client.bodies_at_once(BATCH_JOBS)?) {
         interrupt.check()?;
         let count = ids.len() as u64;
-        let mut jobs = sweep::jobs_by_ids(client, ids)?;
-        jobs.retain(|job| filter.matches(job));
+        let jobs = plan.current_jobs(client, ids)?;
         target.write(&sweep::peek_bodies(client, jobs)?)?;
         progress.add(count);
         pacer.pace(count);

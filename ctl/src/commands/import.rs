@@ -1,15 +1,14 @@
 //! `import`: puts jobs from lines of JSON.
 
-use anyhow::{Context as _, Error, Result, anyhow, bail};
+use anyhow::{Context as _, Error, Result, bail};
 
 use crate::args::ImportArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::copy::{self, Copies};
+use crate::copy;
 use crate::input::{self, Input};
-use crate::interrupt::Interrupted;
 use crate::job::{Job, Line};
-use crate::message::{counted, print_notice};
+use crate::message::{counted, print_notice, print_notices};
 use crate::progress::{Pacer, Progress};
 
 /// The largest number of jobs, and of bytes of their bodies, put at once.
@@ -28,6 +27,7 @@ struct ImportLines {
     input: Input,
     /// The longest line, in bytes.
     most: u64,
+    /// The number of the last line that was read and understood.
     number: usize,
     skip: usize,
     /// The number of jobs since the start or the last count.
@@ -41,26 +41,27 @@ impl ImportLines {
     fn next(&mut self) -> Result<Option<(usize, Job)>> {
         loop {
             let line = input::read_line(&mut self.input, self.most);
-            let line = line.with_context(|| format!("line {}", self.number + 1))?;
+            let number = self.number + 1;
+            let line = line.with_context(|| format!("line {number}"))?;
             let Some(line) = line else { return Ok(None) };
-            self.number += 1;
             let line = std::str::from_utf8(&line).map_err(Error::from).and_then(Line::from_json);
-            match line.with_context(|| format!("line {}", self.number))? {
+            match line.with_context(|| format!("line {number}"))? {
                 Line::Count(count) if count == self.uncounted => self.uncounted = 0,
                 Line::Count(count) => bail!(
-                    "line {}: {} missing: it counts {count}, but there are {}",
-                    self.number,
+                    "line {number}: {} missing: it counts {count}, but there are {}",
                     counted(count.saturating_sub(self.uncounted), "line"),
                     self.uncounted
                 ),
                 Line::Job(job) => {
                     self.uncounted += 1;
                     self.is_exported = job.id > 0;
-                    if self.number > self.skip {
-                        return Ok(Some((self.number, job)));
+                    if number > self.skip {
+                        self.number = number;
+                        return Ok(Some((number, job)));
                     }
                 }
             }
+            self.number = number;
         }
     }
 
@@ -82,19 +83,6 @@ impl ImportLines {
         }
         (jobs, Ok(false))
     }
-
-    /// Formats numbers of lines as `lines 3, 5-9`.
-    fn describe(numbers: &[usize]) -> String {
-        let mut shown: Vec<String> = Vec::new();
-        for run in numbers.chunk_by(|left, right| left + 1 == *right) {
-            match *run {
-                [one] => shown.push(one.to_string()),
-                [first, .., last] => shown.push(format!("{first}-{last}")),
-                [] => {}
-            }
-        }
-        format!("lines {}", shown.join(", "))
-    }
 }
 
 /// Runs the command.
@@ -108,11 +96,14 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let (number, skip, uncounted, is_exported) = (0, args.skip, 0, false);
     let mut lines = ImportLines { input, most, number, skip, uncounted, is_exported };
-    let mut count = 0;
-    let result = import_lines(args, &mut lines, client.as_mut(), context, &mut count);
+    let (mut count, mut after) = (0, args.skip);
+    let result = import_lines(args, &mut lines, client.as_mut(), context, &mut count, &mut after);
     if let Some(client) = &client {
         let done = format!("{} imported", counted(count, "job"));
         context.report_action(client.address(), "import", count, &done)?;
+        if result.is_err() {
+            print_notice(&format!("Ended after line {after}: continue with --skip {after}."));
+        }
     } else {
         print_notice(&format!("{} would be imported.", counted(count, "job")));
     }
@@ -126,13 +117,15 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Imports all lines, and counts the jobs that the server accepted.
+/// Imports all lines, and counts the jobs that the server accepted. No line up to `after` has to be
+/// repeated.
 fn import_lines(
     args: &ImportArgs,
     lines: &mut ImportLines,
     mut client: Option<&mut Client>,
     context: &Context,
     count: &mut u64,
+    after: &mut usize,
 ) -> Result<Outcome> {
     let mut pacer = Pacer::new(args.rate);
     let progress = Progress::new("importing", None);
@@ -140,59 +133,24 @@ fn import_lines(
     loop {
         let (batch, end) = lines.batch(pacer.batch_size(BATCH_JOBS));
         let (numbers, jobs): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-        let last = numbers.last().copied();
         if let Some(client) = &mut client {
-            let Copies { ids, too_large, failure } =
-                copy::put_copies(client, &jobs, args.tube.as_deref());
-            *count += ids.iter().flatten().count() as u64;
+            let copies = copy::put_copies(client, &jobs, args.tube.as_deref());
+            *count += copies.ids().count() as u64;
             progress.set_count(*count);
-            if !too_large.is_empty() {
-                let refused: Vec<_> = too_large.iter().map(|at| numbers[*at]).collect();
-                print_notice(&format!(
-                    "beanstalkctl: too large for the server: {}",
-                    ImportLines::describe(&refused)
-                ));
-                outcome = Outcome::Partial;
-            }
-            if let Some(failure) = failure {
-                let is_missing = |at: &usize| ids[*at].is_none() && !too_large.contains(at);
-                let missing: Vec<_> =
-                    (0..ids.len()).filter(is_missing).map(|at| numbers[at]).collect();
-                let last = last.unwrap_or(0);
-                print_notice(&format!("Ended after line {last}: continue with --skip {last}."));
-                return Err(if missing.is_empty() {
-                    failure
-                } else {
-                    failure.context(format!("not confirmed: {}", ImportLines::describe(&missing)))
-                });
-            }
+            let (sentences, open) = copies.describe_lines(&numbers);
+            outcome = outcome.and(Outcome::done_if(sentences.is_empty()));
+            print_notices(&sentences);
+            *after = open.unwrap_or(lines.number).max(*after);
+            copies.failure.map_or(Ok(()), Err)?;
             pacer.pace(jobs.len() as u64);
         } else {
             *count += jobs.len() as u64;
         }
-        if context.interrupt.is_set() && !matches!(end, Ok(true)) {
-            let number = last.unwrap_or(lines.number);
-            print_notice(&format!(
-                "Interrupted after line {number}: continue with --skip {number}."
-            ));
-            bail!(Interrupted);
-        }
-        if end? {
-            // The same signal may have ended the writer of the lines, so the last line may be
-            // missing.
-            context.interrupt.check().map_err(|error| anyhow!(error))?;
+        let is_over = end?;
+        // The same signal may have ended the writer of the lines, so the last line may be missing.
+        context.interrupt.check()?;
+        if is_over {
             return Ok(outcome);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_in_a_row_are_told_by_their_ends() {
-        assert_eq!(ImportLines::describe(&[3]), "lines 3");
-        assert_eq!(ImportLines::describe(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
     }
 }

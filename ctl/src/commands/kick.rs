@@ -13,7 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::job::State;
 use crate::listing::{self, LISTED_JOBS_MAX};
 use crate::message::{counted, print_notice};
-use crate::plan::Selection;
+use crate::plan::Plan;
 use crate::statistics;
 use crate::sweep::Options;
 use crate::yaml;
@@ -31,7 +31,7 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
 ///
 /// They are kicked by their ids, because once other clients have kicked the last buried job, the
 /// command `kick` silently takes delayed jobs.
-pub(crate) fn kick_tube(
+fn kick_tube(
     client: &mut Client,
     tube: &str,
     state: State,
@@ -50,7 +50,7 @@ pub(crate) fn kick_tube(
         if ids.is_empty() {
             break;
         }
-        kick_ids(client, &ids, |_, is_kicked| *kicked += u64::from(is_kicked))?;
+        kick_ids(client, ids, |_, is_kicked| *kicked += u64::from(is_kicked))?;
     }
     Ok(())
 }
@@ -87,10 +87,10 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let pattern = crate::filter::Filter::to_pattern(text, false, false)?;
         let (tubes, states) = (Tubes::of_name(tube), vec![state]);
         let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
-        let found = Selection::find(&mut client, &filter, &Options::default(), &interrupt)?;
+        let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
         coverage = Context::report_coverage(found.1);
-        let ids: Vec<_> = found.0.ids().take(usize::try_from(most)?).collect();
-        kick_ids(&mut client, &ids, |_, is_kicked| kicked += u64::from(is_kicked))
+        let ids = found.0.ids().take(usize::try_from(most)?);
+        kick_ids(&mut client, ids, |_, is_kicked| kicked += u64::from(is_kicked))
     } else {
         kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
     };
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
 /// Kicks these jobs, and reports their number, even after a failure in between.
 fn kick_jobs(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
     let mut kicked = 0;
-    let result = kick_ids(client, ids, |id, is_kicked| {
+    let result = kick_ids(client, ids.iter().copied(), |id, is_kicked| {
         if is_kicked {
             kicked += 1;
         } else {
@@ -119,11 +119,11 @@ fn kick_jobs(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<
 /// neither buried nor delayed.
 pub(crate) fn kick_ids(
     client: &mut Client,
-    ids: &[u64],
+    ids: impl IntoIterator<Item = u64>,
     mut take: impl FnMut(u64, bool),
 ) -> Result<()> {
     let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "kick-job", *id);
-    client.pipeline(ids.iter().copied(), write, |id, reply| {
+    client.pipeline(ids, write, |id, reply| {
         match reply.word() {
             "KICKED" => take(id, true),
             "NOT_FOUND" => take(id, false),

@@ -10,17 +10,16 @@ use anyhow::{Result, bail};
 use crate::args::MoveArgs;
 use crate::client::{Client, write_command};
 use crate::context::{Context, Outcome};
-use crate::copy;
+use crate::copy::{self, Copied};
 use crate::deletion::restrict_to_deletable;
-use crate::filter::{Filter, Tubes};
+use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::{counted, print_notice, print_notices, usage};
-use crate::plan::Selection;
+use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::statistics;
-use crate::sweep;
 
 /// The largest number of jobs that are in both places at once.
 const BATCH_JOBS: usize = 200;
@@ -31,7 +30,6 @@ pub(crate) struct Mover<'a> {
     from: &'a mut Client,
     to: &'a mut Client,
     tube: &'a str,
-    filter: &'a Filter,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
     /// The number of jobs that other clients took first.
@@ -56,7 +54,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     statistics::existing_tube_stats(&mut from, &args.from)?;
     let options = args.filters.sweep.options();
     let interrupt = context.interrupt.clone();
-    let (jobs, coverage) = Selection::find(&mut from, &filter, &options, &interrupt)?;
+    let (jobs, coverage) = Plan::find(&mut from, filter, &options, &interrupt)?;
     let found = Context::report_coverage(coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");
@@ -68,7 +66,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(found.and(Outcome::done_if(args.consent.dry_run)));
     }
     let mut to = Client::connect(&target)?;
-    let mut mover = Mover::new(&mut from, &mut to, &args.into, &filter)?;
+    let mut mover = Mover::new(&mut from, &mut to, &args.into)?;
     mover.save = SaveFile::create_if(args.consent.save.as_deref())?;
     let progress = Progress::new("moving", Some(jobs.count()));
     let result = mover.move_jobs(&jobs, &progress, &interrupt);
@@ -83,28 +81,23 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
 
 impl<'a> Mover<'a> {
     /// Prepares to move jobs to a tube of `to`, which may be the same server.
-    pub(crate) fn new(
-        from: &'a mut Client,
-        to: &'a mut Client,
-        tube: &'a str,
-        filter: &'a Filter,
-    ) -> Result<Self> {
+    pub(crate) fn new(from: &'a mut Client, to: &'a mut Client, tube: &'a str) -> Result<Self> {
         to.use_tube(tube)?;
         let (too_large, doubts) = (Vec::new(), Vec::new());
-        Ok(Self { from, to, tube, filter, save: None, moved: 0, skipped: 0, too_large, doubts })
+        Ok(Self { from, to, tube, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
 
-    /// Moves the jobs that the filter still matches. No batch starts after an interrupt.
+    /// Moves the jobs of a plan. No batch starts after an interrupt.
     pub(crate) fn move_jobs(
         &mut self,
-        jobs: &Selection,
+        plan: &Plan,
         progress: &Progress,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        for batch in jobs.batches(self.from.bodies_at_once(BATCH_JOBS)?) {
+        for batch in plan.batches(self.from.bodies_at_once(BATCH_JOBS)?) {
             interrupt.check()?;
             progress.add(batch.len() as u64);
-            self.move_batch(batch)?;
+            self.move_batch(batch, plan)?;
         }
         Ok(())
     }
@@ -124,9 +117,9 @@ impl<'a> Mover<'a> {
         sentences
     }
 
-    fn move_batch(&mut self, ids: Vec<u64>) -> Result<()> {
+    fn move_batch(&mut self, ids: Vec<u64>, plan: &Plan) -> Result<()> {
         let listed = ids.len();
-        let jobs = self.reserve_batch(ids)?;
+        let jobs = self.reserve_batch(ids, plan)?;
         self.skipped += (listed - jobs.len()) as u64;
         let most = self.to.max_job_size()?;
         let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
@@ -135,32 +128,31 @@ impl<'a> Mover<'a> {
         if let Some(save) = &mut self.save {
             save.write_and_sync(&jobs)?;
         }
-        let placed = copy::put_copies(self.to, &jobs, Some(self.tube));
-        let pairs = jobs.iter().zip(&placed.ids);
-        let copied: Vec<_> = pairs.clone().filter_map(|(job, id)| Some((job.id, (*id)?))).collect();
-        let too_large: Vec<_> = placed.too_large.iter().map(|at| jobs[*at].clone()).collect();
-        self.skip_too_large(&too_large);
-        if let Some(failure) = placed.failure {
-            // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
-            let refused = pairs.filter(|(_, id)| id.is_none()).map(|(job, _)| job);
-            let refused: Vec<_> = refused.cloned().collect();
-            let alive = self.to.ask("list-tube-used").is_ok();
-            let deleted = if alive { self.delete_originals(&copied) } else { Ok(()) };
-            if !alive {
-                let sentences = refused.iter().map(|job| format!("{} (copy ?)", job.id));
-                let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
-                self.doubts.push(Self::describe_unconfirmed(sentences));
-            }
-            self.release_unmoved(&refused);
-            return deleted.and(Err(failure));
+        let mut placed = copy::put_copies(self.to, &jobs, Some(self.tube));
+        let failure = placed.failure.take();
+        let copied: Vec<_> = placed.select(&jobs, |it| matches!(it, Copied::Put(_))).collect();
+        let copied: Vec<_> = copied.into_iter().map(|job| job.id).zip(placed.ids()).collect();
+        let select =
+            |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
+        self.skip_too_large(&select(Copied::TooLarge));
+        let Some(failure) = failure else { return self.delete_originals(&copied) };
+        // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
+        let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
+        let is_alive = self.to.ask("list-tube-used").is_ok();
+        let deleted = if is_alive { self.delete_originals(&copied) } else { Ok(()) };
+        if !is_alive {
+            let sentences = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
+            let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
+            self.doubts.push(Self::describe_unconfirmed(sentences));
         }
-        self.delete_originals(&copied)
+        self.release_unmoved(&refused);
+        self.release_unmoved(&unconfirmed);
+        deleted.and(Err(failure))
     }
 
     /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
-    fn reserve_batch(&mut self, ids: Vec<u64>) -> Result<Vec<Job>> {
-        let mut jobs = sweep::jobs_by_ids(self.from, ids)?;
-        jobs.retain(|job| self.filter.matches(job));
+    fn reserve_batch(&mut self, ids: Vec<u64>, plan: &Plan) -> Result<Vec<Job>> {
+        let jobs = plan.current_jobs(self.from, ids)?;
         let write = |job: &Job, out: &mut Vec<u8>| {
             let is_ready = job.state == State::Ready;
             write_command(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
@@ -242,6 +234,10 @@ impl<'a> Mover<'a> {
 
     fn describe_unconfirmed(ids: impl IntoIterator<Item = String>) -> String {
         let ids: Vec<_> = ids.into_iter().collect();
-        format!("These jobs may be in both places; delete one of each pair: {}", ids.join(", "))
+        let ids = ids.join(", ");
+        format!(
+            "These jobs may be in both places; if beanstalkctl job finds both of a pair, delete \
+             the copy: {ids}"
+        )
     }
 }

@@ -1,15 +1,17 @@
 //! `put`: puts jobs from the command line or a file, or one job per line.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::Map;
 
 use crate::args::{JobArgs, PutArgs};
-use crate::client::{Client, write_put_command};
+use crate::client::Client;
 use crate::context::{Context, Outcome};
+use crate::copy::{self, Copied, Copies};
 use crate::input::{self, Input};
-use crate::message::counted;
+use crate::job::{Job, State};
+use crate::message::{conflict, counted, print_notice, print_notices};
 use crate::progress::Pacer;
 
 /// The largest number of lines put at once.
@@ -18,17 +20,17 @@ const BATCH_JOBS: usize = 2_000;
 /// Runs the command.
 pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
-    client.use_tube(&args.tube)?;
     let mut pacer = Pacer::new(args.rate);
     let mut count = 0;
-    if !args.bodies.is_empty() {
+    let mut input = if args.bodies.is_empty() {
+        input::open_input(args.file.as_deref(), &context.interrupt)?
+    } else {
         let bodies: Vec<_> = args.bodies.iter().map(|body| body.clone().into_bytes()).collect();
         for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS as u64))?) {
-            put_batch(&mut client, args, bodies, context, &mut pacer, &mut count)?;
+            put_batch(&mut client, args, bodies, context, &mut pacer, &mut count).into_result()?;
         }
         return Ok(Outcome::Done);
-    }
-    let mut input = input::open_input(args.file.as_deref(), &context.interrupt)?;
+    };
     if !args.lines {
         let most = client.max_job_size()?;
         let mut body = Vec::new();
@@ -36,27 +38,37 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
         if body.len() as u64 > most {
             bail!("the body is larger than {most} bytes, the limit of the server");
         }
-        put_batch(&mut client, args, &[body], context, &mut pacer, &mut count)?;
+        put_batch(&mut client, args, &[body], context, &mut pacer, &mut count).into_result()?;
         return Ok(Outcome::Done);
     }
-    let result = put_lines(&mut client, args, &mut input, context, &mut pacer, &mut count);
+    let mut after = 0;
+    let result = put_lines(&mut client, args, &mut input, context, &mut count, &mut after);
     let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
     context.report_action(client.address(), "put", count, &done)?;
+    if result.is_err() {
+        print_notice(&format!(
+            "Ended after line {after}: continue with tail -n +{} FILE | beanstalkctl put {} \
+             --lines",
+            after + 1,
+            args.tube
+        ));
+    }
     result.map(|()| Outcome::Done)
 }
 
-/// Puts each line, and counts the jobs that the server accepted.
+/// Puts each line, and counts the jobs that the server accepted. No line up to `after` has to be
+/// repeated.
 fn put_lines(
     client: &mut Client,
     args: &PutArgs,
     input: &mut Input,
     context: &mut Context,
-    pacer: &mut Pacer,
     count: &mut u64,
+    after: &mut usize,
 ) -> Result<()> {
+    let mut pacer = Pacer::new(args.rate);
     let most = client.max_job_size()?;
     let at_once = client.bodies_at_once(BATCH_JOBS)?;
-    let mut before = 0;
     let mut is_over = false;
     while !is_over {
         context.interrupt.check()?;
@@ -75,40 +87,48 @@ fn put_lines(
                 break;
             }
         }
-        let lines = batch.len();
-        put_batch(client, args, &batch, context, pacer, count)
-            .with_context(|| format!("lines {} to {}", before + 1, before + lines))?;
-        before += lines;
+        let numbers: Vec<_> = (*after + 1..).take(batch.len()).collect();
+        let copies = put_batch(client, args, &batch, context, &mut pacer, count);
+        let (sentences, open) = copies.describe_lines(&numbers);
+        print_notices(&sentences);
+        *after = open.unwrap_or(*after + batch.len());
+        copies.into_result()?;
         if let Some(problem) = problem {
-            return Err(problem.context(format!("line {} is too large for the server", before + 1)));
+            if problem.is::<io::Error>() {
+                // A signal, or the end of a disk, is no problem of the line.
+                return Err(problem);
+            }
+            *after += 1;
+            return Err(problem.context(format!("line {after} is too large for the server")));
         }
     }
     Ok(())
 }
 
-/// Puts jobs into the tube in use, and passes the ids of accepted ones to `take`. Continues after a
-/// refusal, because later jobs have already been sent.
-pub(crate) fn put_jobs(
-    client: &mut Client,
-    job: &JobArgs,
-    bodies: &[Vec<u8>],
-    mut take: impl FnMut(u64),
-) -> Result<()> {
-    let write = |body: &&Vec<u8>, out: &mut Vec<u8>| {
-        write_put_command(out, job.pri, job.delay, job.ttr, body);
-    };
-    let mut refused = None;
-    client.pipeline(bodies, write, |body, reply| {
-        // BURIED means that the original ran out of memory, but kept the job.
-        if let ("INSERTED" | "BURIED", Some(id)) = (reply.word(), reply.number()) {
-            take(id);
-        } else {
-            let error = reply.error_for(&format!("a put of {} bytes", body.len()));
-            refused.get_or_insert(error);
-        }
-        Ok(())
-    })?;
-    refused.map_or(Ok(()), Err)
+/// Makes a job to put.
+pub(crate) fn new_job(tube: &str, numbers: &JobArgs, body: Vec<u8>) -> Job {
+    let JobArgs { pri, delay, ttr } = *numbers;
+    let state = if delay > 0 { State::Delayed } else { State::Ready };
+    let (tube, time_left, ttr) = (tube.to_owned(), delay.into(), Some(ttr.into()));
+    let (id, age, counts) = (0, 0, None);
+    let mut job = Job { id, tube, state, pri, age, time_left, ttr, counts, size: None, body: None };
+    job.set_body(body);
+    job
+}
+
+impl Copies {
+    /// Fails unless all jobs were put.
+    pub(crate) fn into_result(self) -> Result<()> {
+        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
+        let is_too_large = self.results.contains(&Copied::TooLarge);
+        let error = self.failure.or_else(|| {
+            let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
+            is_too_large.then(|| conflict(text))
+        });
+        error.map_or(Ok(()), |error| {
+            Err(error.context(format!("the server accepted {accepted} of {all}")))
+        })
+    }
 }
 
 /// Puts jobs, counts accepted ones, and prints their ids.
@@ -119,19 +139,20 @@ fn put_batch(
     context: &mut Context,
     pacer: &mut Pacer,
     count: &mut u64,
-) -> Result<()> {
-    let mut ids = Vec::with_capacity(bodies.len());
-    let result = put_jobs(client, &args.job, bodies, |id| ids.push(id));
-    *count += ids.len() as u64;
-    for id in &ids {
-        if context.out.json {
-            context.out.object(Map::from_iter([("id".to_owned(), (*id).into())]), None)?;
+) -> Copies {
+    let job = |body: &Vec<u8>| new_job(&args.tube, &args.job, body.clone());
+    let mut copies = copy::put_copies(client, &bodies.iter().map(job).collect::<Vec<_>>(), None);
+    *count += copies.ids().count() as u64;
+    let out = &mut context.out;
+    let printed = copies.ids().try_for_each(|id| {
+        if out.json {
+            out.object(Map::from_iter([("id".to_owned(), id.into())]), None)
         } else {
-            context.out.line(&id.to_string())?;
+            out.line(&id.to_string())
         }
-    }
-    context.out.flush()?;
+    });
+    let printed = printed.and_then(|()| out.flush());
+    copies.failure = copies.failure.or(printed.err());
     pacer.pace(bodies.len() as u64);
-    let (all, missing) = (counted(bodies.len() as u64, "job"), bodies.len() - ids.len());
-    result.with_context(|| format!("{missing} of {all} not confirmed"))
+    copies
 }

@@ -1,6 +1,7 @@
 //! The actions of the page. Each takes two requests. The first, a dry run, finds and counts the
-//! jobs, and returns an action on these jobs only. The second carries out that action, on the same
-//! instance of the server. Each action is logged in a line on standard error.
+//! jobs, and returns the name of a question. The second answers that question: it carries out the
+//! action on these jobs only, on the same instance of the server. Each action is logged in a line
+//! on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,23 +16,25 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::questions::Question;
 use super::{Failure, Site};
 use crate::args::JobArgs;
 use crate::client::Client;
-use crate::commands::kick::{kick_ids, kick_tube};
+use crate::commands::kick::kick_ids;
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::put_jobs;
+use crate::commands::put::new_job;
 use crate::commands::release::Change;
-use crate::deletion::{self, DELETABLE_STATES, Plan, Remover};
+use crate::copy::put_copies;
+use crate::deletion::{DELETABLE_STATES, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::job::{State, TUBE_NAME_BYTES_MAX, parse_tube_name};
 use crate::message::{counted, log_action, usage};
-use crate::plan::{Instance, Selection};
+use crate::plan::{Instance, Plan};
 use crate::progress::Progress;
 use crate::statistics;
-use crate::sweep::{self, Coverage, Options};
+use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
 /// The time limit of an action. After that, it ends with its current batch.
@@ -39,6 +42,9 @@ const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of jobs given by their ids.
 const ACTION_IDS_MAX: usize = 100_000;
+
+/// The largest number of jobs changed between two checks of the time limit.
+const BATCH_JOBS: usize = 1_000;
 
 /// The largest number of items of a list in a log line.
 const LOGGED_ITEMS_MAX: usize = 10;
@@ -52,19 +58,15 @@ pub(super) struct ActionRequest {
     dry: bool,
     /// The instance of the server that listed the jobs.
     instance: Option<Instance>,
-    what: Action,
+    what: Option<Action>,
+    /// The question that is answered, if it is not a dry run.
+    question: Option<String>,
 }
 
 /// An action with its arguments.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
-enum Action {
-    /// Makes the first `count` jobs of a tube in a state ready.
-    KickTube {
-        tube: Tube,
-        state: State,
-        count: u64,
-    },
+pub(super) enum Action {
     /// Pauses a tube; 0 seconds end a pause.
     Pause {
         tube: Tube,
@@ -84,7 +86,7 @@ enum Action {
 /// An action on jobs.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct JobAction {
+pub(super) struct JobAction {
     act: Verb,
     jobs: Jobs,
     /// The new priority of released jobs.
@@ -105,8 +107,8 @@ enum Verb {
     Delete,
 }
 
-/// Jobs given by their ids; or the first `count` jobs of a tube with an id of at most `last_id`, in
-/// these states or in all states that the action accepts.
+/// Jobs given by their ids; or the jobs of a tube, in these states or in all states that the action
+/// accepts. With `count`, only the first ones of a state.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
@@ -114,14 +116,13 @@ struct Jobs {
     ids: Vec<String>,
     tube: Option<Tube>,
     states: Vec<State>,
-    last_id: Option<String>,
     count: Option<u64>,
 }
 
 /// A tube name by the rules of the protocol, so that it is one word to the server.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
-struct Tube(String);
+pub(super) struct Tube(String);
 
 impl TryFrom<String> for Tube {
     type Error = anyhow::Error;
@@ -152,27 +153,49 @@ pub(super) async fn serve_action(
     request: Result<Json<ActionRequest>, JsonRejection>,
 ) -> Result<Json<Value>, Failure> {
     let Json(request) = request.map_err(|error| Failure::new(error.status(), error.body_text()))?;
-    let ActionRequest { server, dry, instance, mut what } = request;
-    if let Action::Jobs(act) = &what {
+    let ActionRequest { server, dry, instance, what, question } = request;
+    match (dry, what, question) {
+        (true, Some(action), None) => ask(&site, server, instance, action).await,
+        (false, None, Some(name)) => carry_out(&site, &name, from.to_string()).await,
+        _ => Err(usage("an action is the answer to a question: ask with dry first").into()),
+    }
+}
+
+/// Finds the jobs of an action, and keeps the question until its answer.
+async fn ask(
+    site: &Site,
+    server: usize,
+    instance: Option<Instance>,
+    mut action: Action,
+) -> Result<Json<Value>, Failure> {
+    if let Action::Jobs(act) = &action {
         act.check_arguments()?;
     }
-    let (watcher, from) = (site.server(server)?, from.to_string());
-    let action = abridge(serde_json::to_value(&what).map_err(Error::from)?).to_string();
-    let act = (!dry).then(|| site.begin_action((watcher.address.clone(), from.clone(), action)));
-    let done = watcher.with_client(ACTION_TIME_LIMIT, move |client, interrupt| {
+    let watcher = site.server(server)?;
+    let line = abridge(serde_json::to_value(&action).map_err(Error::from)?).to_string();
+    let found = watcher.with_client(ACTION_TIME_LIMIT, move |client, interrupt| {
         let now = Instance::from_stats(&client.yaml("stats")?);
-        let is_bound = instance.is_some();
         instance.map_or(Ok(()), |instance| instance.check(&now, client))?;
-        if dry {
-            let report = what.plan(client, interrupt)?;
-            return Ok(json!({ "will": report.text, "count": report.count, "notes": report.notes,
-                "what": what, "instance": now }));
-        }
-        ensure!(is_bound, usage("an action needs an instance of the server: ask with dry first"));
+        let (report, plan) = action.plan(client, interrupt)?;
+        Ok((report, Question { server, instance: now, action, plan, line }))
+    });
+    let (report, question) = found.await?;
+    let name = site.questions.open(question)?;
+    let Report { text, count, notes } = report;
+    Ok(Json(json!({ "will": text, "count": count, "notes": notes, "question": name })))
+}
+
+/// Carries out the action of a question.
+async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>, Failure> {
+    let Question { server, instance, action, plan, line } = site.questions.answer(name)?;
+    let watcher = site.server(server)?;
+    let running = site.begin_action((watcher.address.clone(), from.clone(), line));
+    let done = watcher.with_client(ACTION_TIME_LIMIT, move |client, interrupt| {
+        instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
-        let result = what.carry_out(client, interrupt, &mut report);
+        let result = action.carry_out(client, &plan, interrupt, &mut report);
         // Dropped only now, because this work may outlive its request.
-        drop(act);
+        drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
         }
@@ -189,16 +212,10 @@ pub(super) async fn serve_action(
 }
 
 impl Action {
-    /// Describes the action, and restricts it to the jobs found.
-    fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<Report> {
-        match self {
-            Self::KickTube { tube: Tube(tube), state, count } => {
-                let stats = statistics::existing_tube_stats(client, tube)?;
-                *count = yaml::number(&stats, &format!("current-jobs-{state}")).min(*count);
-                let jobs = counted(*count, &format!("{state} job"));
-                Ok(Report::new(*count, format!("Will kick {jobs} of the tube {tube}.")))
-            }
-            Self::Pause { tube: Tube(tube), seconds } => Self::plan_pause(client, tube, *seconds),
+    /// Describes the action, and finds its jobs, if it is on jobs.
+    fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
+        let report = match self {
+            Self::Pause { tube: Tube(tube), seconds } => Self::plan_pause(client, tube, *seconds)?,
             Self::Put { tube: Tube(tube), base64, .. } => {
                 let size = counted(BASE64.decode(base64).map_err(usage)?.len() as u64, "byte");
                 let mut report =
@@ -206,37 +223,27 @@ impl Action {
                 if client.ask(&format!("stats-tube {tube}"))?.is("NOT_FOUND") {
                     report.notes.push("The tube does not exist yet and will be created.".into());
                 }
-                Ok(report)
+                report
             }
-            Self::Jobs(act) => {
-                let (plan, _, notes) = act.plan(client, interrupt)?;
-                let (verb, count) = (act.act.words().0, plan.count());
-                if count == 0 {
-                    let text = format!("No jobs to {verb}.");
-                    return Ok(Report { notes, ..Report::new(0, text) });
-                }
-                act.jobs.narrow(&plan);
-                let into = act.into.as_ref();
-                let into = into.map_or(String::new(), |Tube(into)| format!(" to the tube {into}"));
-                Ok(Report { notes, ..Report::new(count, format!("Will {verb} {plan}{into}.")) })
-            }
-        }
+            Self::Jobs(act) => return act.plan(client, interrupt),
+        };
+        Ok((report, Plan::default()))
+    }
+
+    /// Returns the number of bytes that it holds, besides the plan.
+    pub(super) fn bytes(&self) -> usize {
+        if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
     /// Carries out the action, and reports it, even after a failure in between.
     fn carry_out(
         self,
         client: &mut Client,
+        plan: &Plan,
         interrupt: &Interrupt,
         report: &mut Report,
     ) -> Result<()> {
         match self {
-            Self::KickTube { tube: Tube(tube), state, count } => {
-                let result = kick_tube(client, &tube, state, count, interrupt, &mut report.count);
-                let jobs = counted(report.count, &format!("{state} job"));
-                report.text = format!("kicked {jobs} of the tube {tube}");
-                result
-            }
             Self::Pause { tube: Tube(tube), seconds } => {
                 report.count = pause_tubes(client, vec![tube.clone()], seconds)?;
                 let tubes = counted(report.count, "tube");
@@ -247,23 +254,19 @@ impl Action {
                 Ok(())
             }
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
-                client.use_tube(&tube)?;
                 report.text = format!("put no job into the tube {tube}");
-                put_jobs(
-                    client,
-                    &JobArgs { pri, delay, ttr },
-                    &[BASE64.decode(base64).map_err(usage)?],
-                    |id| {
-                        *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
-                    },
-                )
+                let body = BASE64.decode(base64).map_err(usage)?;
+                let job = new_job(&tube, &JobArgs { pri, delay, ttr }, body);
+                let copies = put_copies(client, &[job], None);
+                for id in copies.ids() {
+                    *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
+                }
+                copies.into_result()
             }
             Self::Jobs(act) => {
-                let (plan, filter, notes) = act.plan(client, interrupt)?;
-                report.notes = notes;
-                let summary = plan.to_string();
-                let result = act.carry_out(client, plan, &filter, interrupt, report);
-                report.text = format!("{} {} of {summary}", act.act.words().1, report.count);
+                let result = act.carry_out(client, plan, interrupt, report);
+                let (done, summary) = (act.act.words().1, &plan.summary);
+                report.text = format!("{done} {} of {summary}", report.count);
                 result
             }
         }
@@ -307,117 +310,98 @@ impl JobAction {
             (ids.is_empty() != tube.is_some(), "give jobs either by their ids or by a tube"),
             (self.into.is_some() != (self.act == Verb::Move), "a move needs another tube"),
             (self.into.is_some() && *tube == self.into, "the jobs are already in that tube"),
+            (self.jobs.count.is_some() && self.jobs.states.len() != 1, "a count needs one state"),
         ];
         let found = wrong.into_iter().find(|(is_wrong, _)| *is_wrong);
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs. Also returns the filter that each must still match, and notes on other jobs.
-    fn plan(
-        &self,
-        client: &mut Client,
-        interrupt: &Interrupt,
-    ) -> Result<(Plan, Filter, Vec<String>)> {
-        let Jobs { ids, tube, states, last_id, count } = &self.jobs;
+    /// Finds the jobs, and describes the action.
+    fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
+        let Jobs { ids, tube, states, count } = std::mem::take(&mut self.jobs);
         let is_selected = |state: &&State| states.is_empty() || states.contains(state);
-        let states = self.act.words().2.iter().filter(is_selected).copied().collect();
-        let id = |text: &String| {
-            text.parse::<u64>().map_err(|_| usage(format!("{text:?} is not an id")))
-        };
-        let last_id = last_id.as_ref().map(id).transpose()?;
-        let mut filter = Filter { states, last_id, ..Filter::default() };
-        let Some(Tube(tube)) = tube else {
+        let states: Vec<_> = self.act.words().2.iter().filter(is_selected).copied().collect();
+        let (mut plan, notes) = if let Some(Tube(tube)) = tube {
+            ensure!(!states.is_empty(), usage("the action accepts no jobs in these states"));
+            statistics::existing_tube_stats(client, &tube)?;
+            let filter = Filter { tubes: Tubes::of_name(&tube), states, ..Filter::default() };
+            let options = Options { is_quiet: true, ..Options::default() };
+            let (mut plan, coverage) = Plan::find(client, filter, &options, interrupt)?;
+            plan.truncate(count.unwrap_or(u64::MAX));
+            let note = match coverage {
+                Coverage::Incomplete(seen, live) => Some(format!(
+                    "Found {seen} jobs, but the server counts {live}: it was restarted, and its \
+                     last id is unknown."
+                )),
+                _ => None,
+            };
+            (plan, note.into_iter().collect())
+        } else {
+            let id = |text: &String| {
+                text.parse::<u64>().map_err(|_| usage(format!("{text:?} is not an id")))
+            };
             let mut ids = ids.iter().map(id).collect::<Result<Vec<_>>>()?;
             ids.sort_unstable();
             ids.dedup();
-            let (jobs, notes) = Selection::of_ids(client, &ids, &filter.states)?;
-            let is_there = |Tube(into): &Tube| jobs.summary.tubes.contains_key(into);
-            let is_same = self.into.as_ref().is_some_and(is_there);
-            ensure!(!is_same, usage("the jobs are already in that tube"));
-            return Ok((Plan::Jobs(jobs), filter, notes));
+            Plan::of_ids(client, &ids, &states)?
         };
-        filter.tubes = Tubes::of_name(tube);
-        ensure!(!filter.states.is_empty(), usage("the action accepts no jobs in these states"));
-        let options = Options { is_quiet: true, ..Options::default() };
-        let most = count.unwrap_or(u64::MAX);
-        let mut plan =
-            |is_saved| deletion::plan_deletion(client, &mut filter, is_saved, &options, interrupt);
-        let (mut plan, coverage) = match plan(self.act != Verb::Delete)? {
-            // The server itself would also delete jobs that changed to these states meanwhile.
-            (found @ Plan::Tubes(_), _) if found.count() > most => plan(true)?,
-            found => found,
+        let is_there = |Tube(into): &Tube| plan.summary.tubes.contains_key(into);
+        let is_same = self.into.as_ref().is_some_and(is_there);
+        ensure!(!is_same, usage("the jobs are already in that tube"));
+        // A job that changes to another state was not named.
+        plan.filter.states = plan.summary.states();
+        let (verb, count) = (self.act.words().0, plan.count());
+        let into = self.into.as_ref();
+        let into = into.map_or(String::new(), |Tube(into)| format!(" to the tube {into}"));
+        let text = match count {
+            0 => format!("No jobs to {verb}."),
+            _ => format!("Will {verb} {}{into}.", plan.summary),
         };
-        plan.truncate(most);
-        let mut notes = Vec::new();
-        if let Coverage::Incomplete(seen, live) = coverage {
-            notes.push(format!(
-                "Found {seen} jobs, but the server counts {live}: it was restarted, and its last \
-                id is unknown."
-            ));
-        }
-        Ok((plan, filter, notes))
+        Ok((Report { text, count, notes }, plan))
     }
 
     fn carry_out(
         &self,
         client: &mut Client,
-        plan: Plan,
-        filter: &Filter,
+        plan: &Plan,
         interrupt: &Interrupt,
         report: &mut Report,
     ) -> Result<()> {
         let hidden = Progress::hidden();
-        let (jobs, into) = match (plan, &self.into) {
-            (Plan::Jobs(jobs), into) if self.act != Verb::Delete => (jobs, into),
-            (plan, _) => {
-                let mut remover = Remover::new(None);
-                let result = plan.carry_out(client, filter, &mut remover, &hidden, interrupt);
-                report.count = remover.deleted;
-                report.notes.extend(remover.describe_leftovers());
-                return result;
-            }
-        };
-        if let Some(Tube(into)) = into {
+        if self.act == Verb::Delete {
+            let mut remover = Remover::new(None);
+            let result = remover.delete_jobs(client, plan, &hidden, interrupt);
+            report.count = remover.deleted;
+            report.notes.extend(remover.describe_leftovers());
+            return result;
+        }
+        if let Some(Tube(into)) = &self.into {
             let mut to = Client::connect(client.address())?;
-            let mut mover = Mover::new(client, &mut to, into, filter)?;
-            let result = mover.move_jobs(&jobs, &hidden, interrupt);
+            let mut mover = Mover::new(client, &mut to, into)?;
+            let result = mover.move_jobs(plan, &hidden, interrupt);
             report.count = mover.moved;
             report.notes.extend(mover.describe_leftovers());
             return result;
         }
-        // A job may have changed its state meanwhile.
-        let mut now = sweep::jobs_by_ids(client, jobs.ids())?;
-        now.retain(|job| filter.matches(job));
-        let take = |_, is_done: bool| report.count += u64::from(is_done);
-        let (pri, delay) = (self.pri, self.delay);
-        let result = match self.act {
-            Verb::Kick => kick_ids(client, &now.iter().map(|job| job.id).collect::<Vec<_>>(), take),
-            Verb::Release => Change::Release { pri, delay }.apply(client, &now, take),
-            _ => Change::Bury { pri }.apply(client, &now, take),
+        let mut tried = 0;
+        let mut change = |ids: Vec<u64>| {
+            interrupt.check()?;
+            tried += ids.len() as u64;
+            let jobs = plan.current_jobs(client, ids)?;
+            let take = |_, is_done: bool| report.count += u64::from(is_done);
+            let (pri, delay) = (self.pri, self.delay);
+            match self.act {
+                Verb::Kick => kick_ids(client, jobs.iter().map(|job| job.id), take),
+                Verb::Release => Change::Release { pri, delay }.apply(client, &jobs, take),
+                _ => Change::Bury { pri }.apply(client, &jobs, take),
+            }
         };
-        let left = jobs.count().saturating_sub(report.count);
+        let result = plan.batches(BATCH_JOBS).try_for_each(&mut change);
+        let left = tried.saturating_sub(report.count);
         if left > 0 {
             report.notes.push(format!("Changed by others first: {}.", counted(left, "job")));
         }
         result
-    }
-}
-
-impl Jobs {
-    /// Restricts the action to the ids of a plan, or if there are too many, to its last id and
-    /// count.
-    fn narrow(&mut self, plan: &Plan) {
-        match plan {
-            Plan::Jobs(jobs) if jobs.count() <= ACTION_IDS_MAX as u64 => {
-                self.ids = jobs.ids().map(|id| id.to_string()).collect();
-                self.tube = None;
-                self.states = jobs.summary.states();
-            }
-            _ => {
-                self.count = Some(plan.count());
-                self.last_id = Some(plan.last_id().to_string());
-            }
-        }
     }
 }
 
@@ -445,12 +429,12 @@ mod tests {
     #[test]
     fn the_line_of_an_action_is_bounded() {
         let ids: Vec<_> = (1..=100_000).map(|id: u32| id.to_string()).collect();
-        let action = json!({ "act": "move", "jobs": { "ids": ids, "last_id": "9".repeat(100_000) },
+        let action = json!({ "act": "move", "jobs": { "ids": ids, "tube": "9".repeat(100_000) },
             "into": "x".repeat(200) });
         let shown = abridge(action);
         assert_eq!(shown["jobs"]["ids"][9], "10");
         assert_eq!(shown["jobs"]["ids"][10], "99990 more");
-        assert_eq!(shown["jobs"]["last_id"], "100000 bytes");
+        assert_eq!(shown["jobs"]["tube"], "100000 bytes");
         assert_eq!(shown["into"], "x".repeat(200), "a tube's name is whole");
         assert!(shown.to_string().len() < 500, "{shown}");
         let short = json!({ "act": "delete", "jobs": { "ids": ["1", "2"] }, "delay": 0 });

@@ -234,7 +234,7 @@ fn is_equal_secret(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Makes a random token.
-fn random_token() -> Result<String> {
+pub(super) fn random_token() -> Result<String> {
     let mut bytes = [0; 32];
     let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
     source.read_exact(&mut bytes).context("/dev/urandom")?;

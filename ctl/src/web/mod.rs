@@ -4,7 +4,7 @@
 //! - `args` defines the options, and `assets` has the page's files;
 //! - `watch` samples a server while a page is open, and `metrics` reads the times of its tubes;
 //! - `view` responds with servers and tubes, `jobs` with jobs;
-//! - `acts` plans and carries out actions.
+//! - `acts` plans and carries out actions; `questions` keeps their plans until the answer.
 
 mod acts;
 mod args;
@@ -12,6 +12,7 @@ mod assets;
 mod guard;
 mod jobs;
 mod metrics;
+mod questions;
 mod view;
 mod watch;
 
@@ -37,6 +38,7 @@ use crate::interrupt::Interrupted;
 use crate::message::{Refusal, log_action};
 pub(crate) use args::WebArgs;
 use guard::Guard;
+use questions::Questions;
 use watch::Watcher;
 
 /// The largest body of a request, in bytes.
@@ -53,6 +55,7 @@ struct Site {
     servers: Vec<Watcher>,
     /// Bounds the requests that hold whole bodies of jobs.
     body_permits: Arc<Semaphore>,
+    questions: Questions,
     /// The actions in progress.
     running_actions: Mutex<Vec<Weak<RunningAction>>>,
 }
@@ -129,8 +132,8 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let watcher = |address| Watcher::start(address, context.interrupt.clone());
     let servers = context.servers.iter().cloned().map(watcher).collect();
     let body_permits = Arc::new(Semaphore::new(BODY_REQUESTS_MAX));
-    let running_actions = Mutex::default();
-    let site = Arc::new(Site { guard, servers, body_permits, running_actions });
+    let (questions, running_actions) = (Questions::default(), Mutex::default());
+    let site = Arc::new(Site { guard, servers, body_permits, questions, running_actions });
     let served = http::serve_http(listeners, &site_router(&site), &context.interrupt);
     for action in site.running_actions().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*action;

@@ -100,13 +100,13 @@ fn a_refused_line_does_not_hide_what_became_of_the_others() {
         let told = ran.stdout.lines().count();
         assert_eq!((told, server.objects(&["list", "a"]).len()), (2, 2), "{ran:?}");
         let ran = server.run(&["put", "b", "one", "longer than ten", "three"]);
-        assert!(ran.stderr.contains("1 of 3 jobs not confirmed"), "{ran:?}");
+        assert!(ran.stderr.contains("JOB_TOO_BIG"), "{ran:?}");
         assert_eq!((ran.stdout.lines().count(), server.objects(&["list", "b"]).len()), (2, 2));
         let line = |body: &str| format!("{{\"tube\":\"c\",\"body\":\"{body}\"}}\n");
         let lines = [line("1"), line("longer than ten"), line("3"), line("longer still")].concat();
         let ran = server.run_with(lines.as_bytes(), &["import"]);
         assert_eq!(ran.code(), Some(1), "{ran:?}");
-        assert!(ran.stderr.contains("too large for the server: lines 2, 4"), "{ran:?}");
+        assert!(ran.stderr.contains("Too large for the server: lines 2, 4."), "{ran:?}");
         assert_eq!(server.objects(&["list", "c"]).len(), 2);
     });
 }

@@ -243,7 +243,7 @@ fn a_job_that_is_too_large_stays_and_is_named() {
         let lines = from.must(&["export"]);
         let ran = to.run_with(format!("{lines}{{\"body\":\"y\"}}\n").as_bytes(), &["import"]);
         assert!(
-            ran.code() == Some(1) && ran.stderr.contains("too large for the server: lines 1-2")
+            ran.code() == Some(1) && ran.stderr.contains("Too large for the server: lines 1-2.")
         );
         assert_eq!(to.objects(&["list", "default"]).len(), 1, "the others are put");
     }

@@ -5,7 +5,9 @@
 //! |---|---|
 //! | `look`, `screen` | output, on a full screen as well |
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
+//! | `advice` | the advice of a message is carried out after the failure, and nothing is lost |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
+//! | `consent` | the same at random, for each act, below and above each bound |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
 //! | `extensions` | the use of a server with more commands, or with wrong answers |
@@ -20,9 +22,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod act;
+mod advice;
 mod agreed;
 mod bulk;
 mod carry;
+mod consent;
 mod ends;
 mod extensions;
 mod harness;

@@ -25,8 +25,8 @@ fn other_pages_are_refused() {
     let id = put(&mut client, "a", 5, 0, b"x");
     let page = Page::start(&server.address, &["--allow-host", "queue.example"]);
     let what = json!({ "act": "delete", "jobs": { "ids": [id.to_string()] } });
-    let instance = page.dry(&what)["instance"].clone();
-    let order = json!({ "server": 0, "dry": false, "what": what, "instance": instance });
+    let question = page.dry(&what)["question"].clone();
+    let order = json!({ "server": 0, "dry": false, "question": question });
     let wrong = "0".repeat(64);
     let port = page.address.rsplit(':').next().unwrap().to_owned();
     let rebound = format!("evil.test:{port}");

@@ -74,9 +74,9 @@ export async function kick(server, tube, data, instance) {
     many.max = data[state.value];
     many.value = data[state.value];
   } }, ...states.map((name) => el("option", { value: name }, `of ${counted(data[name], `${name} job`)}`)));
-  const content = [el("p", {}, "Kicked jobs become ready. The first jobs of the tube are kicked first."), field("Kick", el("span", { class: "pair" }, many, state))];
+  const content = [el("p", {}, "Kicked jobs become ready. The first jobs of the tube are kicked first; if the server does not list its jobs, those with the lowest ids."), field("Kick", el("span", { class: "pair" }, many, state))];
   if (!(await fields(title, content, "Continue"))) return false;
-  const what = { act: "kick-tube", tube, state: state.value, count: Number(many.value) };
+  const what = { act: "kick", jobs: { tube, states: [state.value], count: Number(many.value) } };
   return perform(server, what, { title, verb: "Kick", instance });
 }
 

@@ -85,7 +85,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
         quit.textContent = reply.count === 0 ? "Close" : "Cancel";
         main.hidden = reply.count === 0;
         main.textContent = what.act === "pause" ? verb : `${verb} ${count(reply.count)}`;
-        agreed = { server, dry: false, what: reply.what, instance: reply.instance };
+        agreed = { server, dry: false, question: reply.question };
       } catch (failure) {
         if (!isShown()) return;
         plan.textContent = "Nothing was changed.";

@@ -148,11 +148,15 @@ impl Page {
         self.post_with(&json!({ "server": 0, "dry": true, "what": what }), &[]).json()
     }
 
-    /// Confirms an act: sends the answer of [`Page::dry`].
+    /// Confirms an act: answers the question of [`Page::dry`].
     pub(crate) fn agree(&self, told: &Value) -> Value {
-        let order = json!({ "server": 0, "dry": false, "instance": told["instance"],
-            "what": told["what"] });
-        self.post_with(&order, &[]).json()
+        self.answer(told).json()
+    }
+
+    /// Answers the question of [`Page::dry`], which may be refused.
+    pub(crate) fn answer(&self, told: &Value) -> Answer {
+        let order = json!({ "server": 0, "dry": false, "question": told["question"] });
+        self.post_with(&order, &[])
     }
 
     /// Plans an act, and confirms it at once.

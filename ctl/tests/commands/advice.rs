@@ -1,0 +1,357 @@
+//! The advice of each message is carried out after the failure that prints it: nothing is lost, and
+//! a job that exists twice was named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::played::{Heard, Played};
+use crate::harness::proxy::Proxy;
+use serde_json::Value;
+
+use crate::harness::{PROGRAM, Ran, Server, drain, ours, programs, send_signal};
+
+/// A server with a binlog in a folder of its own.
+struct Durable {
+    server: Server,
+    flags: Vec<String>,
+    _folder: tempfile::TempDir,
+}
+
+impl Durable {
+    fn start(program: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["-f0", "-b", folder.path().to_str().unwrap()].map(str::to_owned).to_vec();
+        let server = Server::tcp(program, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        Self { server, flags, _folder: folder }
+    }
+
+    /// Runs a command that is held when `word` begins a line for the n-th time; kills the server
+    /// there, and starts it again after the end of the command.
+    fn kill_during(&mut self, word: &'static str, count: usize, arguments: &[&str]) -> Ran {
+        let proxy = Proxy::new(&self.server.address, word, count);
+        let arguments = [&["--server", &proxy.address], arguments].concat();
+        let child = self.server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        self.server.daemon.signal(9).unwrap();
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        self.server.restart(&self.flags.iter().map(String::as_str).collect::<Vec<_>>());
+        ran
+    }
+}
+
+/// Returns the number after these words in a message.
+fn number_after(text: &str, words: &str) -> usize {
+    let rest = text.split_once(words).unwrap_or_else(|| panic!("{words}: {text}")).1;
+    let digits = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap();
+    digits.parse().unwrap()
+}
+
+/// Returns the lines that a message names after these words, such as `lines 3, 5-9.`
+fn lines_after(text: &str, words: &str) -> Vec<usize> {
+    let Some((_, rest)) = text.split_once(&format!("{words}: lines ")) else { return Vec::new() };
+    let ranges = rest.split_once('.').unwrap().0.split(", ");
+    let ends = ranges.map(|range| range.split_once('-').unwrap_or((range, range)));
+    ends.flat_map(|(first, last)| first.parse().unwrap()..=last.parse().unwrap()).collect()
+}
+
+/// Fails unless the tube has the bodies `1` to `count`, each once, or twice if it was named.
+fn check(server: &Server, tube: &str, count: usize, named: &[usize]) {
+    let mut found = BTreeMap::new();
+    for job in server.objects(&["list", tube, "--bodies"]) {
+        let number: usize = job["body"].as_str().unwrap().parse().unwrap();
+        *found.entry(number).or_insert(0) += 1;
+    }
+    for number in 1..=count {
+        let found = found.get(&number).copied().unwrap_or(0);
+        assert!(found == 1 || found == 2 && named.contains(&number), "{number}: {found} times");
+    }
+}
+
+/// Lines of JSON with the bodies `1` to `count`.
+fn lines(count: usize, state: &str) -> String {
+    (1..=count).fold(String::new(), |mut all, number| {
+        let _ = writeln!(all, "{{\"tube\":\"a\",\"state\":\"{state}\",\"body\":\"{number}\"}}");
+        all
+    })
+}
+
+/// Carries out the advice of `put --lines`, which is a line for a shell.
+fn continue_put(server: &Server, ran: &Ran, file: &str) {
+    let advice = ran.stderr.split_once("continue with ").unwrap().1.lines().next().unwrap();
+    let advice = advice.replace("FILE", file).replace("beanstalkctl", PROGRAM);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &advice]).env("BEANSTALKD_SERVER", &server.address).stdout(Stdio::null());
+    assert!(shell.status().unwrap().success(), "{advice}");
+}
+
+/// A server that drains refuses every put: no line is done.
+#[test]
+fn refused_lines_are_repeated() {
+    for program in programs() {
+        for held in [1, 2_001, 4_500] {
+            let mut server = Server::tcp(&program, &[]);
+            let file = server.file("jobs");
+            std::fs::write(&file, lines(5_000, "ready")).unwrap();
+            let proxy = Proxy::new(&server.address, "put ", held);
+            let import = ["--server", &proxy.address, "import", &file];
+            let child = server.command(&import).spawn().unwrap();
+            proxy.wait();
+            server.daemon.signal(10).unwrap();
+            ct::eventually("it drains", || {
+                server.objects(&["stats"])[0]["draining"] != false || program != ours()
+            });
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            proxy.go_on();
+            let ran = Ran::of(child.wait_with_output().unwrap());
+            assert_eq!(ran.code(), Some(1), "{ran:?}");
+            let skip = number_after(&ran.stderr, "continue with --skip ");
+            let before = drain(&mut server.client(), "a").len();
+            assert_eq!(before, skip, "{ran:?}");
+            assert!(ran.stderr.contains(&format!("Not put: lines {}-", skip + 1)), "{ran:?}");
+            // Only a restart ends the draining of the original.
+            server.restart(&[]);
+            server.must(&["import", &file, "--skip", &skip.to_string()]);
+            assert_eq!(drain(&mut server.client(), "a").len(), 5_000 - before);
+        }
+    }
+}
+
+/// Lines that a killed server did not confirm may be missing.
+#[test]
+fn lines_that_were_not_confirmed_are_repeated() {
+    for program in programs() {
+        let mut durable = Durable::start(&program);
+        let file = durable.server.file("jobs");
+        std::fs::write(&file, lines(8_000, "ready")).unwrap();
+        let ran = durable.kill_during("put ", 5_700, &["import", &file]);
+        let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+        durable.server.must(&["import", &file, "--skip", &skip]);
+        check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+
+        let numbers = (1..=8_000).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
+        std::fs::write(&file, numbers).unwrap();
+        let put = ["put", "b", "--lines", "--file", &file];
+        let ran = durable.kill_during("put ", 5_700, &put);
+        continue_put(&durable.server, &ran, &file);
+        check(&durable.server, "b", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+    }
+}
+
+/// A server that is short of memory refuses one put and accepts the next.
+#[test]
+fn a_line_may_be_refused_and_later_ones_accepted() {
+    let played = Played::new(|line| match line {
+        "stats" => "---\nmax-job-size: 65535\n".into(),
+        "use a" => "USING a".into(),
+        "3" | "5" => "OUT_OF_MEMORY".into(),
+        line if line.starts_with("put ") => Heard::Nothing,
+        body => Heard::Reply(format!("INSERTED {body}")),
+    });
+    let server = Server::tcp(&ours(), &[]);
+    let numbers = (1..=7).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
+    for (input, command) in
+        [(lines(7, "ready"), &["import"][..]), (numbers, &["put", "a", "--lines"])]
+    {
+        let arguments = [&["--server", &played.address], command].concat();
+        let ran = server.run_with(input.as_bytes(), &arguments);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        for part in ["Not put: lines 3, 5.", "exist twice", ": lines 4, 6-7.", "after line 2: "] {
+            assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+        }
+    }
+}
+
+/// A line that is no job ends an import, and can be corrected.
+#[test]
+fn a_wrong_line_is_corrected() {
+    let server = Server::tcp(&ours(), &[]);
+    let file = server.file("jobs");
+    let text = lines(5, "ready");
+    std::fs::write(
+        &file,
+        text.replace("\"tube\":\"a\",\"state\":\"ready\",\"body\":\"4\"", "oops"),
+    )
+    .unwrap();
+    let ran = server.run(&["import", &file]);
+    let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+    assert_eq!(skip, "3", "{ran:?}");
+    std::fs::write(&file, text).unwrap();
+    server.must(&["import", &file, "--skip", &skip]);
+    check(&server, "a", 5, &[]);
+}
+
+#[test]
+fn sigquit_ends_an_import_and_a_move_between_two_batches() {
+    let server = Server::tcp(&ours(), &[]);
+    let file = server.file("jobs");
+    std::fs::write(&file, lines(5_000, "ready")).unwrap();
+    let quit = |word, arguments: &[&str]| {
+        let proxy = Proxy::new(&server.address, word, 300);
+        let arguments = [&["--server", &proxy.address], arguments].concat();
+        let child = server.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        send_signal(&child, "QUIT");
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert_eq!(ran.code(), Some(131), "{ran:?}");
+        ran
+    };
+    let ran = quit("put ", &["import", &file]);
+    let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+    server.must(&["import", &file, "--skip", &skip]);
+    quit("delete ", &["move", "a", "b", "--yes"]);
+    server.must(&["move", "a", "b", "--yes"]);
+    check(&server, "b", 5_000, &[]);
+}
+
+/// Returns the ids of copies that a command has left with a delay of a year, by the command in the
+/// manual, and checks that they are few.
+fn held_ids(server: &Server) -> Vec<String> {
+    let held = server.objects(&["list", "*", "--due-after", "300d"]);
+    assert!(held.len() <= 100, "{} copies are delayed", held.len());
+    held.iter().map(|job| job["id"].to_string()).collect()
+}
+
+/// Buries such copies, as the message and the manual advise.
+fn bury_held(server: &Server) {
+    let ids = held_ids(server);
+    if ids.is_empty() {
+        return;
+    }
+    server.must(&[&["bury"][..], &ids.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    assert!(held_ids(server).is_empty());
+}
+
+/// Begins a command, and kills it when `word` begins a line for the n-th time. The proxy keeps the
+/// rest of its commands as long as it lives.
+fn kill_at(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Proxy {
+    let proxy = Proxy::new(&server.address, word, count);
+    let arguments = [&["--server", &proxy.address], arguments].concat();
+    let mut child = server.command(&arguments).spawn().unwrap();
+    proxy.wait();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    proxy
+}
+
+/// If the server of an import is killed before copies are buried, the message names them.
+#[test]
+fn copies_that_a_killed_server_left_delayed_are_buried() {
+    for program in programs() {
+        for (word, count) in [("bury ", 250), ("put ", 250)] {
+            let mut durable = Durable::start(&program);
+            let file = durable.server.file("jobs");
+            std::fs::write(&file, lines(1_000, "buried")).unwrap();
+            let ran = durable.kill_during(word, count, &["import", &file]);
+            let advice = ran.stderr.split_once("bury them with beanstalkctl bury ").unwrap().1;
+            let named: Vec<_> = advice.split(':').next().unwrap().split(' ').collect();
+            let server = &durable.server;
+            let held = held_ids(server);
+            if word == "bury " {
+                let is_named = |id: &String| named.contains(&id.as_str());
+                assert!(!held.is_empty() && held.iter().all(is_named), "{ran:?}");
+            }
+            bury_held(server);
+            let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+            server.must(&["import", &file, "--skip", &skip]);
+            check(server, "a", 1_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+            let stats = &server.objects(&["stats", "a"])[0];
+            let others = ["ready", "delayed"].map(|it| stats[format!("current-jobs-{it}")].clone());
+            assert_eq!(others, [0, 0], "{stats}");
+        }
+    }
+}
+
+/// An import that is killed reports nothing; the manual has the command that finds what it left.
+#[test]
+fn copies_that_a_killed_command_left_delayed_are_found() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let file = server.file("jobs");
+        std::fs::write(&file, lines(1_000, "buried")).unwrap();
+        let _import = kill_at(&server, "reserve-job ", 250, &["import", &file]);
+        assert!(!held_ids(&server).is_empty());
+        bury_held(&server);
+        let stats = &server.objects(&["stats", "a"])[0];
+        // The one between its two commands is ready once its connection is closed.
+        assert!(stats["current-jobs-buried"].as_u64().unwrap() >= 299, "{stats}");
+        server.must(&["import", &file, "--skip", "300"]);
+        // Only after a move, the originals are still there.
+        let _move = kill_at(&server, "reserve-job ", 250, &["move", "a", "b", "--yes"]);
+        let held = held_ids(&server);
+        assert!(!held.is_empty());
+        let delete = ["delete", "--yes"].into_iter().chain(held.iter().map(String::as_str));
+        server.must(&delete.collect::<Vec<_>>());
+        let bodies = |tube: &str| -> BTreeSet<String> {
+            let ran = server.run(&["list", tube, "--bodies", "--json"]);
+            let jobs = ran.stdout.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
+            jobs.map(|job| job["body"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(bodies("a").union(&bodies("b")).count(), 1_000);
+    }
+}
+
+/// Of the jobs that may be in both places, the copy is deleted if both are found.
+#[test]
+fn jobs_in_both_places_lose_their_copies() {
+    for program in programs() {
+        for (word, count, kind) in
+            [("delete ", 300, "ready"), ("put ", 300, "ready"), ("bury ", 150, "buried")]
+        {
+            let mut durable = Durable::start(&program);
+            let text = lines(1_000, kind);
+            assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+            let ran = durable.kill_during(word, count, &["move", "a", "b", "--yes"]);
+            let server = &durable.server;
+            let pairs = ran.stderr.split_once("delete the copy: ").unwrap().1;
+            for pair in pairs.lines().next().unwrap().split(", ") {
+                let (id, copy) = pair.strip_suffix(')').unwrap().split_once(" (copy ").unwrap();
+                let is_there = |id: &str| server.run(&["job", id]).status.success();
+                if copy != "?" && is_there(id) && is_there(copy) {
+                    server.must(&["delete", copy, "--yes"]);
+                }
+            }
+            bury_held(server);
+            server.must(&["move", "a", "b", "--yes"]);
+            let unknown: Vec<_> = if pairs.contains('?') { (1..=1_000).collect() } else { vec![] };
+            check(server, "b", 1_000, &unknown);
+        }
+    }
+}
+
+/// All jobs of an unconfirmed batch of `clear --save` are in its file.
+#[test]
+fn a_file_of_a_clear_that_was_not_confirmed_is_imported() {
+    for program in programs() {
+        let mut durable = Durable::start(&program);
+        let text = lines(2_500, "ready");
+        assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+        let file = durable.server.file("saved");
+        let clear = ["clear", "a", "--yes", "--save", &file];
+        let ran = durable.kill_during("delete ", 1_300, &clear);
+        assert!(ran.stderr.contains(&format!("all of them are in {file}")), "{ran:?}");
+        durable.server.must(&["import", &file]);
+        check(&durable.server, "a", 2_500, &(1_001..=2_000).collect::<Vec<_>>());
+    }
+}
+
+/// A kick that ended early reports how many jobs it kicked, and is repeated.
+#[test]
+fn a_kick_that_was_not_confirmed_is_repeated() {
+    for program in programs() {
+        let mut durable = Durable::start(&program);
+        let text = lines(300, "buried");
+        assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
+        let ran = durable.kill_during("kick-job ", 150, &["kick", "a", "--all"]);
+        let server = &durable.server;
+        let kicked = number_after(&ran.stderr.replace(&server.address, ""), ": ");
+        let ready = server.objects(&["stats", "a"])[0]["current-jobs-ready"].as_u64().unwrap();
+        assert!(kicked as u64 <= ready, "{ran:?}");
+        server.must(&["kick", "a", "--all"]);
+        assert_eq!(server.objects(&["list", "a", "--state", "ready"]).len(), 300);
+    }
+}

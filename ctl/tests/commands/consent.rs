@@ -1,0 +1,250 @@
+//! Acts whose jobs others change between the question and the answer: no job is taken that the
+//! question did not name, and each named one that was not taken is reported.
+//!
+//! `ROUNDS=n cargo test -p beanstalkctl --test commands consent` makes n rounds on each daemon,
+//! from the round `FROM` on. A failing round prints its number, which determines its choices.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use ct::Prng;
+use serde_json::{Value, json};
+
+use crate::harness::page::Page;
+use crate::harness::{PROGRAM, Server, bury, has_tool, programs, put};
+
+/// Numbers of jobs, below and above each bound; the small ones are chosen more often.
+const COUNTS: [usize; 12] = [1, 3, 20, 150, 150, 300, 300, 500, 9_999, 9_999, 10_001, 100_001];
+
+/// The acts of the command and of the page, each with the states that it takes jobs of.
+const ACTS: [(&str, &[&str]); 7] = [
+    ("clear a", &["ready", "delayed", "buried"]),
+    ("clear a --save", &["ready", "delayed", "buried"]),
+    ("move a b", &["ready", "delayed", "buried"]),
+    ("page delete", &["ready", "delayed", "buried"]),
+    ("page move", &["ready", "delayed", "buried"]),
+    ("page kick", &["delayed", "buried"]),
+    ("page bury", &["ready", "delayed"]),
+];
+
+/// The states of jobs by their ids.
+type States = BTreeMap<u64, String>;
+
+/// The report of an act: the number of jobs that it took, and of those that it left.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Report {
+    taken: usize,
+    left: usize,
+}
+
+/// Returns the number before the first of these words that is there, or after it.
+fn number(text: &str, words: &[&str], is_before: bool) -> Option<usize> {
+    let (before, after) = words.iter().find_map(|word| text.split_once(word))?;
+    let digits = if is_before { before.rsplit(' ').next()? } else { after.split(' ').next()? };
+    digits.parse().ok()
+}
+
+impl Report {
+    /// Reads the text of a command, or of the page's answer.
+    fn read(text: &str) -> Self {
+        let words = ["jobs deleted (", "job deleted (", "jobs moved (", "job moved ("];
+        let words = words.map(|word| format!(" {word}"));
+        let taken = number(text, &words.each_ref().map(String::as_str), true).unwrap_or(0);
+        let words = ["or deleted them: ", "others took them: ", "by others first: "];
+        Self { taken, left: number(text, &words, false).unwrap_or(0) }
+    }
+}
+
+fn choose<T: Copy>(all: &[T], prng: &mut Prng) -> T {
+    all[usize::try_from(prng.below(all.len() as u64)).unwrap()]
+}
+
+/// Returns all jobs of a server.
+fn states(server: &Server) -> States {
+    let of = |job: &Value| (job["id"].as_u64().unwrap(), job["state"].as_str().unwrap().to_owned());
+    server.objects(&["list", "*"]).iter().map(of).collect()
+}
+
+/// Fills the tube with jobs of all states, with the ids from 1 on.
+fn fill(server: &Server, count: usize, prng: &mut Prng) -> States {
+    let (mut lines, mut states) = (String::new(), States::new());
+    for id in 1..=count as u64 {
+        let state = choose(&["ready", "ready", "delayed", "buried"], prng);
+        let left = if state == "delayed" { ",\"time-left\":5000" } else { "" };
+        writeln!(lines, "{{\"tube\":\"a\",\"body\":\"x\",\"state\":\"{state}\"{left}}}").unwrap();
+        states.insert(id, state.to_owned());
+    }
+    let ran = server.run_with(lines.as_bytes(), &["import"]);
+    assert!(ran.status.success(), "{ran:?}");
+    states
+}
+
+/// Does what other clients may do to any job, and returns the jobs afterwards.
+fn disturb(client: &mut ct::Client, jobs: &States, prng: &mut Prng) -> States {
+    let mut jobs = jobs.clone();
+    let last = *jobs.keys().next_back().unwrap();
+    for _ in 0..prng.below(150) {
+        let id = 1 + prng.below(last);
+        let Some(state) = jobs.get(&id).cloned() else { continue };
+        match prng.below(6) {
+            0 if state == "delayed" || state == "buried" => {
+                assert_eq!(client.command(&format!("kick-job {id}")).unwrap(), "KICKED");
+                jobs.insert(id, "ready".into());
+            }
+            1 if state != "reserved" => {
+                assert_eq!(client.command(&format!("delete {id}")).unwrap(), "DELETED");
+                jobs.remove(&id);
+            }
+            2 if state != "reserved" => {
+                bury(client, id);
+                jobs.insert(id, "buried".into());
+            }
+            3 if state != "reserved" => {
+                client.with_body(&format!("reserve-job {id}")).unwrap();
+                jobs.insert(id, "reserved".into());
+            }
+            4 if state != "reserved" => {
+                client.with_body(&format!("reserve-job {id}")).unwrap();
+                assert_eq!(client.command(&format!("release {id} 3 4000")).unwrap(), "RELEASED");
+                jobs.insert(id, "delayed".into());
+            }
+            5 => {
+                let id = put(client, "a", 5, 0, b"new");
+                jobs.insert(id, "ready".into());
+                if prng.below(2) == 0 {
+                    bury(client, id);
+                    jobs.insert(id, "buried".into());
+                }
+            }
+            _ => {}
+        }
+    }
+    jobs
+}
+
+/// Runs a command on a terminal, calls `meanwhile` while its question is open, and answers yes.
+fn answer_command(address: &str, arguments: &str, meanwhile: impl FnOnce()) -> String {
+    let mut script = Command::new("script");
+    let command = format!("{PROGRAM} --server {address} {arguments}");
+    script.args(["-qec", &command, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut text = String::new();
+    let mut read = |until: &str| {
+        let mut buffer = [0; 4096];
+        while until.is_empty() || !text.contains(until) {
+            let count = stdout.read(&mut buffer).unwrap();
+            if count == 0 {
+                break;
+            }
+            text += &String::from_utf8_lossy(&buffer[..count]);
+        }
+    };
+    read("[y/N] ");
+    meanwhile();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"y\n").unwrap();
+    read("");
+    drop(stdin);
+    child.wait().unwrap();
+    text
+}
+
+/// Makes a round on a daemon. Its choices follow from its number.
+fn play(program: &Path, round: u64) {
+    let prng = &mut Prng::new(round);
+    // The largest one takes seconds.
+    let choices = if env::var_os("ROUNDS").is_some() { COUNTS.len() } else { COUNTS.len() - 1 };
+    let count = choose(&COUNTS[..choices], prng);
+    let (act, accepted) = choose(&ACTS, prng);
+    let (is_restarted, is_durable) = (prng.below(6) == 0, prng.below(2) == 0);
+    let chosen: Vec<_> = accepted.iter().filter(|_| prng.below(3) > 0).copied().collect();
+    let chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
+    eprintln!("round {round}: {act} of {count} jobs {chosen:?}, {is_restarted} {is_durable}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["-b", folder.path().to_str().unwrap()];
+    let flags = if is_durable { &flags[..] } else { &[] };
+    let mut server = Server::tcp(program, flags);
+    let before = fill(&server, count, prng);
+    let named: Vec<_> = before.iter().filter(|(_, it)| chosen.contains(&it.as_str())).collect();
+    let named: Vec<u64> = named.into_iter().map(|(id, _)| *id).collect();
+    if named.is_empty() {
+        return;
+    }
+    let mut client = server.client();
+    let mut expected = before.clone();
+    let restart = |server: &mut Server| {
+        server.restart(flags);
+        if flags.is_empty() {
+            let mut client = server.client();
+            for _ in 0..5 {
+                put(&mut client, "a", 5, 0, b"x");
+            }
+        }
+        states(server)
+    };
+    let report = if let Some(verb) = act.strip_prefix("page ") {
+        let page = Page::start(&server.address, &[]);
+        let mut what = json!({ "act": verb, "jobs": { "tube": "a", "states": chosen } });
+        if verb == "move" {
+            what["into"] = "b".into();
+        }
+        let told = page.dry(&what);
+        assert_eq!(told["count"], named.len(), "round {round}: {told}");
+        if is_restarted {
+            expected = restart(&mut server);
+            let answer = page.answer(&told);
+            assert_eq!(answer.status, 409, "round {round}: {}", answer.text());
+            Report { taken: 0, left: named.len() }
+        } else {
+            expected = disturb(&mut client, &expected, prng);
+            let done = page.agree(&told);
+            let taken = usize::try_from(done["count"].as_u64().unwrap()).unwrap();
+            Report { taken, ..Report::read(&done["notes"].to_string()) }
+        }
+    } else {
+        let (file, address) = (server.file("saved"), server.address.clone());
+        let act = act.replace("--save", &format!("--save {file}"));
+        let arguments = format!("{act} --state {}", chosen.join(","));
+        let text = answer_command(&address, &arguments, || {
+            expected = if is_restarted {
+                restart(&mut server)
+            } else {
+                disturb(&mut client, &expected, prng)
+            };
+        });
+        assert!(text.contains(&format!(" {} job", named.len())), "round {round}: {text}");
+        let report = Report::read(&text);
+        if is_restarted { Report { left: named.len(), ..report } } else { report }
+    };
+    // Whatever differs now was done by the act.
+    let after = states(&server);
+    let changed = expected.iter().filter(|(id, state)| after.get(id) != Some(state));
+    let changed: Vec<u64> = changed.map(|(id, _)| *id).collect();
+    let unnamed: Vec<_> = changed.iter().filter(|id| named.binary_search(id).is_err()).collect();
+    assert!(unnamed.is_empty(), "round {round}: taken, but not named: {unnamed:?}");
+    let found = Report { taken: changed.len(), left: named.len() - changed.len() };
+    assert_eq!(report, found, "round {round}: reported, and found");
+}
+
+#[test]
+fn acts_change_what_their_questions_named() {
+    if !has_tool("script", "--version") {
+        return;
+    }
+    let number = |name: &str, default: u64| {
+        env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    let (first, count) = (number("FROM", 0), number("ROUNDS", 12));
+    thread::scope(|scope| {
+        for program in programs() {
+            scope.spawn(move || (first..first + count).for_each(|round| play(&program, round)));
+        }
+    });
+}
