@@ -86,9 +86,12 @@ pub(crate) struct WorkArgs {
     /// Run at most this many commands at a time
     #[arg(long, value_name = "NUMBER", default_value = "1")]
     pub(crate) jobs: NonZero<u16>,
-    /// Kill a command that runs longer than this, which is a failure
+    /// End a command that runs longer than this, which is a failure
     #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time)]
     pub(crate) timeout: Option<u64>,
+    /// Do not end a command whose job has timed out and may be with another worker
+    #[arg(long)]
+    pub(crate) keep_going: bool,
 }
 
 /// A selection of jobs.

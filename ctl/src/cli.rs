@@ -143,8 +143,13 @@ pub(crate) enum Command {
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
     /// that doubles with each failure, and buried after a number of failures. The environment
-    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set. After Ctrl-C the running
-    /// commands may finish; a second Ctrl-C kills them and all processes that they started.
+    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
+    ///
+    /// A command ends with its job: if the job times out, the connection is lost or --timeout is
+    /// exceeded, the command and all processes that it started get SIGTERM, and SIGKILL 10 seconds
+    /// later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
+    /// Ctrl-Z stops them too. If `work` itself is killed, Linux kills its commands, but not the
+    /// processes that they started, and other systems kill nothing.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///

@@ -21,3 +21,4 @@ pub(crate) mod top;
 mod top_screen;
 pub(crate) mod tubes;
 pub(crate) mod work;
+mod work_command;

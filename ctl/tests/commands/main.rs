@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `look`, `screen` | output, on a full screen as well |
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
+//! | `lease` | a command of `work` ends with the reservation of its job |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
@@ -27,6 +28,7 @@ mod ends;
 mod extensions;
 mod harness;
 mod hostile;
+mod lease;
 mod look;
 mod metrics;
 mod metrics_http;
