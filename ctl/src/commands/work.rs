@@ -194,11 +194,7 @@ impl<'a> Worker<'a> {
     fn report_lost(&self, job: &Job, is_disconnected: bool, is_running: bool) -> bool {
         let why = if is_disconnected { "the connection is lost" } else { "it has timed out" };
         let is_ended = is_running && (is_disconnected || !self.args.keep_going);
-        let act = match (is_running, is_ended) {
-            (false, _) => "it is left alone",
-            (true, false) => "its command runs on, but it is left alone",
-            (true, true) => "its command is ended",
-        };
+        let act = if is_ended { "its command is ended" } else { "it is left alone" };
         print_notice(&format!("job {}: {why}, so another worker may have it: {act}", job.id));
         is_ended
     }

@@ -1,11 +1,13 @@
 //! The commands of `work`: a process group with a body as its input, until it ends or is ended.
 
 use std::ffi::OsString;
-use std::io::{self, Read as _, Stderr, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
 
@@ -25,8 +27,8 @@ const KILL_DELAY: Duration = Duration::from_secs(10);
 /// Interval of checks for the rest of a command: other processes, and its standard error.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Bytes of standard error copied at once. A pipe that is writable has room for as many.
-const ERROR_CHUNK_BYTES: usize = 4096;
+/// How long to wait for the rest of a command's standard error, which other processes may hold open.
+const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest line of standard error in a notice, in bytes.
 const ERROR_LINE_BYTES_MAX: usize = 500;
@@ -48,9 +50,12 @@ pub(super) struct RunningCommand<'a> {
     /// `None` once the whole body is written.
     stdin: Option<ChildStdin>,
     body: &'a [u8],
-    errors: ErrorOutput,
+    /// Copies its standard error.
+    copier: JoinHandle<()>,
+    lines: LastLines,
     /// The status of the command itself, whose processes may still run.
     status: Option<ExitStatus>,
+    ended: Option<Instant>,
     /// Why it is ended, and since when.
     ending: Option<(&'static str, Instant)>,
 }
@@ -67,19 +72,23 @@ impl<'a> RunningCommand<'a> {
         // In a group of its own, it does not get Ctrl-C.
         let started = interrupt.spawn_group(&mut command);
         let (child, group) = started.with_context(|| program.to_string_lossy().into_owned())?;
-        let (stdin, pipe) = (child.stdin, child.stderr);
-        let errors = ErrorOutput {
-            pipe,
-            stderr: io::stderr(),
-            chunk: Vec::new(),
-            is_empty: false,
-            line: Vec::new(),
-            last: Vec::new(),
-        };
+        let (stdin, pipe) = (child.stdin, child.stderr.context("it is a pipe")?);
+        let lines = LastLines::default();
+        let written = Arc::clone(&lines);
+        let copier = thread::spawn(move || copy_errors(pipe, &written));
         let body = job.body.as_deref().unwrap_or_default();
-        let command = Self { interrupt, group, stdin, body, errors, status: None, ending: None };
+        let command = Self {
+            interrupt,
+            group,
+            stdin,
+            body,
+            copier,
+            lines,
+            status: None,
+            ended: None,
+            ending: None,
+        };
         command.stdin.as_ref().map_or(Ok(()), |pipe| ioctl_fionbio(pipe, true))?;
-        command.errors.pipe.as_ref().map_or(Ok(()), |pipe| ioctl_fionbio(pipe, true))?;
         Ok(command)
     }
 
@@ -135,17 +144,21 @@ impl<'a> RunningCommand<'a> {
         if self.body.is_empty() {
             self.stdin = None;
         }
-        self.errors.copy_chunk();
         let Some(status) = self.status else { return Ok(None) };
         let is_over =
             self.ending.is_none() || is_late || test_kill_process_group(self.group).is_err();
-        if !(is_over && self.errors.is_drained()) {
+        let ended = self.ended.get_or_insert_with(Instant::now);
+        let is_copied = self.copier.is_finished() || ended.elapsed() >= COPY_TIME_LIMIT;
+        if !(is_over && is_copied) {
             return Ok(None);
         }
         let why = self.ending.map(|(why, _)| format!("killed, because {why}"));
         let is_success = status.success() && why.is_none();
         let text = why.unwrap_or_else(|| status.to_string());
-        Ok(Some(CommandEnd { is_success, text, last_error: self.errors.finish() }))
+        let [last, line] = &*self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = if line.trim_ascii().is_empty() { last } else { line };
+        let last_error = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+        Ok(Some(CommandEnd { is_success, text, last_error }))
     }
 
     /// Waits until [`Self::update`] has something to do, or `wake` or `server` is readable; at most
@@ -163,7 +176,6 @@ impl<'a> RunningCommand<'a> {
         };
         let mut events = vec![PollFd::new(wake, PollFlags::IN)];
         events.extend(self.stdin.iter().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
-        events.extend(self.errors.event());
         events.extend(server.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         Interrupt::poll(&mut events, Some(limit))?;
         let last = events.last().filter(|_| server.is_some());
@@ -183,70 +195,24 @@ impl Drop for RunningCommand<'_> {
     }
 }
 
-/// The standard error of a command, which is copied to ours.
-struct ErrorOutput {
-    /// `None` once it has ended.
-    pipe: Option<ChildStderr>,
-    stderr: Stderr,
-    /// Bytes read but not yet written.
-    chunk: Vec<u8>,
-    /// Whether the last read found no bytes.
-    is_empty: bool,
-    /// The line being read.
-    line: Vec<u8>,
-    /// The last line before it that is not blank.
-    last: Vec<u8>,
-}
+/// The last line of standard error that is not blank, and the line after it.
+type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
 
-impl ErrorOutput {
-    /// Copies a chunk, if that needs no wait: no job is touched during a wait.
-    fn copy_chunk(&mut self) {
-        if let Some(pipe) = self.pipe.as_mut().filter(|_| self.chunk.is_empty()) {
-            let mut buffer = [0; ERROR_CHUNK_BYTES];
-            let read = pipe.read(&mut buffer);
-            self.is_empty = read.is_err();
-            if matches!(read, Ok(0)) {
-                self.pipe = None;
-            }
-            self.chunk.extend(&buffer[..read.unwrap_or(0)]);
-            for byte in &self.chunk {
-                match byte {
-                    b'\n' if self.line.trim_ascii().is_empty() => self.line.clear(),
-                    b'\n' => self.last = mem::take(&mut self.line),
-                    _ if self.line.len() < ERROR_LINE_BYTES_MAX => self.line.push(*byte),
-                    _ => {}
-                }
-            }
-        }
-        let mut events = [PollFd::new(&self.stderr, PollFlags::OUT)];
+/// Copies the standard error of a command to ours, in a thread of its own: while our reader is
+/// stuck, the job must be touched. A process that outlives the command may write on.
+fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer) {
         // If standard error is closed, there is no other place to report it.
-        let _ = Interrupt::poll(&mut events, Some(Duration::ZERO));
-        if !self.chunk.is_empty() && !events[0].revents().is_empty() {
-            let _ = self.stderr.lock().write_all(&self.chunk);
-            self.chunk.clear();
+        let _ = io::stderr().write_all(&buffer[..count]);
+        let [last, line] = &mut *lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for byte in &buffer[..count] {
+            match byte {
+                b'\n' if line.trim_ascii().is_empty() => line.clear(),
+                b'\n' => *last = mem::take(line),
+                _ if line.len() < ERROR_LINE_BYTES_MAX => line.push(*byte),
+                _ => {}
+            }
         }
-    }
-
-    /// Returns the event after which [`Self::copy_chunk`] has something to do.
-    fn event(&self) -> Option<PollFd<'_>> {
-        if self.chunk.is_empty() {
-            return self.pipe.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::IN));
-        }
-        Some(PollFd::new(&self.stderr, PollFlags::OUT))
-    }
-
-    /// Whether nothing is left that an ended command wrote.
-    fn is_drained(&self) -> bool {
-        self.chunk.is_empty() && (self.is_empty || self.pipe.is_none())
-    }
-
-    /// Returns the last line. A process that outlives the command may write on.
-    fn finish(&mut self) -> String {
-        if let Some(mut pipe) = self.pipe.take() {
-            let _ = ioctl_fionbio(&pipe, false);
-            thread::spawn(move || io::copy(&mut pipe, &mut io::stderr()));
-        }
-        let last = if self.line.trim_ascii().is_empty() { &self.last } else { &self.line };
-        String::from_utf8_lossy(last.trim_ascii()).into_owned()
     }
 }
