@@ -179,7 +179,7 @@ impl Client {
                 anyhow!("{address}: no complete reply in time")
             }
             _ if Stream::is_timeout(error) => {
-                anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
+                anyhow!("{address}: no complete reply within {} seconds", TIMEOUT.as_secs())
             }
             _ => anyhow!("{address}: connection lost: {error}"),
         }
@@ -187,7 +187,10 @@ impl Client {
 
     /// Reads the next reply.
     fn receive(&mut self) -> Result<Reply> {
-        self.read_reply().map_err(|error| self.connection_error(&error))
+        self.stream.get_mut().set_in_reply(true);
+        let reply = self.read_reply().map_err(|error| self.connection_error(&error));
+        self.stream.get_mut().set_in_reply(false);
+        reply
     }
 
     fn read_reply(&mut self) -> io::Result<Reply> {

@@ -14,6 +14,9 @@ use crate::address::Address;
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A reply may take longer than [`TIMEOUT`] if this many bytes of it arrive per second.
+const REPLY_BYTES_PER_SECOND_MIN: u64 = 4096;
+
 /// The pause before a connect is tried again.
 const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -25,6 +28,10 @@ pub(crate) struct Stream {
     read_timeout: Duration,
     /// All calls fail after this time.
     pub(crate) deadline: Option<Instant>,
+    /// The reply being read: its beginning, and the number of bytes since then.
+    reply: Option<(Instant, u64)>,
+    /// The time limit of a reply.
+    pub(crate) reply_timeout: Duration,
 }
 
 /// Returns the time limit of the next call, which ends at the deadline at the latest.
@@ -75,13 +82,18 @@ impl Stream {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { socket, read_timeout: TIMEOUT, deadline })
+        Ok(Self { socket, read_timeout: TIMEOUT, deadline, reply: None, reply_timeout: TIMEOUT })
     }
 
     /// Changes the time limit of reads.
     pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.read_timeout = timeout;
         self.socket.set_read_timeout(Some(timeout))
+    }
+
+    /// Begins or ends a reply, which has a time limit as a whole.
+    pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
+        self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
 
     /// Whether the deadline has passed.
@@ -103,11 +115,19 @@ impl AsFd for Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.deadline.is_some() {
-            let timeout = stream_call_time_limit(self.read_timeout, self.deadline)?;
+        let reply_end = self.reply.map(|(began, bytes)| {
+            began + self.reply_timeout + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
+        });
+        let end = [self.deadline, reply_end].into_iter().flatten().min();
+        if end.is_some() {
+            let timeout = stream_call_time_limit(self.read_timeout, end)?;
             self.socket.set_read_timeout(Some(timeout))?;
         }
-        self.socket.read(buffer)
+        let count = self.socket.read(buffer)?;
+        if let Some((_, bytes)) = &mut self.reply {
+            *bytes += count as u64;
+        }
+        Ok(count)
     }
 }
 
