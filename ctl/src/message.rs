@@ -58,6 +58,12 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     print_notice(&format!("beanstalkctl: {error:#}"));
 }
 
+/// Formats an error with all its causes, and with its server, unless it begins with that.
+pub(crate) fn of_server(server: &Address, error: &anyhow::Error) -> String {
+    let (server, text) = (server.to_string(), format!("{error:#}"));
+    if text.starts_with(&server) { text } else { format!("{server}: {text}") }
+}
+
 /// Whether the reader of standard output has closed it.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
@@ -72,7 +78,6 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 /// Logs an action in one line on standard error: the time, the server, the client of the page if
 /// there is one, the action and its count.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
     print_notice(&format!("{} {server}{from}: {done}", log_timestamp(seconds)));
 }
