@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::address::Address;
 use crate::args::Consent;
@@ -132,8 +132,7 @@ impl Context {
             return Ok(());
         }
         let object = json!({ "act": act, "count": count, "report": done });
-        let Value::Object(object) = object else { unreachable!("it is written as an object") };
-        self.out.object(object, Some(&server.to_string()))
+        self.out.value(object, Some(&server.to_string()))
     }
 
     /// Shows the plan, and asks for consent unless `--yes` is given. False means to do nothing.
