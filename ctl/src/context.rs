@@ -138,10 +138,15 @@ impl Context {
     /// Shows the plan, and asks for consent unless `--yes` is given. False means to do nothing.
     pub(crate) fn confirm(&mut self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
-            print_notice(&format!("Would {plan}."));
-            return Ok(false);
+            return self.report_dry_run(plan).map(|()| false);
         }
         self.ask_user(consent.yes, plan)
+    }
+
+    /// Prints the plan of a dry run; with `--json`, also as an object.
+    pub(crate) fn report_dry_run(&mut self, plan: &str) -> Result<()> {
+        print_notice(&format!("Would {plan}."));
+        if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
     /// Asks for consent if an action concerns several servers.
