@@ -196,6 +196,16 @@ pub(crate) struct GrepArgs {
 
 /// The numbers of a new job.
 #[derive(Debug, Args)]
+/// A column of numbers of `list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    Id,
+    Pri,
+    Age,
+    Left,
+    Size,
+}
+
 pub(crate) struct JobArgs {
     /// Set the priority; 0 is the most urgent
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]
@@ -340,7 +350,7 @@ pub(crate) struct ImportArgs {
     pub(crate) dry_run: bool,
 }
 
-/// The thresholds of `check`, each a number of jobs in one tube.
+/// The thresholds of `check`, each for one tube.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
@@ -370,10 +380,26 @@ impl FromStr for Threshold {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once(',').unwrap_or((text, text));
-        match (numbers.0.parse(), numbers.1.parse()) {
-            (Ok(warning), Ok(critical)) if warning <= critical => Ok(Self { warning, critical }),
+        Self::parse(text, |number| number.parse().ok())
+    }
+}
+
+impl Threshold {
+    /// Parses two ages.
+    fn parse_ages(text: &str) -> Result<Self, String> {
+        Self::parse(text, |age| filter::parse_time(age).ok())
+    }
+
+    fn parse(text: &str, number: impl Fn(&str) -> Option<u64>) -> Result<Self, String> {
+        let (warning, critical) = text.split_once(',').unwrap_or((text, text));
+        match (number(warning), number(critical)) {
+            (Some(warning), Some(critical)) if warning <= critical => {
+                Ok(Self { warning, critical })
+            }
             _ => Err(format!("{text:?} is not WARNING,CRITICAL: two numbers, the smaller first")),
         }
     }
 }
+    /// Warning and critical ages of the next job to be reserved, for example 5m,1h
+    #[arg(long, value_name = "WARNING,CRITICAL", value_parser = Threshold::parse_ages)]
+    pub(crate) age: Option<Threshold>,
