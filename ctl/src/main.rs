@@ -137,6 +137,8 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
+    // A part of an export would be taken for a backup.
+    let may_be_cut = is_read_only && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);
@@ -150,7 +152,7 @@ fn main() -> ExitCode {
     match result {
         Ok(outcome) => outcome.into(),
         // The reader has closed the output, as `head` does.
-        Err(error) if is_read_only && is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if may_be_cut && is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
             let of_failure = if is_usage(&error) { USAGE_STATUS } else { 1 };
