@@ -79,7 +79,13 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 /// there is one, the action and its count.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
-    print_notice(&format!("{} {server}{from}: {done}", log_timestamp(seconds)));
+    log_line(&format!("{server}{from}: {done}"));
+}
+
+/// Logs a line on standard error, with the time.
+pub(crate) fn log_line(text: &str) {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    print_notice(&format!("{} {text}", log_timestamp(seconds)));
 }
 
 /// Formats seconds since 1970 as `2026-11-23T09:48:06Z`.
