@@ -132,8 +132,9 @@ pub(crate) enum Command {
     },
     /// Drain servers: make them refuse new jobs, or accept them again
     Drain {
-        /// on: refuse new jobs; off: accept them again; status: print which
-        #[arg(value_parser = ["on", "off", "status"])]
+        /// on: refuse new jobs; off: accept them again; status: print which; wait: until no job is
+        /// ready, delayed or reserved
+        #[arg(value_parser = ["on", "off", "status", "wait"])]
         switch: String,
         /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]
