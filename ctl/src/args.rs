@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::address::Address;
 use crate::filter::{self, Filter, Tubes};
@@ -21,9 +21,24 @@ pub(crate) struct BigArgs {
     pub(crate) tubes: Vec<String>,
     /// Show at most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
-    pub(crate) limit: usize,
+    pub(crate) limit: u64,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
+}
+
+impl BigArgs {
+    /// Makes the arguments of `list`.
+    pub(crate) fn into_list(self) -> ListArgs {
+        let (tubes, limit, filters) = (self.tubes, Some(self.limit), self.filters);
+        ListArgs {
+            tubes,
+            limit,
+            filters,
+            bodies: false,
+            sort: Some(SortColumn::Size),
+            oldest: false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -171,8 +186,24 @@ pub(crate) struct ListArgs {
     /// Show at most this many jobs
     #[arg(long, value_name = "NUMBER")]
     pub(crate) limit: Option<u64>,
+    /// Sort by this column, the largest number first [default: order of service]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<SortColumn>,
+    /// Show the oldest jobs first, as --sort age does
+    #[arg(long, conflicts_with = "sort")]
+    pub(crate) oldest: bool,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
+}
+
+/// A column of numbers of `list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    Id,
+    Pri,
+    Age,
+    Left,
+    Size,
 }
 
 #[derive(Debug, Args)]
@@ -196,16 +227,6 @@ pub(crate) struct GrepArgs {
 
 /// The numbers of a new job.
 #[derive(Debug, Args)]
-/// A column of numbers of `list`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SortColumn {
-    Id,
-    Pri,
-    Age,
-    Left,
-    Size,
-}
-
 pub(crate) struct JobArgs {
     /// Set the priority; 0 is the most urgent
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_PRI)]

@@ -179,7 +179,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
         Command::List(args) => commands::list::run(&args, context),
         Command::Grep(args) => commands::grep::run(&args, context),
-        Command::Big(args) => commands::big::run(&args, context),
+        Command::Big(args) => commands::list::run(&args.into_list(), context),
         Command::Top(args) => commands::top::run(&args, context),
         Command::Report => commands::report::run(context),
         Command::Web(args) => web::run(&args, context),

@@ -1,6 +1,5 @@
 //! The commands, one module each.
 
-pub(crate) mod big;
 pub(crate) mod check;
 pub(crate) mod clear;
 pub(crate) mod delete;
