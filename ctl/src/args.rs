@@ -282,6 +282,9 @@ pub(crate) struct KickArgs {
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
+    /// The same as COUNT
+    #[arg(long = "count", value_name = "NUMBER", conflicts_with_all = ["count", "all", "id"])]
+    pub(crate) number: Option<u32>,
     /// Kick all buried jobs, or all delayed jobs if none is buried
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
@@ -291,6 +294,9 @@ pub(crate) struct KickArgs {
     /// Kick the jobs with these ids, in any tube; - reads ids from standard input
     #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
     pub(crate) id: Vec<Id>,
+    /// Show how many jobs would be kicked, without kicking them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -343,6 +349,9 @@ pub(crate) struct ExportArgs {
     /// Read the jobs from a binlog directory or a copy of one, without a server
     #[arg(long, value_name = "DIR")]
     pub(crate) binlog: Option<PathBuf>,
+    /// Count the jobs, without writing them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Only jobs of these tubes, with * and ? as wildcards
     #[arg(long, value_name = "TUBE", value_delimiter = ',', help_heading = "Filters")]
     pub(crate) tube: Vec<String>,
@@ -385,9 +394,15 @@ pub(crate) struct CheckArgs {
     /// Warning and critical numbers of delayed jobs in a tube
     #[arg(long, value_name = "WARNING,CRITICAL")]
     pub(crate) delayed: Option<Threshold>,
+    /// Warning and critical ages of the next job to be reserved, for example 5m,1h
+    #[arg(long, value_name = "WARNING,CRITICAL", value_parser = Threshold::parse_ages)]
+    pub(crate) age: Option<Threshold>,
     /// The minimum number of workers of a tube with ready jobs; fewer are critical
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<u64>,
+    /// Report servers as unknown that have not answered after this time
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time, default_value = "10")]
+    pub(crate) timeout: u64,
 }
 
 /// The smallest numbers that are a warning, and that are critical.
@@ -421,6 +436,3 @@ impl Threshold {
         }
     }
 }
-    /// Warning and critical ages of the next job to be reserved, for example 5m,1h
-    #[arg(long, value_name = "WARNING,CRITICAL", value_parser = Threshold::parse_ages)]
-    pub(crate) age: Option<Threshold>,
