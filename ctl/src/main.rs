@@ -109,7 +109,7 @@ use commands::check::Status;
 use commands::release::Change::{Bury, Release};
 use context::{Context, Outcome};
 use interrupt::Interrupt;
-use message::{is_broken_pipe, is_usage, print_error};
+use message::{is_broken_pipe, is_usage, print_error, usage};
 use output::Output;
 
 /// The exit status of wrong arguments.
@@ -172,6 +172,10 @@ fn parse() -> Result<Cli, clap::Error> {
 }
 
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
+    let is_text = matches!(command, Command::Report | Command::Work(_) | Command::Metrics(_));
+    if context.out.json && is_text {
+        return Err(usage("this command has no output in JSON: leave out --json"));
+    }
     match command {
         Command::Tubes(args) => commands::tubes::run(&args, context),
         Command::Stats { tube } => commands::stats::run(tube.as_deref(), context),
