@@ -85,7 +85,11 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
 
 /// Listens on an address, or on HOST:PORT.
 pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
-    TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))
+    TcpListener::bind(&address).with_context(|| {
+        let is_port = address.to_string().parse::<u16>().is_ok();
+        let hint = if is_port { ": write a port as 127.0.0.1:PORT" } else { "" };
+        format!("cannot listen on {address}{hint}")
+    })
 }
 
 /// Serves until a signal arrives.
@@ -103,11 +107,11 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
             let listener = BoundedListener {
                 listener: tokio::net::TcpListener::from_std(listener)?,
                 places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+                headless: Headless::default(),
             };
             let mut ended = ended.clone();
             let until = async move {
                 // The sender outlives this.
-                headless: Headless::default(),
                 let _ = ended.wait_for(|ended| *ended).await;
             };
             // Only a tapped listener passes the peer's address to the handlers.
@@ -183,10 +187,6 @@ impl HttpBody for SharedBody {
 struct BoundedListener {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,
-}
-
-impl Listener for BoundedListener {
-    type Io = TimedConnection;
     headless: Headless,
 }
 
@@ -209,10 +209,21 @@ impl Headless {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while all.pop_front().is_some_and(|sender| sender.send(()).is_err()) {}
     }
+}
+
+impl Listener for BoundedListener {
+    type Io = TimedConnection;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
+        let place = loop {
+            let place = Arc::clone(&self.places).acquire_owned();
+            if let Ok(place) = timeout(PLACE_CHECK_INTERVAL, place).await {
+                break place.expect("the semaphore is never closed");
+            }
+            self.headless.close_oldest();
+        };
         let head = RequestHead { began: Some(Instant::now()), newlines: None, is_whole: false };
         let (now, idle) = (Instant::now(), Box::pin(sleep(HEAD_TIME_LIMIT)));
         let (response, is_blocked) = ((now, 0), false);
@@ -229,13 +240,6 @@ impl Headless {
             _place: place,
         };
         (connection, address)
-        let place = loop {
-            let place = Arc::clone(&self.places).acquire_owned();
-            if let Ok(place) = timeout(PLACE_CHECK_INTERVAL, place).await {
-                break place.expect("the semaphore is never closed");
-            }
-            self.headless.close_oldest();
-        };
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -304,11 +308,11 @@ impl TimedConnection {
         if let Poll::Ready(Ok(count)) = result {
             if mem::take(&mut self.head).is_whole {
                 self.response = (Instant::now(), 0);
+                self.close = Some(self.headless.add());
             }
             self.response.1 += *count as u64;
         }
     }
-                self.close = Some(self.headless.add());
 
     /// Returns when to close the connection if nothing happens.
     fn deadline(&self) -> Instant {
@@ -330,14 +334,14 @@ impl TimedConnection {
             self.idle.as_mut().reset(next);
             return result;
         }
-        loop {
-            if self.deadline() <= Instant::now() {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
         let close = self.close.as_mut().map(|close| Pin::new(close).poll(waker));
         if matches!(close, Some(Poll::Ready(_))) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        loop {
+            if self.deadline() <= Instant::now() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
             ready!(self.idle.as_mut().poll(waker));
             let next = self.deadline();
             self.idle.as_mut().reset(next);
@@ -357,13 +361,13 @@ impl AsyncRead for TimedConnection {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
         self.head.read_bytes(&buffer.filled()[before..]);
+        if self.head.is_whole {
+            self.close = None;
+        }
         self.with_time_limit(waker, result)
     }
 }
 
-        if self.head.is_whole {
-            self.close = None;
-        }
 impl AsyncWrite for TimedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
