@@ -7,6 +7,7 @@
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
 //! | `lease` | a command of `work` ends with the reservation of its job |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
+//! | `bounds` | limits on time, and output for programs |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
 //! | `extensions` | the use of a server with more commands, or with wrong answers |
@@ -22,6 +23,7 @@
 
 mod act;
 mod agreed;
+mod bounds;
 mod bulk;
 mod carry;
 mod ends;
