@@ -37,6 +37,9 @@ const CONNECTIONS_MAX: usize = 64;
 /// A connection is closed if no byte passes for this time. Prometheus sends requests more often.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
+/// A response without a byte for this time has ended, unless it waits for its client.
+const RESPONSE_GAP: Duration = Duration::from_secs(1);
+
 /// Interval at which a connection that waits for a place looks for one to close.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -237,6 +240,7 @@ impl Listener for BoundedListener {
             is_blocked,
             headless,
             close,
+            is_unwanted: false,
             _place: place,
         };
         (connection, address)
@@ -298,6 +302,8 @@ struct TimedConnection {
     headless: Headless,
     /// Receives a value to close the connection; `None` once the head is whole.
     close: Option<oneshot::Receiver<()>>,
+    /// Another connection needs the place.
+    is_unwanted: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -316,7 +322,11 @@ impl TimedConnection {
 
     /// Returns when to close the connection if nothing happens.
     fn deadline(&self) -> Instant {
-        let deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
+        let mut deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
+        if self.is_unwanted && !self.is_blocked {
+            let has_response = self.response.1 > 0;
+            deadline = self.active + if has_response { RESPONSE_GAP } else { Duration::ZERO };
+        }
         let (began, count) = self.response;
         let time = Duration::from_secs(count / RESPONSE_BYTES_PER_SECOND_MIN) + SLOW_RESPONSE_TIME;
         if self.is_blocked { deadline.min(began + time) } else { deadline }
@@ -328,15 +338,17 @@ impl TimedConnection {
         waker: &mut Waker<'_>,
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        let is_closing = |close: &mut oneshot::Receiver<()>| Pin::new(close).poll(waker).is_ready();
+        if self.close.as_mut().is_some_and(is_closing) {
+            (self.close, self.is_unwanted) = (None, true);
+            let next = self.deadline();
+            self.idle.as_mut().reset(next);
+        }
         if result.is_ready() {
             self.active = Instant::now();
             let next = self.deadline();
             self.idle.as_mut().reset(next);
             return result;
-        }
-        let close = self.close.as_mut().map(|close| Pin::new(close).poll(waker));
-        if matches!(close, Some(Poll::Ready(_))) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         loop {
             if self.deadline() <= Instant::now() {
@@ -362,7 +374,7 @@ impl AsyncRead for TimedConnection {
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
         self.head.read_bytes(&buffer.filled()[before..]);
         if self.head.is_whole {
-            self.close = None;
+            (self.close, self.is_unwanted) = (None, false);
         }
         self.with_time_limit(waker, result)
     }
