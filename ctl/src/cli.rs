@@ -170,8 +170,8 @@ pub(crate) enum Command {
     Move(MoveArgs),
     /// Write jobs with their bodies as lines of JSON
     ///
-    /// The lines are in order of service. The last line counts the jobs. If the reader of the output
-    /// closes it early, the exit status is 1.
+    /// The lines are in order of service. The last line counts the jobs. If the reader of the
+    /// output closes it early, the exit status is 1.
     Export(ExportArgs),
     /// Put jobs from lines of JSON, as written by `export` and `--save`
     ///

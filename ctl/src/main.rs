@@ -5,11 +5,12 @@
 //!
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
-//! which begins with `run`. Its functions contain the command's name, such as `kick_ids` and
-//! `put_jobs`; the exceptions are `drain` in `pause`, and `job_table` and `job_row` in `list`.
-//! `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`, `Mover` in
-//! `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has the `Screen` of `top`
-//! and its `SamplerThread`.
+//! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
+//! `kick_ids` and `put_jobs`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
+//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`,
+//! `Mover` in `move_jobs`, `Change` in `release`, `Worker` in `work`. `work_command` has the
+//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top` and its
+//! `SamplerThread`.
 //!
 //! The modules below the commands, from top to bottom:
 //!

@@ -89,7 +89,10 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     problems.sort_by_key(|(status, ..)| Reverse(*status));
     let worst = problems.first().map_or(Status::Ok, |(status, ..)| *status);
     if context.out.json {
-        let object = |(status, server, text): &(Status, &Address, String)| json!({ "status": status.word(), "server": server.to_string(), "text": text });
+        let object = |(status, server, text): &(Status, &Address, String)| {
+            let server = server.to_string();
+            json!({ "status": status.word(), "server": server, "text": text })
+        };
         let problems: Vec<_> = problems.iter().map(object).collect();
         let line = json!({ "status": worst.word(), "problems": problems });
         context.out.value(line, None)?;

@@ -27,7 +27,7 @@ const KILL_DELAY: Duration = Duration::from_secs(10);
 /// Interval of checks for the rest of a command: other processes, and its standard error.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait for the rest of a command's standard error, which other processes may hold open.
+/// How long to wait for the rest of standard error, which other processes may hold open.
 const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest line of standard error in a notice, in bytes.
