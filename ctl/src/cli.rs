@@ -38,7 +38,7 @@ pub(crate) struct Cli {
         default_value = "127.0.0.1:11300"
     )]
     pub(crate) server: Vec<Address>,
-    /// Print JSON, one object per line
+    /// Print JSON, one object per line; refused by report, work and metrics
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
