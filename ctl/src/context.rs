@@ -13,7 +13,9 @@ use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::message::{is_broken_pipe, is_usage, log_action, of_server, print_notice, usage};
+use crate::message::{
+    is_broken_pipe, is_usage, log_action, of_server, print_error, print_notice, usage,
+};
 use crate::output::Output;
 use crate::statistics;
 use crate::sweep::Coverage;
@@ -90,7 +92,7 @@ impl Context {
             match result {
                 Ok(one) => outcome = outcome.and(one),
                 Err(error) if !self.is_fatal(&error) => {
-                    print_notice(&format!("beanstalkctl: {}", of_server(address, &error)));
+                    print_error(&of_server(address, error));
                     outcome = Outcome::Partial;
                 }
                 Err(error) => return Err(error),

@@ -81,8 +81,9 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     for (address, answer) in context.servers.iter().zip(answers) {
         let left = deadline.saturating_duration_since(Instant::now()) + LATE_ANSWER_TIME;
         let found = answer.recv_timeout(left).unwrap_or_else(|_| Err(anyhow!("no answer in time")));
-        let found =
-            found.unwrap_or_else(|error| vec![(Status::Unknown, of_server(address, &error))]);
+        let found = found.unwrap_or_else(|error| {
+            vec![(Status::Unknown, format!("{:#}", of_server(address, error)))]
+        });
         problems.extend(found.into_iter().map(|(status, text)| (status, address, text)));
     }
     // The worst come first, because some pagers show only the beginning.
