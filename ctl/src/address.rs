@@ -1,6 +1,7 @@
 //! Addresses of servers: `host:port`, `[v6]:port`, a bare host, or `unix:PATH`.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -24,6 +25,9 @@ impl FromStr for Address {
             let is_named = !path.is_empty();
             return is_named.then(|| Self::Unix(path.into())).ok_or("unix: needs a path".into());
         }
+        if text.starts_with(['/', '.']) {
+            return Err(format!("{text:?}: write the path of a socket as unix:{text}"));
+        }
         let text = text.strip_prefix("tcp://").unwrap_or(text);
         let port_of = |digits: &str| {
             digits.parse().map_err(|_| format!("{digits:?} is not a port, in the address {text:?}"))
@@ -36,6 +40,10 @@ impl FromStr for Address {
                 None => return Err(format!("{text:?} has text after the ]")),
             }
         } else if text.matches(':').count() > 1 {
+            let is_whole = text.split('%').next().is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());
+            if !is_whole {
+                return Err(format!("{text:?}: write an IPv6 address and a port as [::1]:11300"));
+            }
             (text, DEFAULT_PORT) // An IPv6 address without a port.
         } else {
             match text.split_once(':') {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::address::Address;
 use crate::filter::{self, Filter, Tubes};
@@ -21,9 +21,24 @@ pub(crate) struct BigArgs {
     pub(crate) tubes: Vec<String>,
     /// Show at most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
-    pub(crate) limit: usize,
+    pub(crate) limit: u64,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
+}
+
+impl BigArgs {
+    /// Makes the arguments of `list`.
+    pub(crate) fn into_list(self) -> ListArgs {
+        let (tubes, limit, filters) = (self.tubes, Some(self.limit), self.filters);
+        ListArgs {
+            tubes,
+            limit,
+            filters,
+            bodies: false,
+            sort: Some(SortColumn::Size),
+            oldest: false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -86,9 +101,12 @@ pub(crate) struct WorkArgs {
     /// Run at most this many commands at a time
     #[arg(long, value_name = "NUMBER", default_value = "1")]
     pub(crate) jobs: NonZero<u16>,
-    /// Kill a command that runs longer than this, which is a failure
+    /// End a command that runs longer than this, which is a failure
     #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time)]
     pub(crate) timeout: Option<u64>,
+    /// Do not end a command whose job has timed out and may be with another worker
+    #[arg(long)]
+    pub(crate) keep_going: bool,
 }
 
 /// A selection of jobs.
@@ -171,8 +189,24 @@ pub(crate) struct ListArgs {
     /// Show at most this many jobs
     #[arg(long, value_name = "NUMBER")]
     pub(crate) limit: Option<u64>,
+    /// Sort by this column, the largest number first [default: order of service]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) sort: Option<SortColumn>,
+    /// Show the oldest jobs first, as --sort age does
+    #[arg(long, conflicts_with = "sort")]
+    pub(crate) oldest: bool,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
+}
+
+/// A column of numbers of `list`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    Id,
+    Pri,
+    Age,
+    Left,
+    Size,
 }
 
 #[derive(Debug, Args)]
@@ -251,6 +285,9 @@ pub(crate) struct KickArgs {
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
+    /// The same as COUNT
+    #[arg(long = "count", value_name = "NUMBER", conflicts_with_all = ["count", "all", "id"])]
+    pub(crate) number: Option<u32>,
     /// Kick all buried jobs, or all delayed jobs if none is buried
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
@@ -260,6 +297,9 @@ pub(crate) struct KickArgs {
     /// Kick the jobs with these ids, in any tube; - reads ids from standard input
     #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
     pub(crate) id: Vec<Id>,
+    /// Show how many jobs would be kicked, without kicking them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -312,6 +352,9 @@ pub(crate) struct ExportArgs {
     /// Read the jobs from a binlog directory or a copy of one, without a server
     #[arg(long, value_name = "DIR")]
     pub(crate) binlog: Option<PathBuf>,
+    /// Count the jobs, without writing them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Only jobs of these tubes, with * and ? as wildcards
     #[arg(long, value_name = "TUBE", value_delimiter = ',', help_heading = "Filters")]
     pub(crate) tube: Vec<String>,
@@ -340,7 +383,7 @@ pub(crate) struct ImportArgs {
     pub(crate) dry_run: bool,
 }
 
-/// The thresholds of `check`, each a number of jobs in one tube.
+/// The thresholds of `check`, each for one tube.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
@@ -354,9 +397,15 @@ pub(crate) struct CheckArgs {
     /// Warning and critical numbers of delayed jobs in a tube
     #[arg(long, value_name = "WARNING,CRITICAL")]
     pub(crate) delayed: Option<Threshold>,
+    /// Warning and critical ages of the next job to be reserved, for example 5m,1h
+    #[arg(long, value_name = "WARNING,CRITICAL", value_parser = Threshold::parse_ages)]
+    pub(crate) age: Option<Threshold>,
     /// The minimum number of workers of a tube with ready jobs; fewer are critical
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<u64>,
+    /// Report servers as unknown that have not answered after this time
+    #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time, default_value = "10")]
+    pub(crate) timeout: u64,
 }
 
 /// The smallest numbers that are a warning, and that are critical.
@@ -370,9 +419,22 @@ impl FromStr for Threshold {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once(',').unwrap_or((text, text));
-        match (numbers.0.parse(), numbers.1.parse()) {
-            (Ok(warning), Ok(critical)) if warning <= critical => Ok(Self { warning, critical }),
+        Self::parse(text, |number| number.parse().ok())
+    }
+}
+
+impl Threshold {
+    /// Parses two ages.
+    fn parse_ages(text: &str) -> Result<Self, String> {
+        Self::parse(text, |age| filter::parse_time(age).ok())
+    }
+
+    fn parse(text: &str, number: impl Fn(&str) -> Option<u64>) -> Result<Self, String> {
+        let (warning, critical) = text.split_once(',').unwrap_or((text, text));
+        match (number(warning), number(critical)) {
+            (Some(warning), Some(critical)) if warning <= critical => {
+                Ok(Self { warning, critical })
+            }
             _ => Err(format!("{text:?} is not WARNING,CRITICAL: two numbers, the smaller first")),
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Cli {
         default_value = "127.0.0.1:11300"
     )]
     pub(crate) server: Vec<Address>,
-    /// Print JSON, one object per line
+    /// Print JSON, one object per line; refused by report, work and metrics
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -132,8 +132,9 @@ pub(crate) enum Command {
     },
     /// Drain servers: make them refuse new jobs, or accept them again
     Drain {
-        /// on: refuse new jobs; off: accept them again; status: print which
-        #[arg(value_parser = ["on", "off", "status"])]
+        /// on: refuse new jobs; off: accept them again; status: print which; wait: until no job is
+        /// ready, delayed or reserved
+        #[arg(value_parser = ["on", "off", "status", "wait"])]
         switch: String,
         /// Do not ask for confirmation, even with several servers
         #[arg(short, long)]
@@ -143,8 +144,13 @@ pub(crate) enum Command {
     ///
     /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
     /// that doubles with each failure, and buried after a number of failures. The environment
-    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set. After Ctrl-C the running
-    /// commands may finish; a second Ctrl-C kills them and all processes that they started.
+    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
+    ///
+    /// A command ends with its job: if the job times out, the connection is lost or --timeout is
+    /// exceeded, the command and all processes that it started get SIGTERM, and SIGKILL 10 seconds
+    /// later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
+    /// Ctrl-Z stops them too. If `work` itself is killed, Linux kills its commands, but not the
+    /// processes that they started, and other systems kill nothing.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
@@ -163,7 +169,8 @@ pub(crate) enum Command {
     Move(MoveArgs),
     /// Write jobs with their bodies as lines of JSON
     ///
-    /// The lines are in order of service. The last line counts the jobs.
+    /// The lines are in order of service. The last line counts the jobs. If the reader of the
+    /// output closes it early, the exit status is 1.
     Export(ExportArgs),
     /// Put jobs from lines of JSON, as written by `export` and `--save`
     ///
@@ -179,7 +186,7 @@ pub(crate) enum Command {
     /// Compare tubes with thresholds, as a plugin of Nagios or Icinga
     ///
     /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical number, and 3 if a
-    /// server does not answer or the arguments are wrong.
+    /// server does not answer or the arguments are wrong. All servers are asked at once.
     Check(CheckArgs),
     /// Print metrics of servers for Prometheus, or serve them
     ///

@@ -172,7 +172,7 @@ impl Client {
                 anyhow!("{address}: no complete reply in time")
             }
             _ if Stream::is_timeout(error) => {
-                anyhow!("{address}: no reply within {} seconds", TIMEOUT.as_secs())
+                anyhow!("{address}: no complete reply within {} seconds", TIMEOUT.as_secs())
             }
             _ => anyhow!("{address}: connection lost: {error}"),
         }
@@ -180,7 +180,10 @@ impl Client {
 
     /// Reads the next reply.
     fn receive(&mut self) -> Result<Reply> {
-        self.read_reply().map_err(|error| self.connection_error(&error))
+        self.stream.get_mut().set_in_reply(true);
+        let reply = self.read_reply().map_err(|error| self.connection_error(&error));
+        self.stream.get_mut().set_in_reply(false);
+        reply
     }
 
     fn read_reply(&mut self) -> io::Result<Reply> {
@@ -358,8 +361,7 @@ mod tests {
                 let (mut peer, _) = listener.accept().unwrap();
                 peer.write_all(&replies).unwrap();
                 peer.shutdown(std::net::Shutdown::Write).unwrap();
-                let mut rest = Vec::new();
-                peer.read_to_end(&mut rest).unwrap();
+                peer.read_to_end(&mut Vec::new()).unwrap();
             });
             act(&mut Client::connect(&Address::Tcp("127.0.0.1".into(), port)).unwrap());
         });
@@ -422,9 +424,8 @@ mod tests {
     #[test]
     fn each_reply_of_a_pipeline_meets_its_command() {
         let count = 3 * WINDOW_COMMANDS as u64 + 7;
-        let reply = |id: u64| format!("INSERTED {id}\r\n");
-        let replies = (0..count).map(reply).collect::<Vec<_>>().concat();
-        serving(replies.into_bytes(), |client| {
+        let replies: Vec<_> = (0..count).map(|id| format!("INSERTED {id}\r\n")).collect();
+        serving(replies.concat().into_bytes(), |client| {
             let mut next = 0;
             let take = |id: u64, reply: Reply| {
                 assert_eq!((reply.number(), id), (Some(id), next));

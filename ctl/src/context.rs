@@ -2,9 +2,10 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::address::Address;
 use crate::args::Consent;
@@ -12,7 +13,9 @@ use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::message::{is_broken_pipe, is_usage, log_action, print_error, print_notice, usage};
+use crate::message::{
+    is_broken_pipe, is_usage, log_action, of_server, print_error, print_notice, usage,
+};
 use crate::output::Output;
 use crate::statistics;
 use crate::sweep::Coverage;
@@ -61,22 +64,35 @@ impl Outcome {
 }
 
 impl Context {
-    /// Runs `act` on each server, even if another one cannot be reached. If there are several,
-    /// `act` gets the server's name.
+    /// Runs `act` on each server, even if another one cannot be reached. If there are several, they
+    /// are connected to at once, so that those that hang cost one time limit, and `act` gets the
+    /// server's name.
     pub(crate) fn each_server(
         &mut self,
         mut act: impl FnMut(&mut Client, &mut Self, Option<&str>) -> Result<Outcome>,
     ) -> Result<Outcome> {
+        let connect = |address: &Address| {
+            let mut client = Client::connect(address)?;
+            // A server that hangs accepts connections.
+            client.ask("list-tube-used").map(|_| client)
+        };
         let servers = self.servers.clone();
+        if let [address] = &servers[..] {
+            return act(&mut Client::connect(address)?, self, None);
+        }
+        let clients = thread::scope(|scope| {
+            let threads: Vec<_> =
+                servers.iter().map(|address| scope.spawn(move || connect(address))).collect();
+            let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no thread panics");
+            threads.into_iter().map(join).collect::<Vec<Result<_>>>()
+        });
         let mut outcome = Outcome::Done;
-        for address in &servers {
-            let name = address.to_string();
-            let shown = (servers.len() > 1).then_some(name.as_str());
-            let result = Client::connect(address).and_then(|mut it| act(&mut it, self, shown));
+        for (address, client) in servers.iter().zip(clients) {
+            let result = client.and_then(|mut it| act(&mut it, self, Some(&address.to_string())));
             match result {
                 Ok(one) => outcome = outcome.and(one),
-                Err(error) if servers.len() > 1 && !self.is_fatal(&error) => {
-                    print_error(&error);
+                Err(error) if !self.is_fatal(&error) => {
+                    print_error(&of_server(address, error));
                     outcome = Outcome::Partial;
                 }
                 Err(error) => return Err(error),
@@ -118,17 +134,21 @@ impl Context {
             return Ok(());
         }
         let object = json!({ "act": act, "count": count, "report": done });
-        let Value::Object(object) = object else { unreachable!("it is written as an object") };
-        self.out.object(object, Some(&server.to_string()))
+        self.out.value(object, Some(&server.to_string()))
     }
 
     /// Shows the plan, and asks for consent unless `--yes` is given. False means to do nothing.
-    pub(crate) fn confirm(&self, consent: &Consent, plan: &str) -> Result<bool> {
+    pub(crate) fn confirm(&mut self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
-            print_notice(&format!("Would {plan}."));
-            return Ok(false);
+            return self.report_dry_run(plan).map(|()| false);
         }
         self.ask_user(consent.yes, plan)
+    }
+
+    /// Prints the plan of a dry run; with `--json`, also as an object.
+    pub(crate) fn report_dry_run(&mut self, plan: &str) -> Result<()> {
+        print_notice(&format!("Would {plan}."));
+        if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
     /// Asks for consent if an action concerns several servers.

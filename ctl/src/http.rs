@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Waker, Poll, ready};
 use std::time::Duration;
 
@@ -23,22 +23,25 @@ use beanstalkd::sys;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::interrupt::Interrupt;
 use crate::message::print_notice;
 
-/// The largest number of connections of a listener; others wait until one ends.
+/// The largest number of connections of a listener. For another one, the oldest one without a whole
+/// head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
 /// A connection is closed if no byte passes for this time. Prometheus sends requests more often.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
-/// The same limit for connections without a request, while more than half of all connections are
-/// in use.
-const CROWDED_IDLE_TIME: Duration = Duration::from_secs(10);
+/// A response without a byte for this time has ended, unless it waits for its client.
+const RESPONSE_GAP: Duration = Duration::from_secs(1);
+
+/// Interval at which a connection that waits for a place looks for one to close.
+const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time limit of the head of a request: from the connect for the first request, from its first
 /// byte for later ones. Without it, one byte now and then would hold a connection for ever.
@@ -85,7 +88,11 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
 
 /// Listens on an address, or on HOST:PORT.
 pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
-    TcpListener::bind(&address).with_context(|| format!("cannot listen on {address}"))
+    TcpListener::bind(&address).with_context(|| {
+        let is_port = address.to_string().parse::<u16>().is_ok();
+        let hint = if is_port { ": write a port as 127.0.0.1:PORT" } else { "" };
+        format!("cannot listen on {address}{hint}")
+    })
 }
 
 /// Serves until a signal arrives.
@@ -103,6 +110,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
             let listener = BoundedListener {
                 listener: tokio::net::TcpListener::from_std(listener)?,
                 places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+                headless: Headless::default(),
             };
             let mut ended = ended.clone();
             let until = async move {
@@ -182,6 +190,28 @@ impl HttpBody for SharedBody {
 struct BoundedListener {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,
+    headless: Headless,
+}
+
+/// Closes connections without a whole head, the oldest first. The receiver of a connection that is
+/// gone, or whose head is whole, is dropped.
+#[derive(Debug, Clone, Default)]
+struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
+
+impl Headless {
+    /// Adds a connection, which closes once the receiver gets a value.
+    fn add(&self) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|sender| !sender.is_closed());
+        all.push_back(sender);
+        receiver
+    }
+
+    fn close_oldest(&self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while all.pop_front().is_some_and(|sender| sender.send(()).is_err()) {}
+    }
 }
 
 impl Listener for BoundedListener {
@@ -189,13 +219,31 @@ impl Listener for BoundedListener {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        let place = place.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
+        let place = loop {
+            let place = Arc::clone(&self.places).acquire_owned();
+            if let Ok(place) = timeout(PLACE_CHECK_INTERVAL, place).await {
+                break place.expect("the semaphore is never closed");
+            }
+            self.headless.close_oldest();
+        };
         let head = RequestHead { began: Some(Instant::now()), newlines: None, is_whole: false };
         let (now, idle) = (Instant::now(), Box::pin(sleep(HEAD_TIME_LIMIT)));
         let (response, is_blocked) = ((now, 0), false);
-        (TimedConnection { stream, active: now, idle, head, response, is_blocked, place }, address)
+        let (headless, close) = (self.headless.clone(), Some(self.headless.add()));
+        let connection = TimedConnection {
+            stream,
+            active: now,
+            idle,
+            head,
+            response,
+            is_blocked,
+            headless,
+            close,
+            is_unwanted: false,
+            _place: place,
+        };
+        (connection, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -251,7 +299,12 @@ struct TimedConnection {
     response: (Instant, u64),
     /// The response waits for its client.
     is_blocked: bool,
-    place: OwnedSemaphorePermit,
+    headless: Headless,
+    /// Receives a value to close the connection; `None` once the head is whole.
+    close: Option<oneshot::Receiver<()>>,
+    /// Another connection needs the place.
+    is_unwanted: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 impl TimedConnection {
@@ -261,6 +314,7 @@ impl TimedConnection {
         if let Poll::Ready(Ok(count)) = result {
             if mem::take(&mut self.head).is_whole {
                 self.response = (Instant::now(), 0);
+                self.close = Some(self.headless.add());
             }
             self.response.1 += *count as u64;
         }
@@ -268,17 +322,14 @@ impl TimedConnection {
 
     /// Returns when to close the connection if nothing happens.
     fn deadline(&self) -> Instant {
-        let is_crowded = self.place.semaphore().available_permits() < CONNECTIONS_MAX / 2;
-        let idle = if is_crowded && !self.head.is_whole { CROWDED_IDLE_TIME } else { IDLE_TIME };
-        let deadline = self.head.deadline().unwrap_or(self.active + idle);
+        let mut deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
+        if self.is_unwanted && !self.is_blocked {
+            let has_response = self.response.1 > 0;
+            deadline = self.active + if has_response { RESPONSE_GAP } else { Duration::ZERO };
+        }
         let (began, count) = self.response;
         let time = Duration::from_secs(count / RESPONSE_BYTES_PER_SECOND_MIN) + SLOW_RESPONSE_TIME;
         if self.is_blocked { deadline.min(began + time) } else { deadline }
-    }
-
-    /// Returns the time of the next check, because the listener may become crowded meanwhile.
-    fn next_check(&self) -> Instant {
-        self.deadline().min(Instant::now() + CROWDED_IDLE_TIME)
     }
 
     /// Returns a result, or an error once the time limit has passed.
@@ -287,9 +338,15 @@ impl TimedConnection {
         waker: &mut Waker<'_>,
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
+        let is_closing = |close: &mut oneshot::Receiver<()>| Pin::new(close).poll(waker).is_ready();
+        if self.close.as_mut().is_some_and(is_closing) {
+            (self.close, self.is_unwanted) = (None, true);
+            let next = self.deadline();
+            self.idle.as_mut().reset(next);
+        }
         if result.is_ready() {
             self.active = Instant::now();
-            let next = self.next_check();
+            let next = self.deadline();
             self.idle.as_mut().reset(next);
             return result;
         }
@@ -298,7 +355,7 @@ impl TimedConnection {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             ready!(self.idle.as_mut().poll(waker));
-            let next = self.next_check();
+            let next = self.deadline();
             self.idle.as_mut().reset(next);
         }
     }
@@ -316,6 +373,9 @@ impl AsyncRead for TimedConnection {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(waker, buffer);
         self.head.read_bytes(&buffer.filled()[before..]);
+        if self.head.is_whole {
+            (self.close, self.is_unwanted) = (None, false);
+        }
         self.with_time_limit(waker, result)
     }
 }
@@ -383,7 +443,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let (mut connection, _) = BoundedListener { listener, places }.accept().await;
+        let (mut connection, _) =
+            BoundedListener { listener, places, headless: Headless::default() }.accept().await;
         let mut write = async || loop {
             let bytes = [b'x'; 1 << 12];
             let began = Instant::now() - 2 * SLOW_RESPONSE_TIME;

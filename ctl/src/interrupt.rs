@@ -1,11 +1,12 @@
 //! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first one ends a command after its current batch, with
-//! a notice if that takes long. The second one ends the program at once.
+//! a notice if that takes long. The second one ends the program at once. `work` also passes Ctrl-Z
+//! and Ctrl-\ on to the commands that it runs.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -15,10 +16,10 @@ use std::{fmt, fs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::flag::register_usize;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, raise};
 
 use crate::message::print_notice;
 
@@ -42,6 +43,8 @@ struct Shared {
     notice: Mutex<&'static str>,
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
+    /// How often the program and these groups were stopped by Ctrl-Z.
+    suspensions: AtomicUsize,
     /// The interrupt of the enclosing work, if any.
     parent: Option<Interrupt>,
 }
@@ -65,6 +68,18 @@ fn is_hangup_ignored() -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
+}
+
+impl Shared {
+    /// Sends `sent` to the commands, and then does what `signal` does by default.
+    fn pass_on(&self, sent: Signal, signal: i32) {
+        // The lock is kept, so that no worker can react to the end or the stop of its command.
+        let groups = Interrupt::lock(&self.groups);
+        for &group in &*groups {
+            let _ = kill_process_group(group, sent);
+        }
+        let _ = emulate_default_handler(signal);
+    }
 }
 
 impl Interrupt {
@@ -93,12 +108,7 @@ impl Interrupt {
             let mut is_second = false;
             for signal in signals.forever() {
                 if is_second {
-                    // The lock is kept, so that no worker can react to the end of its command.
-                    let groups = Self::lock(&shared.groups);
-                    for &group in &*groups {
-                        let _ = kill_process_group(group, Signal::KILL);
-                    }
-                    let _ = emulate_default_handler(signal);
+                    shared.pass_on(Signal::KILL, signal);
                 }
                 is_second = true;
                 // The other end is open as long as the program runs.
@@ -185,11 +195,35 @@ impl Interrupt {
         }
     }
 
-    /// Registers the process group led by a command, which a second signal kills.
-    pub(crate) fn add_process_group(&self, leader: &Child) -> Pid {
-        let group = Pid::from_child(leader);
-        Self::lock(&self.0.groups).push(group);
-        group
+    /// Begins to pass on Ctrl-Z to the commands, and to treat Ctrl-\ as a second Ctrl-C.
+    pub(crate) fn catch_job_control(&self) -> io::Result<()> {
+        let mut signals = Signals::new([SIGQUIT, SIGTSTP])?;
+        let shared = Arc::clone(&self.0);
+        thread::Builder::new().name("job control".into()).spawn(move || {
+            for signal in signals.forever() {
+                let sent = if signal == SIGTSTP { Signal::TSTP } else { Signal::KILL };
+                // For Ctrl-Z, this returns after SIGCONT.
+                shared.pass_on(sent, signal);
+                shared.suspensions.fetch_add(1, Ordering::Relaxed);
+                // Workers wake up for it, and continue their commands.
+                let _ = raise(SIGCHLD);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Returns how often Ctrl-Z has stopped the commands.
+    pub(crate) fn suspensions(&self) -> usize {
+        self.0.suspensions.load(Ordering::Relaxed)
+    }
+
+    /// Starts a command as the leader of a process group, which a second signal kills.
+    pub(crate) fn spawn_group(&self, command: &mut Command) -> io::Result<(Child, Pid)> {
+        let mut groups = Self::lock(&self.0.groups);
+        let child = command.process_group(0).spawn()?;
+        let group = Pid::from_child(&child);
+        groups.push(group);
+        Ok((child, group))
     }
 
     /// Returns the status of a command that has ended or stopped; `None` while it runs. Once it has

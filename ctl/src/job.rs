@@ -210,6 +210,8 @@ impl Line {
         };
         let delay = keys.delay.unwrap_or(0);
         let default = if delay > 0 { State::Delayed } else { State::Ready };
+        let is_whole = keys.time_left.is_none() || keys.state.is_some();
+        ensure!(is_whole, "\"time-left\" needs a \"state\"; the delay of a new job is \"delay\"");
         let state = keys.state.unwrap_or(default);
         ensure!(delay == 0 || state == State::Delayed, "a {state} job cannot have a delay");
         let mut job = Job {

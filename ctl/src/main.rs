@@ -5,11 +5,12 @@
 //!
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
-//! which begins with `run`. Its functions contain the command's name, such as `kick_ids` and
-//! `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row` in `list`.
-//! `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`, `Mover` in
-//! `move_jobs`, `Change` in `release`, `Worker` in `work`. `top_screen` has the `Screen` of `top`
-//! and its `SamplerThread`.
+//! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
+//! `kick_ids` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
+//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`,
+//! `Mover` in `move_jobs`, `Change` in `release`, `Worker` in `work`. `work_command` has the
+//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top` and its
+//! `SamplerThread`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -110,7 +111,7 @@ use commands::check::Status;
 use commands::release::Change::{Bury, Release};
 use context::{Context, Outcome};
 use interrupt::Interrupt;
-use message::{is_broken_pipe, is_usage, print_error};
+use message::{is_broken_pipe, is_usage, print_error, usage};
 use output::Output;
 
 /// The exit status of wrong arguments.
@@ -138,6 +139,8 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
+    // A part of an export would be taken for a backup.
+    let may_be_cut = is_read_only && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);
@@ -151,7 +154,7 @@ fn main() -> ExitCode {
     match result {
         Ok(outcome) => outcome.into(),
         // The reader has closed the output, as `head` does.
-        Err(error) if is_read_only && is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if may_be_cut && is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             print_error(&error);
             let of_failure = if is_usage(&error) { USAGE_STATUS } else { 1 };
@@ -171,14 +174,18 @@ fn parse() -> Result<Cli, clap::Error> {
 }
 
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
+    let is_text = matches!(command, Command::Report | Command::Work(_) | Command::Metrics(_));
+    if context.out.json && is_text {
+        return Err(usage("this command has no output in JSON: leave out --json"));
+    }
     match command {
         Command::Tubes(args) => commands::tubes::run(&args, context),
         Command::Stats { tube } => commands::stats::run(tube.as_deref(), context),
-        Command::Check(args) => commands::check::run(&args, context),
+        Command::Check(args) => commands::check::run(args, context),
         Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
         Command::List(args) => commands::list::run(&args, context),
         Command::Grep(args) => commands::grep::run(&args, context),
-        Command::Big(args) => commands::big::run(&args, context),
+        Command::Big(args) => commands::list::run(&args.into_list(), context),
         Command::Top(args) => commands::top::run(&args, context),
         Command::Report => commands::report::run(context),
         Command::Web(args) => web::run(&args, context),

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use beanstalkd::service::logging::date;
+use beanstalkd::sys::wall_nanoseconds;
 
 use crate::address::Address;
 use crate::output::inert_text;
@@ -58,6 +60,12 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     print_notice(&format!("beanstalkctl: {error:#}"));
 }
 
+/// Adds the name of the server to an error without it.
+pub(crate) fn of_server(server: &Address, error: anyhow::Error) -> anyhow::Error {
+    let name = server.to_string();
+    if format!("{error:#}").contains(&name) { error } else { error.context(name) }
+}
+
 /// Whether the reader of standard output has closed it.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
@@ -72,40 +80,11 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 /// Logs an action in one line on standard error: the time, the server, the client of the page if
 /// there is one, the action and its count.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
-    print_notice(&format!("{} {server}{from}: {done}", log_timestamp(seconds)));
+    log_line(&format!("{server}{from}: {done}"));
 }
 
-/// Formats seconds since 1970 as `2026-11-23T09:48:06Z`.
-fn log_timestamp(seconds: u64) -> String {
-    let (days, second) = (seconds / 86400, seconds % 86400);
-    // If years begin in March, a leap day is the last day of its year.
-    let day = days + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_dates() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_795_427_286, "2026-11-23T09:48:06Z"),
-        ] {
-            assert_eq!(log_timestamp(seconds), expected);
-        }
-    }
+/// Logs a line on standard error, with the time.
+pub(crate) fn log_line(text: &str) {
+    print_notice(&format!("{} {text}", date(wall_nanoseconds())));
 }

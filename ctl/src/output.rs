@@ -149,6 +149,12 @@ impl Output {
         Ok(())
     }
 
+    /// Writes an object that is written as one in the code.
+    pub(crate) fn value(&mut self, object: Value, server: Option<&str>) -> Result<()> {
+        let Value::Object(object) = object else { unreachable!("it is written as an object") };
+        self.object(object, server)
+    }
+
     /// Writes an object as a line of JSON, with the server if there are several.
     pub(crate) fn object(
         &mut self,

@@ -14,6 +14,9 @@ use crate::address::Address;
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A reply may take longer than [`TIMEOUT`] if this many bytes of it arrive per second.
+const REPLY_BYTES_PER_SECOND_MIN: u64 = 4096;
+
 /// The pause before a connect is tried again.
 const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,6 +26,10 @@ pub(crate) struct Stream {
     socket: Socket,
     /// All calls fail after this time.
     pub(crate) deadline: Option<Instant>,
+    /// The reply being read: its beginning, and the number of bytes since then.
+    reply: Option<(Instant, u64)>,
+    /// The time limit of a reply.
+    pub(crate) reply_timeout: Duration,
 }
 
 /// Returns the time limit of the next call, which ends at the deadline at the latest.
@@ -73,7 +80,12 @@ impl Stream {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { socket, deadline })
+        Ok(Self { socket, deadline, reply: None, reply_timeout: TIMEOUT })
+    }
+
+    /// Begins or ends a reply, which has a time limit as a whole.
+    pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
+        self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
 
     /// Whether an error of a read means that no byte arrived in time.
@@ -90,11 +102,19 @@ impl AsFd for Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.deadline.is_some() {
-            let timeout = stream_call_time_limit(TIMEOUT, self.deadline)?;
+        let reply_end = self.reply.map(|(began, bytes)| {
+            began + self.reply_timeout + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
+        });
+        let end = [self.deadline, reply_end].into_iter().flatten().min();
+        if end.is_some() {
+            let timeout = stream_call_time_limit(TIMEOUT, end)?;
             self.socket.set_read_timeout(Some(timeout))?;
         }
-        self.socket.read(buffer)
+        let count = self.socket.read(buffer)?;
+        if let Some((_, bytes)) = &mut self.reply {
+            *bytes += count as u64;
+        }
+        Ok(count)
     }
 }
 

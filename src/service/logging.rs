@@ -165,7 +165,7 @@ impl Throttle {
 }
 
 /// Formats nanoseconds since 1970 as a date in UTC.
-fn date(nanoseconds: u64) -> String {
+pub fn date(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     // Counted from 1 March of the year 0, so that a leap day is the last day of a year, of four
     // years, and of four centuries.

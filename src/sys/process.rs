@@ -7,6 +7,7 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
     mem::MaybeUninit,
+    process::Command,
     ptr,
     time::Duration,
 };
@@ -85,6 +86,29 @@ fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
     // SAFETY: null if there is no such user; otherwise it points at `entry`, now filled.
     let entry = unsafe { found.as_ref() }.ok_or(UserError::Unknown)?;
     Ok((entry.pw_uid, entry.pw_gid))
+}
+
+/// Makes the system kill the command's process once the thread that starts it has ended, however
+/// it ends. Covers neither the processes that the command starts nor a command that gains
+/// privileges. Does nothing where the system has no such signal.
+pub fn kill_with_parent(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt as _;
+        let parent = std::process::id();
+        let prepare = move || {
+            // SAFETY: takes two numbers.
+            check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+            // SAFETY: takes nothing and cannot fail.
+            let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
+            // Before the call above, the end of the parent went unnoticed.
+            if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+        };
+        // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
+        unsafe { command.pre_exec(prepare) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
 }
 
 /// The most descriptors that macOS grants to a process, even if its hard limit is higher or

@@ -1,13 +1,29 @@
 //! `check`: compares tubes with thresholds, as a plugin of Nagios and other monitoring systems.
 
-use anyhow::Result;
+use std::cmp::Reverse;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::args::CheckArgs;
+use anyhow::{Result, anyhow};
+use serde_json::json;
+
+use crate::address::Address;
+use crate::args::{CheckArgs, Threshold};
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::filter::Tubes;
+use crate::job::State;
+use crate::message::of_server;
 use crate::statistics;
+use crate::sweep;
 use crate::yaml;
+
+/// How much longer than its deadline to wait for a server, because its thread may be late.
+const LATE_ANSWER_TIME: Duration = Duration::from_millis(200);
+
+/// The longest time limit, in seconds: a day.
+const TIMEOUT_SECONDS_MAX: u64 = 86_400;
 
 /// A result. The order is that of the exit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,28 +52,61 @@ impl Status {
     pub(crate) fn code(self) -> u8 {
         self as u8
     }
+
+    /// Returns the level of a number.
+    fn of_number(number: u64, threshold: Option<Threshold>) -> Option<Self> {
+        let Threshold { warning, critical } = threshold?;
+        let level = if number >= critical { Self::Critical } else { Self::Warning };
+        (number >= warning).then_some(level)
+    }
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &CheckArgs, context: &mut Context) -> Result<Outcome> {
+pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
+    let deadline = Instant::now() + Duration::from_secs(args.timeout.min(TIMEOUT_SECONDS_MAX));
+    let shared = Arc::new((args, selected));
+    let ask = |address: &Address| {
+        let (sender, receiver) = mpsc::channel();
+        let (shared, address) = (Arc::clone(&shared), address.clone());
+        // A name lookup may take any time. Such a thread is abandoned.
+        thread::spawn(move || {
+            let client = Client::connect_until(&address, Some(deadline));
+            sender.send(client.and_then(|client| check_server(&shared.0, &shared.1, client)))
+        });
+        receiver
+    };
+    let answers: Vec<_> = context.servers.iter().map(ask).collect();
     let mut problems = Vec::new();
-    for address in &context.servers {
-        let found = Client::connect(address).and_then(|it| check_server(args, &selected, it));
-        problems
-            .extend(found.unwrap_or_else(|error| vec![(Status::Unknown, format!("{error:#}"))]));
+    for (address, answer) in context.servers.iter().zip(answers) {
+        let left = deadline.saturating_duration_since(Instant::now()) + LATE_ANSWER_TIME;
+        let found = answer.recv_timeout(left).unwrap_or_else(|_| Err(anyhow!("no answer in time")));
+        let found = found.unwrap_or_else(|error| {
+            vec![(Status::Unknown, format!("{:#}", of_server(address, error)))]
+        });
+        problems.extend(found.into_iter().map(|(status, text)| (status, address, text)));
     }
     // The worst come first, because some pagers show only the beginning.
-    problems.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
-    let worst = problems.first().map_or(Status::Ok, |(status, _)| *status);
-    let shown: Vec<_> = problems.into_iter().map(|(_, text)| text).collect();
-    let text =
-        if shown.is_empty() { "all tubes are below thresholds".into() } else { shown.join("; ") };
-    context.out.line(&format!("BEANSTALKD {}: {text}", worst.word()))?;
+    problems.sort_by_key(|(status, ..)| Reverse(*status));
+    let worst = problems.first().map_or(Status::Ok, |(status, ..)| *status);
+    if context.out.json {
+        let object = |(status, server, text): &(Status, &Address, String)| {
+            let server = server.to_string();
+            json!({ "status": status.word(), "server": server, "text": text })
+        };
+        let problems: Vec<_> = problems.iter().map(object).collect();
+        let line = json!({ "status": worst.word(), "problems": problems });
+        context.out.value(line, None)?;
+    } else {
+        let shown: Vec<_> = problems.into_iter().map(|(.., text)| text).collect();
+        let good = "all tubes are below thresholds".to_owned();
+        let text = if shown.is_empty() { good } else { shown.join("; ") };
+        context.out.line(&format!("BEANSTALKD {}: {text}", worst.word()))?;
+    }
     Ok(Outcome::Exit(worst.code()))
 }
 
-/// Returns the counts of a server's tubes that reach a threshold.
+/// Returns the numbers of a server's tubes that reach a threshold.
 fn check_server(args: &CheckArgs, selected: &Tubes, mut client: Client) -> Result<Vec<Finding>> {
     let names = statistics::tube_names(&mut client, selected)?;
     let mut found = Vec::new();
@@ -70,17 +119,27 @@ fn check_server(args: &CheckArgs, selected: &Tubes, mut client: Client) -> Resul
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
         for (state, threshold) in states {
             let count = number(&format!("current-jobs-{state}"));
-            let reached = threshold.and_then(|threshold| match count {
-                count if count >= threshold.critical => Some(Status::Critical),
-                count if count >= threshold.warning => Some(Status::Warning),
-                _ => None,
-            });
-            found.extend(reached.map(|level| (level, format!("{place}: {count} {state}"))));
+            let level = Status::of_number(count, threshold);
+            found.extend(level.map(|level| (level, format!("{place}: {count} {state}"))));
         }
         let (ready, workers) = (number("current-jobs-ready"), number("current-watching"));
         if ready > 0 && args.workers.is_some_and(|least| workers < least) {
             found.push((Status::Critical, format!("{place}: {ready} ready, {workers} workers")));
         }
+        if ready > 0 && args.age.is_some() {
+            let age = next_job_age(&mut client, &name)?.unwrap_or(0);
+            let level = Status::of_number(age, args.age);
+            found.extend(level.map(|level| (level, format!("{place}: next job {age} s old"))));
+        }
     }
     Ok(found)
+}
+
+/// Returns the age of the next job of a tube to be reserved, on any server.
+fn next_job_age(client: &mut Client, tube: &str) -> Result<Option<u64>> {
+    client.use_tube(tube)?;
+    let reply = client.ask("peek-ready")?;
+    let id = reply.number().filter(|_| reply.is("FOUND"));
+    let job = sweep::jobs_by_ids(client, id)?.pop().filter(|job| job.state == State::Ready);
+    Ok(job.map(|job| job.age))
 }

@@ -26,13 +26,14 @@ struct ExportTarget<'a> {
     /// Used if there is no file.
     out: &'a mut Output,
     count: u64,
+    is_dry_run: bool,
 }
 
 impl ExportTarget<'_> {
     fn write(&mut self, jobs: &[Job]) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.write(jobs)?;
-        } else {
+        } else if !self.is_dry_run {
             jobs.iter().try_for_each(|job| self.out.object(job.to_json(), None))?;
             self.out.flush()?;
         }
@@ -56,8 +57,9 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let interrupt = context.interrupt.clone();
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
-    let file = SaveFile::create_if(file)?;
-    let mut target = ExportTarget { file, out: &mut context.out, count: 0 };
+    let file = SaveFile::create_if(file.filter(|_| !args.dry_run))?;
+    let is_dry_run = args.dry_run;
+    let mut target = ExportTarget { file, out: &mut context.out, count: 0, is_dry_run };
     let result = if let Some(mut client) = client {
         export_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
@@ -76,6 +78,11 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
         is_sound.map(Outcome::done_if)
     };
     let count = target.count;
+    if is_dry_run {
+        let outcome = result?;
+        context.report_dry_run(&format!("export {}", counted(count, "job")))?;
+        return Ok(outcome);
+    }
     let result = result.and_then(|outcome| target.finish().map(|()| outcome));
     let rest = if result.is_ok() { "" } else { ", but not all" };
     print_notice(&format!("{} exported{rest}.", counted(count, "job")));
@@ -93,6 +100,10 @@ fn export_server(
     let options = args.filters.sweep.options();
     let (plan, coverage) = Plan::find(client, filter.clone(), &options, interrupt)?;
     let coverage = Context::report_coverage(coverage);
+    if target.is_dry_run {
+        target.count = plan.count();
+        return Ok(coverage);
+    }
     let progress = Progress::new("exporting", Some(plan.count()));
     let mut pacer = Pacer::new(options.rate);
     for ids in plan.batches(client.bodies_at_once(BATCH_JOBS)?) {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::context::{Context, Outcome};
 use crate::input::{self, Id};
 use crate::job::{COUNT_NAMES, State};
-use crate::message::print_notice;
+use crate::message::{counted, print_notice};
 use crate::output::inert_body;
 use crate::sweep;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
             for (name, count) in COUNT_NAMES.iter().zip(job.counts.iter().flatten()) {
                 show(name, &count.to_string())?;
             }
-            show("size", &format!("{} bytes", body.len()))?;
+            show("size", &counted(body.len() as u64, "byte"))?;
             show("body", &inert_body(body))?;
         }
         let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();

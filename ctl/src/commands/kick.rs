@@ -12,11 +12,14 @@ use crate::input;
 use crate::interrupt::Interrupt;
 use crate::job::State;
 use crate::listing::{self, LISTED_JOBS_MAX};
-use crate::message::{counted, print_notice};
+use crate::message::{counted, print_notice, print_notices};
 use crate::plan::Plan;
 use crate::statistics;
 use crate::sweep::Options;
 use crate::yaml;
+
+/// The states in which a job can be kicked.
+const KICKABLE_STATES: [State; 2] = [State::Buried, State::Delayed];
 
 /// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
 /// or delayed jobs if none is buried.
@@ -76,10 +79,16 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     let Some(tube) = &args.tube else {
         let ids = input::read_ids(&args.id, &context.interrupt)?;
+        if args.dry_run {
+            let (jobs, others) = Plan::of_ids(&mut client, &ids, &KICKABLE_STATES)?;
+            print_notices(&others);
+            context.report_dry_run(&format!("kick {}", counted(jobs.count(), "job")))?;
+            return Ok(Outcome::done_if(others.is_empty()));
+        }
         return kick_jobs(&mut client, &ids, context);
     };
     let (state, all) = kickable_state(&mut client, tube)?;
-    let most = if args.all { all } else { u64::from(args.count.unwrap_or(1)) };
+    let most = if args.all { all } else { u64::from(args.count.or(args.number).unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
     let mut coverage = Outcome::Done;
     let mut kicked = 0;
@@ -90,7 +99,14 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
         coverage = Context::report_coverage(found.1);
         let ids = found.0.ids().take(usize::try_from(most)?);
+        if args.dry_run {
+            let jobs = counted(ids.count() as u64, &format!("{state} job"));
+            return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
+        }
         kick_ids(&mut client, ids, |_, is_kicked| kicked += u64::from(is_kicked))
+    } else if args.dry_run {
+        let jobs = counted(most.min(all), &format!("{state} job"));
+        return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
     } else {
         kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
     };

@@ -1,6 +1,5 @@
 //! The commands, one module each.
 
-pub(crate) mod big;
 pub(crate) mod check;
 pub(crate) mod clear;
 pub(crate) mod delete;
@@ -21,3 +20,4 @@ pub(crate) mod top;
 mod top_screen;
 pub(crate) mod tubes;
 pub(crate) mod work;
+mod work_command;

@@ -16,7 +16,7 @@ use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::{counted, print_notice, print_notices, usage};
-use crate::plan::Plan;
+use crate::plan::{Instance, Plan};
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::statistics;
@@ -46,6 +46,15 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let target = args.to.as_ref().unwrap_or(from.address()).clone();
     if target == *from.address() && args.from == args.into {
         return Err(usage("the jobs are already in that tube"));
+    }
+    if args.to.is_some() && args.from == args.into {
+        // The same server may have another name.
+        let other = Client::connect(&target)?.yaml("stats")?;
+        if Instance::from_stats(&other) == Instance::from_stats(&from.yaml("stats")?) {
+            return Err(usage(format!(
+                "the jobs are already in that tube: {target} is this server"
+            )));
+        }
     }
     let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
     filter.tubes = Tubes::of_name(&args.from);

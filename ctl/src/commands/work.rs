@@ -2,25 +2,22 @@
 //!
 //! If the command exits with 0, the job is deleted. Otherwise it is released, each time with twice
 //! the delay, and after a number of failures it is buried. While the command runs, the job is
-//! touched. After Ctrl-C the running commands may finish; a second Ctrl-C kills them and ends the
-//! program, and the server releases the jobs.
+//! touched. If the server answers that the job is no longer reserved, another worker may have it,
+//! so the command is ended. After Ctrl-C the running commands may finish; a second Ctrl-C kills
+//! them and ends the program, and the server releases the jobs.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::ioctl_fionbio;
-use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
+use anyhow::Result;
+use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::pipe;
 
 use super::reserve::{reserve_next, reserve_only_from};
+use super::work_command::{CommandEnd, RunningCommand};
 use crate::address::Address;
 use crate::args::WorkArgs;
 use crate::client::Client;
@@ -48,6 +45,7 @@ enum Verdict {
 pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
     let (address, interrupt) = (context.server()?, &context.interrupt);
     interrupt.set_notice(INTERRUPT_NOTICE);
+    interrupt.catch_job_control()?;
     let left = AtomicU64::new(args.count.unwrap_or(u64::MAX));
     let work = || {
         let result = Worker::new(args, address, interrupt).and_then(|mut it| it.run(&left));
@@ -102,9 +100,11 @@ impl<'a> Worker<'a> {
 
     /// Runs the command for a job, and deletes, releases or buries the job.
     fn work(&mut self, job: &Job) -> Result<()> {
-        let (is_success, end) = self.run_command(job)?;
+        let Some(end) = self.run_command(job)? else { return Ok(()) };
+        let text = &end.text;
         let releases = job.counts.map_or(0, |counts| counts[2]);
-        let verdict = Self::verdict(is_success, releases, self.args.bury_after, self.args.delay);
+        let verdict =
+            Self::verdict(end.is_success, releases, self.args.bury_after, self.args.delay);
         let (command, done) = match verdict {
             Verdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
             Verdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
@@ -116,12 +116,13 @@ impl<'a> Worker<'a> {
         let reply = self.client.ask(&command)?;
         if reply.is("NOT_FOUND") {
             print_notice(&format!(
-                "job {}: {end}, but the job had timed out and was released",
+                "job {}: {text}, but the job had timed out and was released",
                 job.id
             ));
         } else if ["DELETED", "BURIED", "RELEASED"].contains(&reply.word()) {
-            if !is_success {
-                print_notice(&format!("job {}: {end}: {done}", job.id));
+            if !end.is_success {
+                let error = if end.last_error.is_empty() { "" } else { "; its last error: " };
+                print_notice(&format!("job {}: {text}: {done}{error}{}", job.id, end.last_error));
             }
         } else {
             return Err(reply.error_for(&command));
@@ -129,95 +130,73 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs the user's command for a job. Returns whether it succeeded, and how it ended.
-    fn run_command(&mut self, job: &Job) -> Result<(bool, String)> {
-        let (program, arguments) =
-            self.args.command.split_first().context("no command is given")?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::piped());
-        command.env("BEANSTALKD_JOB_ID", job.id.to_string());
-        command.env("BEANSTALKD_JOB_TUBE", &job.tube);
-        // Ctrl-C must not reach the command.
-        command.process_group(0);
-        let mut child = command.spawn().with_context(|| program.to_string_lossy().into_owned())?;
-        let group = self.interrupt.add_process_group(&child);
-        let result = self.supervise(group, child.stdin.take(), job);
-        if result.is_err() {
-            // The connection is lost, so the server releases the job.
-            let _ = kill_process_group(group, Signal::KILL);
-            while matches!(self.interrupt.process_group_status(group), Ok(None)) {
-                thread::sleep(Duration::from_millis(1));
-            }
+    /// Touches a job. Returns false if it is no longer reserved here.
+    fn touch(&mut self, job: &Job) -> Result<bool> {
+        let command = format!("touch {}", job.id);
+        let reply = self.client.ask(&command)?;
+        match reply.word() {
+            "TOUCHED" => Ok(true),
+            "NOT_FOUND" => Ok(false),
+            _ => Err(reply.error_for(&command)),
         }
-        result
     }
 
-    /// Writes the body to a command, touches its job, and waits for its end.
-    fn supervise(
-        &mut self,
-        group: Pid,
-        mut stdin: Option<ChildStdin>,
-        job: &Job,
-    ) -> Result<(bool, String)> {
+    /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
+    /// ended; `None` if the job was lost to other workers.
+    fn run_command(&mut self, job: &Job) -> Result<Option<CommandEnd>> {
         debug_assert_eq!(job.state, State::Reserved);
-        let mut body = job.body.as_deref().unwrap_or_default();
-        stdin.as_ref().map_or(Ok(()), |stdin| ioctl_fionbio(stdin, true))?;
+        let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;
         // A touch after each third of the time to run is early enough, and seldom enough.
         let interval = Duration::from_millis(job.ttr.unwrap_or(1).max(1).saturating_mul(1000) / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
         let (began, mut touched) = (Instant::now(), Instant::now());
-        let mut killed = None;
+        let mut suspensions = self.interrupt.suspensions();
+        let (mut is_heard, mut is_lost, mut failure) = (false, false, None);
         loop {
-            if let Some(status) = self.interrupt.process_group_status(group)? {
-                match (status.stopped_signal(), killed) {
-                    (None, None) => return Ok((status.success(), status.to_string())),
-                    (None, Some(why)) => return Ok((false, format!("killed, because {why}"))),
-                    (Some(SIGTTIN | SIGTTOU), _) => killed = Some("it uses the terminal"),
-                    // It was stopped on purpose, as by SIGSTOP.
-                    (Some(_), _) => {}
+            let end = command.update()?;
+            let is_resumed = suspensions != self.interrupt.suspensions();
+            let is_due = is_resumed || touched.elapsed() >= interval;
+            if (is_due || is_heard) && !is_lost {
+                let held = if is_heard { self.client.check_idle() } else { Ok(()) };
+                let held = held.and_then(|()| self.touch(job));
+                is_lost = !matches!(held, Ok(true));
+                failure = held.err();
+                if is_lost && self.report_lost(job, failure.is_some(), command.is_running()) {
+                    command.end("its job was lost");
                 }
             }
-            if began.elapsed() >= limit {
-                killed = killed.or(Some("it exceeded --timeout"));
-            }
-            if killed.is_some() {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            if touched.elapsed() >= interval {
-                self.client.ask(&format!("touch {}", job.id))?;
+            if is_due {
                 touched = Instant::now();
             }
-            if body.is_empty() {
-                stdin = None;
+            if is_resumed {
+                suspensions = self.interrupt.suspensions();
+                command.resume();
             }
-            let rest = interval.saturating_sub(touched.elapsed());
-            let rest = if killed.is_some() {
-                rest
-            } else {
-                rest.min(limit.saturating_sub(began.elapsed()))
-            };
-            let mut events = vec![
-                PollFd::new(&self.wake, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.client.socket(), PollFlags::IN),
-            ];
-            events.extend(stdin.iter().map(|stdin| PollFd::new(stdin, PollFlags::OUT)));
-            Interrupt::poll(&mut events, Some(rest))?;
-            let is_ready = |at: usize| events.get(at).is_some_and(|it| !it.revents().is_empty());
-            let (is_heard, is_fed) = (is_ready(1), is_ready(2));
+            match (end, failure) {
+                (Some(_), Some(failure)) => return Err(failure),
+                (Some(end), None) => return Ok(Some(end).filter(|_| !is_lost)),
+                (None, rest) => failure = rest,
+            }
+            if began.elapsed() >= limit && command.is_running() {
+                command.end("it exceeded --timeout");
+            }
+            let left = limit.saturating_sub(began.elapsed());
+            let left = if left.is_zero() { interval } else { left };
+            let server = (!is_lost).then(|| self.client.socket());
+            let wait = interval.saturating_sub(touched.elapsed()).min(left);
+            is_heard = command.wait(&self.wake, server, wait)?;
             // The next round of the loop finds the reason for the wake-up.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
-            if is_heard {
-                self.client.check_idle()?;
-            }
-            if let Some(pipe) = stdin.as_mut().filter(|_| is_fed) {
-                match pipe.write(body) {
-                    Ok(count) => body = &body[count..],
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // A command need not read its input.
-                    Err(_) => body = &[],
-                }
-            }
         }
+    }
+
+    /// Reports that a job is no longer reserved here, and returns whether to end its command.
+    fn report_lost(&self, job: &Job, is_disconnected: bool, is_running: bool) -> bool {
+        let why = if is_disconnected { "the connection is lost" } else { "it has timed out" };
+        let is_ended = is_running && (is_disconnected || !self.args.keep_going);
+        let act = if is_ended { "its command is ended" } else { "it is left alone" };
+        print_notice(&format!("job {}: {why}, so another worker may have it: {act}", job.id));
+        is_ended
     }
 
     /// Decides on a job that was released this many times before.

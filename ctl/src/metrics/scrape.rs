@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::client::{Client, Reply};
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
-use crate::message::print_error;
+use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
@@ -141,7 +141,7 @@ impl Target {
     /// Adds the metrics of the scrape itself: its success and its duration.
     fn finish_page(&self, names: &Names, page: Result<Page>, took: Duration, count: &str) -> Page {
         let mut up = "1";
-        let page = page.map_err(|error| self.name_error(error));
+        let page = page.map_err(|error| of_server(&self.address, error));
         let last_error = page.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
         let mut page = page.unwrap_or_else(|error| {
             up = "0";
@@ -158,12 +158,6 @@ impl Target {
             &vec![(UP_KEY, up), (SCRAPE_SECONDS_KEY, &seconds), (SCRAPES_KEY, count)],
         );
         page
-    }
-
-    /// Adds the name of the server to an error without it.
-    fn name_error(&self, error: anyhow::Error) -> anyhow::Error {
-        let name = self.address.to_string();
-        if format!("{error:#}").contains(&name) { error } else { error.context(name) }
     }
 
     /// Scrapes the server. Its connection is kept unless something failed.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
+use crate::message::usage;
+
 /// The default port.
 const DEFAULT_PORT: u16 = 11380;
 
@@ -33,6 +35,9 @@ pub(crate) struct WebArgs {
 impl WebArgs {
     /// Reads `HOST:PORT`, `HOST` or `:PORT`.
     pub(super) fn listen_address(text: &str) -> Result<SocketAddr> {
+        if text.parse::<u16>().is_ok() {
+            return Err(usage(format!("--listen {text}: write a port as :{text}")));
+        }
         let found = match text.strip_prefix(':') {
             Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
             None => text.to_socket_addrs().or_else(|error| {

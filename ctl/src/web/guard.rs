@@ -8,16 +8,17 @@
 //!   `Sec-Fetch-Site`. Such a page cannot read the token, and cannot send JSON without permission.
 //! - The headers of each response forbid other pages to show ours in a frame.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 use axum::http::{Method, StatusCode};
@@ -26,16 +27,19 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Failure, Site, WebArgs};
-use crate::message::usage;
+use crate::message::{log_line, usage};
 
 /// The largest number of concurrent requests: of those with bodies of jobs, and of all others.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
 const REQUEST_TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// After a wrong password, the address of the client cannot try another one for this time.
+const WRONG_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The port that browsers omit.
 const HTTP_PORT: u16 = 80;
@@ -69,8 +73,10 @@ pub(super) struct Guard {
     hosts: Vec<String>,
     /// Ports on which it listens on every address, so `Host` may be any address.
     open_ports: Vec<u16>,
-    /// The `Authorization` header of each user; empty without `--auth-file`.
+    /// The name and the password of each user, encoded; empty without `--auth-file`.
     passwords: Vec<String>,
+    /// The end of the pause of each address with a wrong password.
+    pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
     /// The limits on concurrent requests, and on those for bodies, which may wait for each other.
@@ -116,7 +122,8 @@ impl Guard {
         })?;
         let rooms = [REQUESTS_MAX; 2].map(Semaphore::new);
         let (is_read_only, token) = (args.read_only, random_token()?);
-        Ok(Self { hosts, open_ports, passwords, token, is_read_only, rooms })
+        let pauses = Mutex::default();
+        Ok(Self { hosts, open_ports, passwords, pauses, token, is_read_only, rooms })
     }
 
     pub(super) fn token(&self) -> &str {
@@ -140,8 +147,8 @@ impl Guard {
         self.hosts.contains(&host) || self.open_ports.iter().any(is_address)
     }
 
-    /// Refuses requests from other pages.
-    fn check_origin(&self, request: &Request) -> Result<(), Failure> {
+    /// Refuses requests to other hosts, and wrong passwords.
+    fn check_access(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let host = header_of(headers, &header::HOST)?.unwrap_or_default();
         let authority = request.uri().authority().map(Authority::as_str);
@@ -151,13 +158,35 @@ impl Guard {
             let why = format!("{other:?} is not a name of this page; --allow-host adds names");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
-        if !self.passwords.is_empty() {
-            let given = header_of(headers, &header::AUTHORIZATION)?.unwrap_or_default().as_bytes();
-            if !self.passwords.iter().any(|known| is_equal_secret(given, known.as_bytes())) {
-                let why = "a name and a password are required";
-                return Err(Failure::new(StatusCode::UNAUTHORIZED, why));
-            }
+        if self.passwords.is_empty() {
+            return Ok(());
         }
+        let why = "a name and a password are required";
+        let required = Failure::new(StatusCode::UNAUTHORIZED, why);
+        let Some(given) = header_of(headers, &header::AUTHORIZATION)? else { return Err(required) };
+        let from = request.extensions().get().map(|&ConnectInfo::<SocketAddr>(from)| from.ip());
+        let pauses = || self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if pauses().get(&from).is_some_and(|end| *end > now) {
+            let why = "a wrong password came from your address: try again in a second";
+            return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, why));
+        }
+        let (scheme, given) = given.split_once(' ').unwrap_or_default();
+        let is_given = |known: &String| is_equal_secret(given.trim().as_bytes(), known.as_bytes());
+        if scheme.eq_ignore_ascii_case("basic") && self.passwords.iter().any(is_given) {
+            return Ok(());
+        }
+        pauses().retain(|_, end| *end > now);
+        pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
+        // The pause bounds the lines of each address.
+        let from = from.map_or_else(String::new, |from| format!(" from {from}"));
+        log_line(&format!("wrong password{from}"));
+        Err(required)
+    }
+
+    /// Refuses requests from other pages.
+    fn check_origin(&self, request: &Request) -> Result<(), Failure> {
+        let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
         // Another page may link to this one, because that gives it no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
@@ -198,8 +227,9 @@ fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !is_comment(line)) {
         let number = at + 1;
-        let password = line.split_once(':').map_or("", |(_, password)| password);
-        ensure!(!password.is_empty(), "line {number} is not NAME:PASSWORD");
+        let (name, password) = line.split_once(':').unwrap_or_default();
+        let is_whole = !name.is_empty() && !password.is_empty();
+        ensure!(is_whole, "line {number} is not NAME:PASSWORD");
         let is_hidden = |it: char| it.is_control() || it == '\u{feff}';
         ensure!(
             !line.contains(is_hidden) && line.trim_end() == line,
@@ -207,7 +237,7 @@ fn read_passwords(path: &Path) -> Result<Vec<String>> {
         );
         let is_hash = HASH_PREFIXES.iter().any(|prefix| password.starts_with(prefix));
         ensure!(!is_hash, "line {number}: write the password itself, not a hash of it");
-        found.push(format!("Basic {}", BASE64.encode(line)));
+        found.push(BASE64.encode(line));
     }
     ensure!(!found.is_empty(), "it has no line NAME:PASSWORD");
     Ok(found)
@@ -243,7 +273,9 @@ pub(super) fn random_token() -> Result<String> {
 
 /// Passes a request on or refuses it, and adds the security headers to every response.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    let has_password = request.headers().contains_key(header::AUTHORIZATION);
     let answer = async {
+        site.guard.check_access(&request)?;
         site.guard.check_origin(&request)?;
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         let has_bodies = ["/api/job", "/api/body"].contains(&path) || query.contains("pattern=");
@@ -258,6 +290,9 @@ pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next:
     };
     let mut response = answer.await.unwrap_or_else(Failure::into_response);
     if response.status() == StatusCode::UNAUTHORIZED {
+        if has_password {
+            sleep(WRONG_PASSWORD_PAUSE).await;
+        }
         let asks = HeaderValue::from_static("Basic realm=\"beanstalkctl\", charset=\"UTF-8\"");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, asks);
     }

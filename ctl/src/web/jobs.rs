@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use axum::Json;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -121,8 +122,9 @@ impl ListRequest {
 /// Responds with a list of jobs.
 pub(super) async fn serve_jobs(
     Shared(site): Shared<Arc<Site>>,
-    Query(request): Query<ListRequest>,
+    request: Result<Query<ListRequest>, QueryRejection>,
 ) -> Result<Json<Value>, Failure> {
+    let Query(request) = request?;
     let watcher = site.server(request.server)?;
     let filter = request.filter()?;
     let is_long = request.longer || filter.pattern.is_some();
@@ -219,8 +221,9 @@ impl JobRequest {
 /// Responds with a job, and with its body or the beginning of it.
 pub(super) async fn serve_job(
     Shared(site): Shared<Arc<Site>>,
-    Query(one): Query<JobRequest>,
+    one: Result<Query<JobRequest>, QueryRejection>,
 ) -> Result<Response, Failure> {
+    let Query(one) = one?;
     let (mut job, instance, permit) = one.fetch_job(&site).await?;
     let body = job.body.take().unwrap_or_default();
     let mut fields = page_job_object(job);
@@ -251,8 +254,9 @@ fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
 /// Responds with the exact bytes of a body, as a download.
 pub(super) async fn serve_body(
     Shared(site): Shared<Arc<Site>>,
-    Query(one): Query<JobRequest>,
+    one: Result<Query<JobRequest>, QueryRejection>,
 ) -> Result<Response, Failure> {
+    let Query(one) = one?;
     let (job, _, permit) = one.fetch_job(&site).await?;
     let name = format!("attachment; filename=\"job-{}\"", job.id);
     let headers = [

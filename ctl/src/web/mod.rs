@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use anyhow::{Error, Result};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -87,6 +88,13 @@ impl From<anyhow::Error> for Failure {
             None => StatusCode::BAD_GATEWAY,
         };
         Self::new(status, format!("{error:#}"))
+    }
+}
+
+/// Arguments that are not those of the request.
+impl From<QueryRejection> for Failure {
+    fn from(error: QueryRejection) -> Self {
+        Self::new(error.status(), error.body_text())
     }
 }
 

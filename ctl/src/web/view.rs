@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State as Shared};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -128,8 +129,9 @@ impl ViewRequest {
 /// Responds with servers and tubes.
 pub(super) async fn serve_overview(
     Shared(site): Shared<Arc<Site>>,
-    Query(shown): Query<ViewRequest>,
+    shown: Result<Query<ViewRequest>, QueryRejection>,
 ) -> Result<Json<Value>, Failure> {
+    let Query(shown) = shown?;
     let chosen = site.server(shown.server)?;
     let request = |server: &Watcher| {
         let tube = shown.tube.as_deref().filter(|_| std::ptr::eq(server, chosen));

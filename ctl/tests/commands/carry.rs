@@ -217,7 +217,8 @@ fn a_reader_may_leave_early() {
         for _ in 0..2000 {
             put(&mut client, "a", 5, 0, &[b'x'; 1000]);
         }
-        let mut child = server.command(&["export"]).stderr(Stdio::null()).spawn().unwrap();
+        let mut child =
+            server.command(&["list", "a", "--bodies"]).stderr(Stdio::null()).spawn().unwrap();
         drop(child.stdout.take());
         assert!(child.wait().unwrap().success());
     });

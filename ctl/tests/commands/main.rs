@@ -6,8 +6,10 @@
 //! | `look`, `screen` | output, on a full screen as well |
 //! | `act`, `bulk`, `work` | changes of jobs, one by one, in bulk, or by a command for each |
 //! | `advice` | the advice of a message is carried out after the failure, and nothing is lost |
+//! | `lease` | a command of `work` ends with the reservation of its job |
 //! | `agreed`, `ends` | an act changes only the confirmed jobs; the ends of commands |
 //! | `consent` | the same at random, for each act, below and above each bound |
+//! | `bounds` | limits on time, and output for programs |
 //! | `hostile` | odd or wrong servers and files |
 //! | `carry` | jobs copied to files and other servers |
 //! | `extensions` | the use of a server with more commands, or with wrong answers |
@@ -24,6 +26,7 @@
 mod act;
 mod advice;
 mod agreed;
+mod bounds;
 mod bulk;
 mod carry;
 mod consent;
@@ -31,6 +34,7 @@ mod ends;
 mod extensions;
 mod harness;
 mod hostile;
+mod lease;
 mod look;
 mod metrics;
 mod metrics_http;

@@ -138,27 +138,29 @@ fn one_scrape_is_shared() {
     assert!((1..=3).contains(&asked), "{asked} scrapes for 10 requests");
 }
 
-/// Connections beyond the bound wait until others hang up.
+/// A connection beyond the bound closes the oldest one without a request.
 #[test]
 fn the_number_of_connections_has_a_bound() {
     let server = Server::tcp(&harness::ours(), &[]);
     let serving = Serving::new(&server.address);
-    let idle: Vec<_> = (0..64).map(|_| TcpStream::connect(&serving.address).unwrap()).collect();
+    let mut idle: Vec<_> = (0..64).map(|_| TcpStream::connect(&serving.address).unwrap()).collect();
     let descriptors = || {
         let folder = format!("/proc/{}/fd", serving.child.id());
         std::fs::read_dir(folder).unwrap().count()
     };
-    let mut late = TcpStream::connect(&serving.address).unwrap();
-    late.write_all(b"GET / HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n").unwrap();
-    late.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     ct::eventually("64 are accepted", || descriptors() >= 64);
     let held = descriptors();
-    assert!(late.read(&mut [0; 100]).is_err(), "it is served beside {held}");
-    drop(idle);
+    let mut late = TcpStream::connect(&serving.address).unwrap();
+    late.write_all(b"GET / HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n").unwrap();
     late.set_read_timeout(Some(ct::LONG)).unwrap();
     let mut text = String::new();
     late.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    assert!(descriptors() <= held, "{} beside {held}", descriptors());
+    assert!(matches!(idle[0].read(&mut [0; 10]), Ok(0) | Err(_)), "the oldest one is closed");
+    let (last, short) = (&mut idle[63], Some(Duration::from_millis(300)));
+    last.set_read_timeout(short).unwrap();
+    assert!(last.read(&mut [0; 10]).is_err(), "the youngest one stays open");
 }
 
 /// If clients keep idle connections, others must be served after a while.

@@ -217,3 +217,55 @@ fn hostile_names_and_bodies_come_out_inert() {
     let answer = page.get("/api/look?rows=5");
     assert!(answer.head.contains("content-type: application/json"), "{}", answer.head);
 }
+
+/// The relative luminance of a color `#rrggbb`, as defined by WCAG.
+fn luminance(color: [f64; 3]) -> f64 {
+    let linear = |part: f64| match part / 255.0 {
+        part if part <= 0.04045 => part / 12.92,
+        part => ((part + 0.055) / 1.055).powf(2.4),
+    };
+    0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2])
+}
+
+/// Operators read the page on bad screens, in the sun, and at night.
+#[test]
+fn every_text_has_enough_contrast() {
+    let style = include_str!("../../src/web/page/style.css");
+    for (scheme, colors) in ["light", "dark"].iter().zip(style.split("@media (prefers-color")) {
+        let color = |name: &str| {
+            let at = colors.find(&format!("--{name}: #")).unwrap() + name.len() + 5;
+            [0, 2, 4].map(|part| {
+                let digits = &colors[at + part..at + part + 2];
+                f64::from(u8::from_str_radix(digits, 16).unwrap())
+            })
+        };
+        let contrast = |text: [f64; 3], ground: [f64; 3]| {
+            let (text, ground) = (luminance(text), luminance(ground));
+            (text.max(ground) + 0.05) / (text.min(ground) + 0.05)
+        };
+        for ground in ["page", "card", "sunk", "look-wash"] {
+            for text in ["ink", "soft", "faint", "accent", "ready", "reserved", "delayed", "buried"]
+            {
+                let (text_color, below) = (color(text), color(ground));
+                let plain = contrast(text_color, below);
+                assert!(plain >= 4.5, "{scheme}: {text} on {ground}: {plain:.2}");
+                // A chip is on a wash of 14 % of its own color.
+                let wash = [0, 1, 2].map(|at| 0.14 * text_color[at] + 0.86 * below[at]);
+                let chip = contrast(text_color, wash);
+                assert!(
+                    text == "faint" || chip >= 4.5,
+                    "{scheme}: chip {text} on {ground}: {chip:.2}"
+                );
+            }
+        }
+    }
+}
+
+/// A screen reader lists the tables by their names.
+#[test]
+fn every_table_has_a_name() {
+    let page = include_str!("../../src/web/page/index.html");
+    for table in page.split("<table").skip(1) {
+        assert!(table.split('>').next().unwrap().contains("aria-labelledby"), "{table}");
+    }
+}

@@ -162,7 +162,7 @@ fn each_act_leaves_a_line_and_no_question_does() {
     for (line, expected) in page.log().iter().zip(lines) {
         let (begin, done) =
             line.split_once(&format!(" {} from 127.0.0.1:", server.address)).unwrap();
-        assert!(begin.len() == 20 && begin.starts_with("20") && begin.ends_with('Z'), "{line}");
+        assert!(begin.len() == 24 && begin.starts_with("20") && begin.ends_with('Z'), "{line}");
         assert!(done.ends_with(&format!(": {expected}")), "{line}");
     }
 }

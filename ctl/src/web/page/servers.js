@@ -72,7 +72,8 @@ function facts(server) {
 
 // Describes the problem of a server.
 function wrong(server) {
-  if (server.error !== undefined) return `${server.name} is down: ${server.error}. Trying again every second.`;
+  // Most errors begin with the name of the server.
+  if (server.error !== undefined) return `${server.name} is down: ${server.error.replace(`${server.name}: `, "")}. Trying again every second.`;
   if (server.binlog === undefined) return "";
   // A time of day: screen readers would read a changing duration aloud every second.
   const begin = new Date(Date.now() - 1000 * (server.stats["binlog-trouble-age"] ?? 0));

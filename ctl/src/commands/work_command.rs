@@ -1,0 +1,218 @@
+//! The commands of `work`: a process group with a body as its input, until it ends or is ended.
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{mem, thread};
+
+use anyhow::{Context as _, Result};
+use beanstalkd::sys;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use signal_hook::consts::{SIGTTIN, SIGTTOU};
+
+use crate::interrupt::Interrupt;
+use crate::job::Job;
+
+/// Time from SIGTERM to SIGKILL for a command that is ended.
+const KILL_DELAY: Duration = Duration::from_secs(10);
+
+/// Interval of checks for the rest of a command: other processes, and its standard error.
+const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long to wait for the rest of standard error, which other processes may hold open.
+const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest line of standard error in a notice, in bytes.
+const ERROR_LINE_BYTES_MAX: usize = 500;
+
+/// How a command ended.
+#[derive(Debug)]
+pub(super) struct CommandEnd {
+    pub(super) is_success: bool,
+    /// Its status, or why it was ended.
+    pub(super) text: String,
+    /// The last line of its standard error that is not blank.
+    pub(super) last_error: String,
+}
+
+/// A command that runs, with the processes that it started.
+pub(super) struct RunningCommand<'a> {
+    interrupt: &'a Interrupt,
+    group: Pid,
+    /// `None` once the whole body is written.
+    stdin: Option<ChildStdin>,
+    body: &'a [u8],
+    /// Copies its standard error.
+    copier: JoinHandle<()>,
+    lines: LastLines,
+    /// The status of the command itself, whose processes may still run.
+    status: Option<ExitStatus>,
+    ended: Option<Instant>,
+    /// Why it is ended, and since when.
+    ending: Option<(&'static str, Instant)>,
+}
+
+impl<'a> RunningCommand<'a> {
+    /// Starts a command for a job.
+    pub(super) fn start(line: &[OsString], job: &'a Job, interrupt: &'a Interrupt) -> Result<Self> {
+        let (program, arguments) = line.split_first().context("no command is given")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
+        command.env("BEANSTALKD_JOB_ID", job.id.to_string());
+        command.env("BEANSTALKD_JOB_TUBE", &job.tube);
+        sys::kill_with_parent(&mut command);
+        // In a group of its own, it does not get Ctrl-C.
+        let started = interrupt.spawn_group(&mut command);
+        let (child, group) = started.with_context(|| program.to_string_lossy().into_owned())?;
+        let (stdin, pipe) = (child.stdin, child.stderr.context("it is a pipe")?);
+        let lines = LastLines::default();
+        let written = Arc::clone(&lines);
+        let copier = thread::spawn(move || copy_errors(pipe, &written));
+        let body = job.body.as_deref().unwrap_or_default();
+        let command = Self {
+            interrupt,
+            group,
+            stdin,
+            body,
+            copier,
+            lines,
+            status: None,
+            ended: None,
+            ending: None,
+        };
+        command.stdin.as_ref().map_or(Ok(()), |pipe| ioctl_fionbio(pipe, true))?;
+        Ok(command)
+    }
+
+    /// Whether the command itself still runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]; only the first reason counts.
+    pub(super) fn end(&mut self, why: &'static str) {
+        if self.ending.is_none() {
+            self.ending = Some((why, Instant::now()));
+            let _ = kill_process_group(self.group, Signal::TERM);
+            // A stopped process would receive it only then.
+            self.resume();
+        }
+    }
+
+    /// Continues the command after a stop.
+    pub(super) fn resume(&self) {
+        let _ = kill_process_group(self.group, Signal::CONT);
+    }
+
+    /// Returns the time left until SIGKILL; `None` if it is not ended.
+    fn kill_wait(&self) -> Option<Duration> {
+        self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
+    }
+
+    /// Passes on what can be passed on at once. Returns the end once nothing of it is left.
+    pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
+        if self.status.is_none() {
+            self.status = self.interrupt.process_group_status(self.group)?;
+        }
+        if let Some(signal) = self.status.and_then(|status| status.stopped_signal()) {
+            self.status = None;
+            // Other signals stop it on purpose, as SIGSTOP does.
+            if matches!(signal, SIGTTIN | SIGTTOU) {
+                self.end("it uses the terminal");
+            }
+        }
+        let is_late = self.kill_wait() == Some(Duration::ZERO);
+        if is_late {
+            let _ = kill_process_group(self.group, Signal::KILL);
+        }
+        if let Some(pipe) = &mut self.stdin {
+            match pipe.write(self.body) {
+                Ok(count) => self.body = &self.body[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // A command need not read its input.
+                Err(_) => self.body = &[],
+            }
+        }
+        if self.body.is_empty() {
+            self.stdin = None;
+        }
+        let Some(status) = self.status else { return Ok(None) };
+        let is_over =
+            self.ending.is_none() || is_late || test_kill_process_group(self.group).is_err();
+        let ended = self.ended.get_or_insert_with(Instant::now);
+        let is_copied = self.copier.is_finished() || ended.elapsed() >= COPY_TIME_LIMIT;
+        if !(is_over && is_copied) {
+            return Ok(None);
+        }
+        let why = self.ending.map(|(why, _)| format!("killed, because {why}"));
+        let is_success = status.success() && why.is_none();
+        let text = why.unwrap_or_else(|| status.to_string());
+        let [last, line] = &*self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = if line.trim_ascii().is_empty() { last } else { line };
+        let last_error = String::from_utf8_lossy(line.trim_ascii()).into_owned();
+        Ok(Some(CommandEnd { is_success, text, last_error }))
+    }
+
+    /// Waits until [`Self::update`] has something to do, or `wake` or `server` is readable; at most
+    /// for `limit`. Returns whether `server` is readable.
+    pub(super) fn wait(
+        &self,
+        wake: &UnixStream,
+        server: Option<BorrowedFd<'_>>,
+        limit: Duration,
+    ) -> io::Result<bool> {
+        let limit = match (self.status, self.kill_wait()) {
+            (Some(_), _) => limit.min(REST_CHECK_INTERVAL),
+            (None, Some(wait)) if !wait.is_zero() => limit.min(wait),
+            (None, _) => limit,
+        };
+        let mut events = vec![PollFd::new(wake, PollFlags::IN)];
+        events.extend(self.stdin.iter().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
+        events.extend(server.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
+        Interrupt::poll(&mut events, Some(limit))?;
+        let last = events.last().filter(|_| server.is_some());
+        Ok(last.is_some_and(|server| !server.revents().is_empty()))
+    }
+}
+
+impl Drop for RunningCommand<'_> {
+    /// Kills a command that has not ended, after an error.
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = kill_process_group(self.group, Signal::KILL);
+            while matches!(self.interrupt.process_group_status(self.group), Ok(None)) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// The last line of standard error that is not blank, and the line after it.
+type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
+
+/// Copies the standard error of a command to ours, in a thread of its own: while our reader is
+/// stuck, the job must be touched. A process that outlives the command may write on.
+fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+        // If standard error is closed, there is no other place to report it.
+        let _ = io::stderr().write_all(&buffer[..count]);
+        let [last, line] = &mut *lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for byte in &buffer[..count] {
+            match byte {
+                b'\n' if line.trim_ascii().is_empty() => line.clear(),
+                b'\n' => *last = mem::take(line),
+                _ if line.len() < ERROR_LINE_BYTES_MAX => line.push(*byte),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Bounds on time, and output that programs read: `check`, several servers, `drain wait`, JSON.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::page::Page;
+use crate::harness::played::{Heard, Played};
+use crate::harness::{PROGRAM, Ran, Server, bury, each_server, four, ours, put, state};
+
+/// A server that answers nothing.
+fn silent() -> Played {
+    Played::new(|_| Heard::Nothing)
+}
+
+/// A server that sends a byte now and then, and never a whole reply.
+fn trickling() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                while stream.write_all(b"O").is_ok() {
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+    });
+    address
+}
+
+/// Runs a command on several servers.
+fn run_on(servers: &[&str], arguments: &[&str]) -> (Ran, Duration) {
+    let began = Instant::now();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--server", &servers.join(",")]).args(arguments).stdin(Stdio::null());
+    (Ran::of(command.output().unwrap()), began.elapsed())
+}
+
+/// A monitoring system ends a plugin that takes too long, and shows nothing of it.
+#[test]
+fn a_check_ends_in_time_and_reports_the_servers_that_answered() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    let id = put(&mut client, "a", 5, 0, b"x");
+    bury(&mut client, id);
+    let (silent, trickling) = (silent(), trickling());
+    let servers = [&silent.address[..], &trickling, &server.address];
+    let (ran, time) = run_on(&servers, &["check", "--timeout", "1"]);
+    assert!(ran.code() == Some(3) && time < Duration::from_secs(5), "{time:?} {ran:?}");
+    assert!(ran.stdout.contains(&format!("{} a: 1 buried", server.address)), "{ran:?}");
+    let (ran, _) = run_on(&servers, &["check", "--timeout", "1", "--json"]);
+    let line: Value = serde_json::from_str(ran.stdout.trim()).unwrap();
+    assert_eq!(
+        (&line["status"], line["problems"].as_array().unwrap().len()),
+        (&json!("UNKNOWN"), 3)
+    );
+    assert_eq!(line["problems"][2]["server"], json!(server.address));
+    assert_eq!(line["problems"][2]["status"], json!("WARNING"));
+}
+
+/// Without `--timeout`, the limit is 30 seconds, also for a reply that never ends; servers that
+/// hang are waited for at the same time.
+#[test]
+fn hanging_servers_are_waited_for_together() {
+    let server = Server::tcp(&ours(), &[]);
+    put(&mut server.client(), "mail", 5, 0, b"x");
+    let (silent, trickling) = (silent(), trickling());
+    let servers = [&silent.address[..], &trickling, &server.address];
+    let commands = [&["tubes"][..], &["stats"], &["grep", "x"], &["list", "*"]];
+    thread::scope(|scope| {
+        for command in commands {
+            scope.spawn(move || {
+                let (ran, time) = run_on(&servers, command);
+                assert!(time < Duration::from_secs(50), "{command:?}: {time:?}");
+                assert!(ran.code() == Some(1) && !ran.stdout.is_empty(), "{command:?}: {ran:?}");
+                for address in &servers[..2] {
+                    let why = format!("{address}: no complete reply within 30 seconds");
+                    assert!(ran.stderr.contains(&why), "{command:?}: {ran:?}");
+                }
+            });
+        }
+    });
+}
+
+/// An old job at the head of a tube means that its workers are stuck, however few jobs there are.
+#[test]
+fn check_knows_the_age_of_the_next_job() {
+    each_server(&[], |server| {
+        put(&mut server.client(), "a", 5, 0, b"x");
+        thread::sleep(Duration::from_millis(2_100));
+        put(&mut server.client(), "a", 9, 0, b"x");
+        let ran = server.run(&["check", "--age", "2s,1h"]);
+        assert_eq!(ran.code(), Some(1), "{ran:?}");
+        assert!(ran.stdout.contains("a: next job 2 s old") || ran.stdout.contains("next job 3"));
+        assert_eq!(server.run(&["check", "--age", "1,2"]).code(), Some(2));
+        assert_eq!(server.run(&["check", "--age", "1m,1h"]).code(), Some(0));
+        assert_eq!(server.run(&["check", "--age", "1h,1m"]).code(), Some(3));
+    });
+}
+
+/// A part of an export would be taken for a backup.
+#[test]
+fn an_export_into_a_closed_pipe_fails() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    for _ in 0..2_000 {
+        put(&mut client, "a", 5, 0, &[b'x'; 1_000]);
+    }
+    let mut child = server.command(&["export"]).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 100]).unwrap();
+    drop(stdout);
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    assert!(ran.code() == Some(1) && ran.stderr.contains("not all"), "{ran:?}");
+}
+
+/// Before maintenance, the operator waits until the workers have emptied the queue.
+#[test]
+fn drain_wait_ends_when_only_buried_jobs_are_left() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let jobs = four(&mut client, "a");
+        let child = server.command(&["drain", "wait"]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(500));
+        for id in [jobs[0], jobs[1], jobs[3]] {
+            assert_eq!(client.command(&format!("delete {id}")).unwrap(), "DELETED");
+        }
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        assert!(ran.status.success(), "{ran:?}");
+        let counts = |text: &str| format!("{}: {text}", server.address);
+        assert!(
+            ran.stderr.contains(&counts("1 ready, 1 delayed, 1 buried, 1 reserved")),
+            "{ran:?}"
+        );
+        assert_eq!(ran.stdout, counts("0 ready, 0 delayed, 1 buried, 0 reserved\n"));
+        assert_eq!(server.objects(&["drain", "wait"])[0]["empty"], json!(true));
+    });
+}
+
+/// A program that asks for JSON must not get text.
+#[test]
+fn json_is_json_or_refused() {
+    let server = Server::tcp(&ours(), &[]);
+    let mut client = server.client();
+    put(&mut client, "a", 5, 0, b"x");
+    assert_eq!(server.objects(&["drain", "status"])[0]["draining"], json!(false));
+    assert_eq!(
+        server.objects(&["clear", "a", "-n"])[0]["would"],
+        json!("delete 1 job: 1 ready, in the tube a")
+    );
+    assert_eq!(server.objects(&["kick", "a", "-n"])[0]["would"], json!("kick 0 delayed jobs"));
+    for command in [&["report"][..], &["work", "a", "--", "true"], &["metrics"]] {
+        let ran = server.run(&[&["--json"], command].concat());
+        assert!(ran.code() == Some(2) && ran.stderr.contains("JSON"), "{command:?}: {ran:?}");
+    }
+    let page = Page::start(&server.address, &[]);
+    for path in ["/api/look?server=x", "/api/jobs?state=nosuch", "/api/job", "/api/body?id=x"] {
+        let answer = page.get(path);
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert!(answer.status == 400 && body["error"].is_string(), "{path}: {}", answer.text());
+    }
+}
+
+/// A line that means a delayed job must not become a ready one.
+#[test]
+fn a_time_left_needs_a_state() {
+    let server = Server::tcp(&ours(), &[]);
+    let ran = server.run_with(b"{\"body\": \"x\", \"time-left\": 5}\n", &["import"]);
+    assert!(!ran.status.success() && ran.stderr.contains("needs a \"state\""), "{ran:?}");
+    assert_eq!(server.objects(&["stats"])[0]["total-jobs"], json!(0));
+}
+
+#[test]
+fn a_dry_run_of_kick_and_export_changes_nothing() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let ids = [1, 2, 3].map(|_| put(&mut client, "a", 5, 0, b"x"));
+        ids[..2].iter().for_each(|id| bury(&mut client, *id));
+        let file = server.file("jobs");
+        for (command, expected) in [
+            (vec!["kick", "a", "-n", "--all"], "Would kick 2 buried jobs."),
+            (vec!["kick", "a", "-n"], "Would kick 1 buried job."),
+            (vec!["kick", "a", "-n", "--grep", "x", "--count", "9"], "Would kick 2 buried jobs."),
+            (vec!["export", "-n", &file], "Would export 3 jobs."),
+        ] {
+            let ran = server.run(&command);
+            assert!(ran.status.success() && ran.stderr.contains(expected), "{command:?} {ran:?}");
+            assert_eq!(ran.stdout, "");
+        }
+        assert_eq!(state(&mut client, ids[0]).as_deref(), Some("buried"));
+        assert!(!std::path::Path::new(&file).exists());
+        server.must(&["kick", "a", "--count", "2"]);
+        assert_eq!(state(&mut client, ids[1]).as_deref(), Some("ready"));
+        assert!(server.must(&["job", &ids[0].to_string()]).contains("size       1 byte\n"));
+    });
+}
+
+#[test]
+fn jobs_are_listed_by_age_and_size() {
+    each_server(&[], |server| {
+        let mut client = server.client();
+        let old = put(&mut client, "a", 9, 0, b"x");
+        thread::sleep(Duration::from_millis(1_100));
+        let new = put(&mut client, "a", 5, 0, b"longer");
+        let ids = |arguments: &[&str]| {
+            let objects = server.objects(&[&["list", "a"], arguments].concat());
+            objects.iter().map(|job| job["id"].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&["--oldest"]), [old, new]);
+        assert_eq!(ids(&["--sort", "size"]), [new, old]);
+        assert_eq!(ids(&["--sort", "age", "--limit", "1"]), [old]);
+        assert_eq!(ids(&["--sort", "pri"]), [old, new]);
+    });
+}
+
+/// The same server has several names.
+#[test]
+fn a_move_to_the_same_tube_by_another_name_is_refused() {
+    let server = Server::tcp(&ours(), &[]);
+    let id = put(&mut server.client(), "a", 5, 0, b"x");
+    let other = server.address.replace("127.0.0.1", "localhost");
+    let ran = server.run(&["move", "a", "a", "--to", &other, "--yes"]);
+    assert!(ran.code() == Some(2) && ran.stderr.contains("is this server"), "{ran:?}");
+    assert_eq!(state(&mut server.client(), id).as_deref(), Some("ready"));
+}
+
+/// An error names the way to write what was meant.
+#[test]
+fn addresses_are_explained() {
+    for (arguments, expected) in [
+        (&["-s", "/run/b.sock", "tubes"][..], "unix:/run/b.sock"),
+        (&["-s", "::1:22962", "tubes"], "[::1]:11300"),
+        (&["web", "--listen", "22994"], ":22994"),
+        (&["metrics", "--listen", "22994"], "127.0.0.1:PORT"),
+    ] {
+        let ran = Ran::of(Command::new(PROGRAM).args(arguments).output().unwrap());
+        assert!(!ran.status.success() && ran.stderr.contains(expected), "{arguments:?} {ran:?}");
+    }
+}

@@ -1,0 +1,171 @@
+//! A command of `work` ends with the lease of its job, whatever ends `work` or the lease.
+
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use ct::Client;
+
+use crate::harness::{Ran, Server, ours, put, send_signal, state};
+
+/// A server with a job, and a worker with a command that runs until it is ended.
+struct Leased {
+    _server: Server,
+    other: Client,
+    id: u64,
+    child: Option<Child>,
+    /// Grows while the command runs.
+    file: String,
+}
+
+impl Leased {
+    fn begin(server: Server, ttr: u32, arguments: &[&str], script: &str) -> Self {
+        let mut other = server.client();
+        other.command("use a").unwrap();
+        let reply = other.put(5, 0, ttr, b"x").unwrap();
+        let id = reply.strip_prefix("INSERTED ").unwrap().parse().unwrap();
+        let file = server.file("runs");
+        let script = format!("{script}\nwhile :; do echo >> {file}; sleep 0.02; done");
+        let arguments = [&["work", "a"], arguments, &["--", "sh", "-c", &script]].concat();
+        let child = Some(server.command(&arguments).spawn().unwrap());
+        ct::eventually("the command runs", || Path::new(&file).exists());
+        Self { _server: server, other, id, child, file }
+    }
+
+    fn child(&self) -> &Child {
+        self.child.as_ref().unwrap()
+    }
+
+    /// Whether the command runs on.
+    fn runs(&self) -> bool {
+        let size = || fs::metadata(&self.file).unwrap().len();
+        let before = size();
+        std::thread::sleep(Duration::from_millis(300));
+        size() > before
+    }
+
+    fn end(&mut self) -> Ran {
+        Ran::of(self.child.take().unwrap().wait_with_output().unwrap())
+    }
+}
+
+/// The next worker gets the job at once, and both commands would run at the same time.
+#[test]
+fn the_command_ends_with_its_worker_whatever_ends_that() {
+    for signal in ["QUIT", "ABRT", "USR1", "KILL"] {
+        let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 120, &[], "");
+        send_signal(leased.child(), signal);
+        leased.end();
+        assert!(!leased.runs(), "{signal}");
+        let id = leased.id;
+        ct::eventually("it is ready", || state(&mut leased.other, id).as_deref() == Some("ready"));
+    }
+}
+
+/// Ctrl-\ ends all that the command started, as a second Ctrl-C does.
+#[test]
+fn sigquit_ends_the_whole_group() {
+    let file_loop = "(while :; do echo >> $0; sleep 0.02; done) & sleep 1000";
+    let server = Server::tcp(&ours(), &[]);
+    server.must(&["put", "a", "x"]);
+    let file = server.file("inner");
+    let arguments = ["work", "a", "--", "sh", "-c", file_loop, &file];
+    let mut child = server.command(&arguments).spawn().unwrap();
+    ct::eventually("it runs", || Path::new(&file).exists());
+    send_signal(&child, "QUIT");
+    child.wait().unwrap();
+    let size = || fs::metadata(&file).unwrap().len();
+    let before = size();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(size(), before);
+}
+
+/// A stopped worker touches nothing, so its command must not go on, neither then nor once the job
+/// has timed out.
+#[test]
+fn ctrl_z_stops_the_command_and_a_job_lost_meanwhile_ends_it() {
+    let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 2, &["--count", "1"], "");
+    let began = Instant::now();
+    send_signal(leased.child(), "TSTP");
+    ct::eventually("it stops", || !leased.runs());
+    send_signal(leased.child(), "CONT");
+    if began.elapsed() < Duration::from_millis(1_800) {
+        ct::eventually("it goes on", || leased.runs());
+    }
+    send_signal(leased.child(), "TSTP");
+    let (other, id) = (&mut leased.other, leased.id);
+    ct::eventually("it times out", || state(other, id).as_deref() == Some("ready"));
+    assert!(!leased.runs());
+    send_signal(leased.child(), "CONT");
+    let ran = leased.end();
+    let lost = format!("job {id}: it has timed out, so another worker may have it: its command");
+    assert!(ran.stderr.contains(&lost), "{ran:?}");
+    assert!(!leased.runs());
+    assert_eq!(state(&mut leased.other, id).as_deref(), Some("ready"), "it is left alone");
+}
+
+/// Puts a worker to sleep until its job is lost; its command hears nothing of it.
+fn lose(leased: &mut Leased) {
+    send_signal(leased.child(), "STOP");
+    let (other, id) = (&mut leased.other, leased.id);
+    ct::eventually("it times out", || state(other, id).as_deref() == Some("ready"));
+    send_signal(leased.child(), "CONT");
+}
+
+/// SIGTERM first, so that the command can clean up; SIGKILL ten seconds later.
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_ten_seconds_later() {
+    let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 1, &["--count", "1"], "trap '' TERM");
+    lose(&mut leased);
+    let began = Instant::now();
+    assert!(leased.runs(), "it ignores SIGTERM");
+    leased.end();
+    let seconds = began.elapsed().as_secs();
+    assert!((8..20).contains(&seconds), "{seconds}");
+    assert!(!leased.runs());
+    assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
+}
+
+/// A command that must not be cut off may run on, but its job is another worker's.
+#[test]
+fn with_keep_going_the_command_runs_on_and_the_job_is_left_alone() {
+    let server = Server::tcp(&ours(), &[]);
+    let pid = server.file("pid");
+    let stop = format!("trap 'exit 0' USR2; echo $$ > {pid}");
+    let mut leased = Leased::begin(server, 1, &["--count", "1", "--keep-going"], &stop);
+    lose(&mut leased);
+    assert!(leased.runs() && leased.runs());
+    let kill = format!("kill -USR2 $(cat {pid})");
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let ran = leased.end();
+    assert!(ran.status.success() && ran.stderr.contains("it is left alone"), "{ran:?}");
+    assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
+}
+
+/// "Why was it buried?" is the first question at night.
+#[test]
+fn the_notice_of_a_buried_job_has_the_last_line_of_its_command() {
+    let server = Server::tcp(&ours(), &[]);
+    let id = put(&mut server.client(), "a", 5, 0, b"x");
+    let script = "echo first >&2; printf 'no route to host\\n\\n' >&2; exit 3";
+    let ran =
+        server.run(&["work", "a", "--count", "1", "--bury-after", "1", "--", "sh", "-c", script]);
+    assert!(ran.stderr.starts_with("first\nno route to host\n\n"), "{ran:?}");
+    let notice = format!("job {id}: exit status: 3: buried; its last error: no route to host\n");
+    assert!(ran.stderr.ends_with(&notice), "{ran:?}");
+}
+
+/// Megabytes of errors pass through, and a process that outlives its command does not hold it up.
+#[test]
+fn standard_error_is_passed_on_whole_and_holds_nothing_up() {
+    let server = Server::tcp(&ours(), &[]);
+    put(&mut server.client(), "a", 5, 0, b"x");
+    let script = "sleep 1000 > /dev/null & echo $! >&2; head -c 3000000 /dev/zero >&2";
+    let began = Instant::now();
+    let ran = server.run(&["work", "a", "--until-empty", "--", "sh", "-c", script]);
+    let (pid, rest) = ran.stderr.split_once('\n').unwrap();
+    let _ = std::process::Command::new("kill").arg(pid).status();
+    assert!(ran.status.success() && began.elapsed() < Duration::from_secs(60));
+    assert_eq!(rest.len(), 3_000_000);
+}
