@@ -260,8 +260,9 @@ fn copies_that_a_killed_server_left_delayed_are_buried() {
             server.must(&["import", &file, "--skip", &skip]);
             check(server, "a", 1_000, &lines_after(&ran.stderr, "so the jobs may exist"));
             let stats = &server.objects(&["stats", "a"])[0];
-            let others = ["ready", "delayed"].map(|it| stats[format!("current-jobs-{it}")].clone());
-            assert_eq!(others, [0, 0], "{stats}");
+            let count = |state| stats[format!("current-jobs-{state}")].as_u64().unwrap();
+            // The one between its two commands is ready once the server has started again.
+            assert!(count("ready") <= 1 && count("delayed") == 0, "{stats}");
         }
     }
 }
