@@ -28,7 +28,7 @@ pub struct Inspection {
 /// How many times the directory is read if a daemon keeps opening and removing segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads everything that a daemon would read at startup, and changes nothing. Fails if [`replay`]
+/// Reads everything that a daemon would read at startup, and changes nothing. Fails if `replay`
 /// does, or if segments appear or vanish during each of 20 attempts.
 pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
