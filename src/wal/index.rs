@@ -21,11 +21,11 @@ use crate::{
 
 /// How many bytes may be written again in a turn for each byte that it appended or made garbage.
 ///
-/// Jobs are written again from when garbage is half as much as what is live until it is less. In
+/// Jobs are written again from when garbage is three quarters of what is live until it is less. In
 /// the worst case, nothing of the oldest segments is garbage, and all that is live must be written
 /// before garbage can be removed. Let the live bytes be *l*. Until then, commands turn at most
-/// *l*/4 into garbage. So garbage never exceeds what is live: *l*/2 + *l*/4 = *l* - *l*/4.
-pub(super) const GARBAGE_PACE: u64 = 4;
+/// *l*/8 into garbage. So garbage never exceeds what is live: 3*l*/4 + *l*/8 = *l* - *l*/8.
+pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.
 #[derive(Debug, Default)]
@@ -250,13 +250,12 @@ impl SegmentIndex {
     }
 
     /// Returns the job to write again next, if any: from suspect segments, from other doubtful
-    /// ones, or from the oldest segment that is needed, if the garbage from there on is more than
-    /// the `share`-th part of what is live. [`GARBAGE_PACE`] is chosen for the
-    /// half.
-    pub(super) fn next_relocation(&self, share: u64) -> Option<Key<Job>> {
+    /// ones, or from the oldest segment that is needed, if the garbage from there on, up to the
+    /// current segment, is more than so many `eighths` of what is live. [`GARBAGE_PACE`] is chosen for six.
+    pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
-            let used = self.used() - self.unneeded_bytes;
-            let oldest = self.oldest_needed().filter(|_| share * used > (share + 1) * self.live)?;
+            let used = self.closed - self.unneeded_bytes;
+            let oldest = self.oldest_needed().filter(|_| 8 * used > (8 + eighths) * self.live)?;
             oldest.jobs.front().map(Key::paired)
         })
     }

@@ -359,7 +359,7 @@ impl Wal {
 
     /// Returns the job to write again next, if any. On a full disk less garbage is a reason.
     fn next_relocation(&self) -> Option<Key<Job>> {
-        self.index.next_relocation(if self.log.reserve.shortage.is_some() { 8 } else { 2 })
+        self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
 
     /// Appends deferred records that have space, at most `budget` bytes.
