@@ -251,7 +251,8 @@ impl SegmentIndex {
 
     /// Returns the job to write again next, if any: from suspect segments, from other doubtful
     /// ones, or from the oldest segment that is needed, if the garbage from there on, up to the
-    /// current segment, is more than so many `eighths` of what is live. [`GARBAGE_PACE`] is chosen for six.
+    /// current segment, is more than so many `eighths` of what is live. [`GARBAGE_PACE`] is chosen
+    /// for six.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
