@@ -21,10 +21,10 @@ use crate::{
 
 /// How many bytes may be written again in a turn for each byte that it appended or made garbage.
 ///
-/// Jobs are written again from when garbage is three quarters of what is live until it is less. In
-/// the worst case, nothing of the oldest segments is garbage, and all that is live must be written
-/// before garbage can be removed. Let the live bytes be *l*. Until then, commands turn at most
-/// *l*/8 into garbage. So garbage never exceeds what is live: 3*l*/4 + *l*/8 = *l* - *l*/8.
+/// Jobs are written again while garbage takes more than three quarters of the live bytes. In the
+/// worst case, the oldest segments have no garbage, and all *l* live bytes must be written before
+/// any garbage can be removed. Meanwhile commands turn at most *l*/8 into garbage. So garbage never
+/// exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.

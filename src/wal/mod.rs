@@ -9,8 +9,8 @@
 //! written to a full disk. *Preallocated files* hold space for later segments, and for every job
 //! there is space for its delete. A put that needs more space than there is gets an error reply.
 //!
-//! **Garbage.** Segments are removed oldest first. If garbage outweighs live records, jobs that
-//! still need the oldest segment are written again, a bounded number in each turn.
+//! **Garbage.** Segments are removed oldest first. If garbage takes three quarters of the live
+//! bytes, jobs that still need the oldest segment are written again, a bounded number in each turn.
 //!
 //! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
 //! is acknowledged until a new segment is open, and only deletes until all jobs are written again.

@@ -39,8 +39,8 @@ impl Lease {
     }
 
     /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
-    /// good, and this fails from then on. To be used for what must not hit the files of another
-    /// daemon, because an earlier call may have taken long.
+    /// good, and this fails from then on. Call it before a file is renamed, truncated or removed,
+    /// because an earlier call may have taken long.
     pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
