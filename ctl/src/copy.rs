@@ -46,7 +46,7 @@ impl Copies {
         })
     }
 
-    /// Returns those of these items, one for each job, that have such a result.
+    /// Returns the items with such a result; there is one item for each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],

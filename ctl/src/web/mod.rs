@@ -91,7 +91,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Arguments that are not those of the request.
+/// Arguments that the request does not have.
 impl From<QueryRejection> for Failure {
     fn from(error: QueryRejection) -> Self {
         Self::new(error.status(), error.body_text())
