@@ -85,14 +85,13 @@ fn sigquit_ends_the_whole_group() {
 /// has timed out.
 #[test]
 fn ctrl_z_stops_the_command_and_a_job_lost_meanwhile_ends_it() {
-    let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 2, &["--count", "1"], "");
+    let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 4, &["--count", "1"], "");
     let began = Instant::now();
     send_signal(leased.child(), "TSTP");
     ct::eventually("it stops", || !leased.runs());
     send_signal(leased.child(), "CONT");
-    if began.elapsed() < Duration::from_millis(1_800) {
-        ct::eventually("it goes on", || leased.runs());
-    }
+    // On a busy machine the job may be lost already.
+    ct::eventually("it goes on", || leased.runs() || began.elapsed() > Duration::from_secs(3));
     send_signal(leased.child(), "TSTP");
     let (other, id) = (&mut leased.other, leased.id);
     ct::eventually("it times out", || state(other, id).as_deref() == Some("ready"));
