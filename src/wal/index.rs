@@ -174,7 +174,6 @@ impl SegmentIndex {
 
     /// Notes that the job has been written in full again, to the current segment.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
-        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.link(job.paired());
     }
@@ -189,7 +188,6 @@ impl SegmentIndex {
 
     /// Removes a deleted job.
     pub(super) fn remove(&mut self, job: Key<Job>) {
-        self.set_deferred(job, false);
         self.unlink(job.paired());
         self.locations.remove(job.paired());
     }
@@ -205,6 +203,7 @@ impl SegmentIndex {
     }
 
     fn unlink(&mut self, key: Key<Location>) {
+        self.set_deferred(key.paired(), false);
         let Location { segment, length, .. } = self.locations[key];
         let at = self.segments.partition_point(|other| other.number < segment);
         let segment = &mut self.segments[at];

@@ -90,11 +90,9 @@ impl Log {
     /// Ensures space for a record of `length` bytes, and for `slots` short ones after it. Returns
     /// whether there is any.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
-        let now = self.now;
         while !self.space().admits(length, slots) {
-            let Ok(disk) = self.lease.ask_if_due(now) else { return false };
-            let (reserve, size) = (&mut self.reserve, file_size(length));
-            if reserve.preallocate(disk, size, now).is_err() {
+            let Ok(disk) = self.lease.ask_if_due(self.now) else { return false };
+            if self.reserve.preallocate(disk, file_size(length), self.now).is_err() {
                 return false;
             }
         }
@@ -159,7 +157,8 @@ impl Log {
         let disk = self.lease.ask()?;
         disk.truncate(name, self.end.used)?;
         self.reserve.on_freed();
-        self.syncs.sync_complete(disk, self.end)?;
+        disk.sync(name)?;
+        self.syncs.on_all_synced(self.end);
         disk.close(name);
         // This segment is complete, so an error from here on does not make it suspect.
         self.current = None;
@@ -319,7 +318,8 @@ impl Log {
                     debug!("cannot write the last records: {error}");
                 }
             }
-            self.syncs.sync_complete(self.lease.ask()?, self.end)?;
+            self.lease.ask()?.sync(self.end.name())?;
+            self.syncs.on_all_synced(self.end);
         }
         if let Err(error) = self.lease.ask().and_then(|disk| disk.end()) {
             debug!("cannot note the end of this daemon in the directory: {error}");

@@ -89,7 +89,6 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        disk.prepare()?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);

@@ -355,10 +355,8 @@ impl Frame {
         let fields = JobFields::read(&part(fields, 0), unit);
         // A body ends in CR LF, so its size is at least two bytes.
         let size = usize::try_from(fields.body_size).ok().filter(|&size| size >= 2);
-        let body_length = match name_length {
-            0 => 0,
-            _ => size.ok_or(Damage::Illegal("a wrong body size"))?,
-        };
+        let size = size.ok_or(Damage::Illegal("a wrong body size"));
+        let body_length = if name_length > 0 { size? } else { 0 };
         let is_header =
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaws = [

@@ -75,10 +75,7 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     if segment.is_damaged {
         disk.rename(name, kept)?;
-        warn!(
-            "every job of {name} that could be read is in newer segments; the damaged file stays \
-             as {kept}"
-        );
+        warn!("each readable job of {name} is in newer segments; the damaged file is now {kept}");
         return Ok(());
     }
     if let Err(error) = disk.remove(name) {

@@ -119,21 +119,23 @@ impl Reserve {
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
-        loop {
-            let made = if self.is_resting(size, now) {
-                Err(io::ErrorKind::StorageFull.into())
-            } else {
-                self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
-            };
-            match made {
-                Err(error) if size > least && is_full(&error) => {}
-                Ok(()) if size == whole => break,
-                result => return result,
+        while let Err(error) = self.try_file(disk, size, now) {
+            if size == least || !is_full(&error) {
+                return Err(error);
             }
             size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least);
         }
-        self.on_space();
+        if size == whole {
+            self.on_space();
+        }
         Ok(())
+    }
+
+    fn try_file(&mut self, disk: &mut Writable, size: u64, now: Time) -> io::Result<()> {
+        if self.is_resting(size, now) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
     /// Notes that no file of `size` bytes could be made.
@@ -146,10 +148,8 @@ impl Reserve {
         if self.shortage.is_none_or(|before| before.reason != reason) {
             warn!("{text}; jobs are refused once the present ones are full: {error}");
         }
-        let retry_at = match self.shortage {
-            Some(before) if before.retry_at > now => before.retry_at,
-            _ => now + RETRY_DELAY,
-        };
+        let before = self.shortage.map(|it| it.retry_at).filter(|at| *at > now);
+        let retry_at = before.unwrap_or(now + RETRY_DELAY);
         self.shortage = Some(Shortage { retry_at, size, reason });
     }
 

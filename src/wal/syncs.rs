@@ -2,12 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::{
-    SyncPolicy,
-    disk::{Lease, Writable},
-    log::Log,
-    segment::End,
-};
+use super::{SyncPolicy, disk::Lease, log::Log, segment::End};
 use crate::{clock::Time, collections::ShortTimes};
 
 /// How often the daemon checks whether a sync that is under way has ended.
@@ -118,15 +113,8 @@ impl Syncs {
         }
     }
 
-    /// Syncs a segment that gets no more records.
-    pub(super) fn sync_complete(&mut self, disk: &mut Writable, end: End) -> io::Result<()> {
-        disk.sync(end.name())?;
-        self.on_all_synced(end);
-        Ok(())
-    }
-
     /// Notes that all of the binlog is synced, or need not be.
-    fn on_all_synced(&mut self, end: End) {
+    pub(super) fn on_all_synced(&mut self, end: End) {
         (self.dirty_since, self.in_flight) = (None, None);
         self.synced = end.length;
     }

@@ -97,10 +97,6 @@ impl Disk for MemoryDisk {
         Ok(self.state().files.iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
 
-    fn prepare(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let state = self.state();
         let bytes = state.files.get(&name).ok_or(io::ErrorKind::NotFound)?;

@@ -382,11 +382,6 @@ impl Disk for SimDisk {
         Ok(self.files().into_iter().map(|(name, size)| (name, size as u64)).collect())
     }
 
-    fn prepare(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().call()?;
-        Ok(())
-    }
-
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.borrow_mut().call()?;
         let state = self.0.borrow();

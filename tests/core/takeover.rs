@@ -179,10 +179,6 @@ impl Disk for Mount {
         Ok(shared.files.iter().map(|(&name, file)| (name, size(file))).collect())
     }
 
-    fn prepare(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().call()
-    }
-
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.0.borrow_mut();
         state.call()?;

@@ -40,11 +40,9 @@ pub struct Directory {
     open: BTreeMap<Name, Arc<File>>,
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors reserved for files that are not open now. One is closed just before a file is
-    /// opened, and taken again when that file is closed.
+    /// Descriptors reserved for files that are not open now, if this is to be written. One is
+    /// closed just before a file is opened, and taken again when that file is closed.
     reserved: Vec<File>,
-    /// The number of files open for writing plus the number of reserved descriptors.
-    descriptors: usize,
     syncer: Option<Syncer>,
     /// The result of a sync that was done without the thread.
     synced: Option<io::Result<Duration>>,
@@ -53,13 +51,15 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory, and takes the lock that the original takes, too. Fails if another
-    /// daemon holds it. The lock lasts as long as the process, unless the file system revokes it:
-    /// see [`Disk::confirm_lock`].
+    /// Opens the directory, and takes the lock that the original takes, too, and the descriptors
+    /// that a running daemon might not get later. Fails if another daemon holds the lock, or if
+    /// there are no descriptors. The lock lasts as long as the process, unless the file system
+    /// revokes it: see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
-        let lock = DirectoryLock::take(path)?;
-        Ok(Self { lock: Some(lock), ..directory })
+        let mut locked = Self { lock: Some(DirectoryLock::take(path)?), ..directory };
+        locked.reserve_descriptors()?;
+        Ok(locked)
     }
 
     /// Whether the last daemon in this directory may still be running, unaware that its lock is
@@ -87,7 +87,6 @@ impl Directory {
             open: BTreeMap::new(),
             reading: None,
             reserved: Vec::new(),
-            descriptors: 0,
             syncer: None,
             synced: None,
             lock: None,
@@ -107,7 +106,7 @@ impl Directory {
 
     /// Takes descriptors until there are enough for all files that may be open at once.
     fn reserve_descriptors(&mut self) -> io::Result<()> {
-        while self.reserved.len() + self.open.len() < self.descriptors {
+        while self.lock.is_some() && self.reserved.len() + self.open.len() < OPEN_FILES_MAX {
             self.reserved.push(File::open(&self.path)?);
         }
         Ok(())
@@ -210,11 +209,6 @@ impl Disk for Directory {
         }
         files.sort_unstable();
         Ok(files)
-    }
-
-    fn prepare(&mut self) -> io::Result<()> {
-        self.descriptors = OPEN_FILES_MAX;
-        self.reserve_descriptors()
     }
 
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
@@ -351,7 +345,6 @@ mod tests {
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
-        disk.prepare().expect("there are descriptors");
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
         // All of these calls fail on a socket.
@@ -463,7 +456,6 @@ mod tests {
     #[test]
     fn a_sync_without_a_thread_is_done_when_it_is_begun() {
         let (_root, mut disk) = locked();
-        disk.prepare().expect("there are enough");
         let name = Name::Segment(1);
         disk.create(name).expect("created");
         for _ in 0..2 {
@@ -479,7 +471,6 @@ mod tests {
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let (_root, mut disk) = locked();
-        disk.prepare().expect("there are enough");
         let count = |disk: &Directory| disk.open.len() + disk.reserved.len();
         let names = [Name::Segment(1), Name::Preallocated(1), Name::Preallocated(2)];
         for name in names {

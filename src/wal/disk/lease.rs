@@ -45,9 +45,10 @@ impl Lease {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
         }
-        let is_lost = self.lost.is_some();
-        let lost = || io::Error::other("the lock of the directory is lost");
-        if is_lost { Err(lost()) } else { Ok(&mut self.disk) }
+        match self.lost {
+            Some(_) => Err(io::Error::other("the lock of the directory is lost")),
+            None => Ok(&mut self.disk),
+        }
     }
 
     /// The same, but does not check again within [`LOCK_CONFIRM_INTERVAL`].

@@ -67,9 +67,6 @@ pub trait Disk: fmt::Debug {
     /// Lists the files with their sizes in bytes, sorted. Other entries, such as directories, are
     /// left out, so the name of one may be taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
-    /// Takes the descriptors that a running daemon might not get later. Changes no file. Fails if
-    /// there are none.
-    fn prepare(&mut self) -> io::Result<()>;
     /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
     /// file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;

@@ -89,9 +89,6 @@ impl Disk for Memory {
         self.ask()?;
         Ok(self.files.borrow().iter().map(|(&name, bytes)| (name, bytes.len() as u64)).collect())
     }
-    fn prepare(&mut self) -> io::Result<()> {
-        Ok(())
-    }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         match self.unreadable {
             Some((of, error)) if of == name => Err(io::Error::from_raw_os_error(error)),

@@ -56,9 +56,6 @@ impl Disk for Memory {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         Ok(self.files().into_iter().map(|(name, bytes)| (name, bytes.len() as u64)).collect())
     }
-    fn prepare(&mut self) -> io::Result<()> {
-        Ok(())
-    }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let at = usize::try_from(offset).expect("small");
         self.with(name, |bytes| {

@@ -394,9 +394,6 @@ impl Disk for Sticky {
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         self.0.list()
     }
-    fn prepare(&mut self) -> io::Result<()> {
-        self.0.prepare()
-    }
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(name, offset, buffer)
     }
