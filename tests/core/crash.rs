@@ -241,6 +241,8 @@ impl Run {
         let is_whole =
             |file: &&(Name, usize)| matches!(file.0, Name::Segment(_)) && still.contains(file);
         let damaged = before.iter().filter(is_whole).map(|&(_, size)| size as u64).sum();
+        let is_segment = |file: &&(Name, usize)| matches!(file.0, Name::Segment(_));
+        let found = still.iter().filter(is_segment).map(|&(_, size)| size as u64).sum();
         let mut jobs = BTreeMap::new();
         let next_id = restored.queue.next_id();
         for id in 1..next_id {
@@ -279,7 +281,8 @@ impl Run {
             writes: 0,
             written: (0, 0),
             damaged,
-            changes: Vec::new(),
+            // Jobs among the garbage of the last run are rewritten first, and synced.
+            changes: vec![(1, found)],
             recoveries: 0,
             jobs,
             ever,
