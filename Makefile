@@ -31,7 +31,9 @@ ORIGINAL ?= $(if $(shell test -x '$(FETCHED)' && echo yes),$(FETCHED),/usr/bin/b
 # The skipped checks, for the end of `make check`. Its name and ORIGINAL may contain spaces, so
 # recipes read both as the shell's.
 SKIPPED ?= $(ABSOLUTE)/skipped
-export ORIGINAL RIVAL SKIPPED
+# The names of the tests that fail, for its very end.
+FAILED ?= $(ABSOLUTE)/failed
+export ORIGINAL RIVAL SKIPPED FAILED
 
 .PHONY: all daemon ctl run check checks lacking fmt clippy doc test golden quick release-check sim turns memory kills acts abuse soak diff mutants fuzz corpus bench \
     bench-quick crowd original both-originals clients failover power-cuts metrics promtool page \
@@ -55,11 +57,13 @@ run: tools
 	@echo
 	@'$(BUILT)/quick/beanstalkd' -l 127.0.0.1 -p 11300
 
-# Everything that can be checked here. Skipped checks are listed at the end.
+# Everything that can be checked here. Skipped checks and failed tests are listed at the end.
 check: lacking
-	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED"
-	@$(MAKE) --no-print-directory checks
-	@ct/skipped "$$SKIPPED" >&2
+	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED" "$$FAILED"
+	@$(MAKE) --no-print-directory checks; status=$$?; \
+	    ct/skipped "$$SKIPPED" >&2; \
+	    test ! -s "$$FAILED" || { printf '\nFAILED tests:\n'; sed 's/^/  /' "$$FAILED"; } >&2; \
+	    exit $$status
 
 checks: fmt clippy doc test
 

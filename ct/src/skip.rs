@@ -7,6 +7,7 @@
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::ToSocketAddrs as _;
 use std::path::Path;
 use std::thread;
 
@@ -26,6 +27,16 @@ pub fn skip(reason: &str) {
     if let Some(list) = env::var_os(LIST_VARIABLE) {
         let _ = append(list.as_ref(), &format!("{reason}\t{test}"));
     }
+}
+
+/// Whether `localhost` has an address here, as /etc/hosts of most machines says. Otherwise reports
+/// the test in this thread.
+pub fn knows_localhost() -> bool {
+    let is_known = ("localhost", 0).to_socket_addrs().is_ok();
+    if !is_known {
+        skip("localhost has no address here: see /etc/hosts");
+    }
+    is_known
 }
 
 /// Returns the test of a thread with this name. Threads of a test and of a program have none.

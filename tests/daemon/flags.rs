@@ -141,7 +141,7 @@ fn flags_can_be_joined_combined_and_repeated() {
     let cases = [
         ("-VVp0 -l127.0.0.1 -z10", 10),
         ("-Vl 127.0.0.1 -p0 -z 10 -z20", 20),
-        ("-z 10 -l 192.0.2.1 -p 1 -V -z 30 -l localhost -p 0", 30),
+        ("-z 10 -l 192.0.2.1 -p 1 -V -z 30 -l 127.0.0.1 -p 0", 30),
     ];
     for (line, job_size) in cases {
         let (_daemon, place) = start(OURS, &words(line));
