@@ -381,7 +381,7 @@ impl Draft {
                 let warning = format!("{written} does nothing: a binlog is always compacted");
                 config.warnings.push(warning);
             }
-            _ => unreachable!("the table has no other flags"),
+            name => unreachable!("the table has the flag {name}, and nothing here reads it"),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! same on this binary and on the original. The scripts are the only definition of the protocol;
 //! ct/README.md describes their language.
 
-use std::{collections::BTreeMap, fmt::Write, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use ct::{Arrived, Dialect, Patience, Prng, Script, Stage};
 
@@ -77,38 +77,37 @@ impl Stage for Memory {
     }
 }
 
-/// Runs every script in memory and fails with a list of all failures.
-#[expect(clippy::unwrap_used, reason = "writing to memory does not fail")]
-fn run_in_memory(arrival: &Arrival) {
-    let ours = Dialect::named("ours").expect("our own dialect is known");
-    let scripts = scripts();
-    let mut failures = String::new();
-    for script in &scripts {
-        let mut stage = Memory::new(script, arrival.clone());
-        if let Err(failure) = ct::run(script, &ours, 0, &mut stage) {
-            let ct::Failure { line, message, transcript, .. } = failure;
-            writeln!(failures, "{}:{line}: {message}\n{transcript}", script.name).unwrap();
-        }
-        stage.world.server.check();
+/// Plays every script. Fails with the first failure, and the places of the others.
+fn play(arrival: &Arrival, scripts: &[Script], ours: &Dialect) {
+    let failures: Vec<_> = scripts
+        .iter()
+        .filter_map(|script| {
+            let mut stage = Memory::new(script, arrival.clone());
+            let failure = ct::run(script, ours, 0, &mut stage).err();
+            stage.world.server.check();
+            let failure = failure?;
+            Some((format!("{}:{}", script.name, failure.line), failure))
+        })
+        .collect();
+    if let Some(((place, first), others)) = failures.split_first() {
+        let others: Vec<_> = others.iter().map(|(place, _)| place.as_str()).collect();
+        panic!(
+            "with bytes that arrive as {arrival:?}:\n{}\n{place}: {}\nalso: {}",
+            first.transcript,
+            first.message,
+            others.join(" ")
+        );
     }
-    assert!(failures.is_empty(), "{failures}");
+}
+
+/// A client whose bytes arrive one by one or in other pieces would get other replies.
+#[test]
+fn in_memory_in_one_piece_byte_by_byte_and_in_random_pieces() {
+    let (scripts, ours) = (scripts(), Dialect::named("ours").expect("our own dialect is known"));
     assert!(!scripts.is_empty());
-}
-
-#[test]
-fn in_memory() {
-    run_in_memory(&Arrival::Whole);
-}
-
-/// A client whose bytes arrive one by one would get other replies.
-#[test]
-fn in_memory_byte_by_byte() {
-    run_in_memory(&Arrival::SingleBytes);
-}
-
-#[test]
-fn in_memory_in_random_pieces() {
+    play(&Arrival::Whole, &scripts, &ours);
+    play(&Arrival::SingleBytes, &scripts, &ours);
     for seed in 0..10 {
-        run_in_memory(&Arrival::Pieces(Prng::new(seed)));
+        play(&Arrival::Pieces(Prng::new(seed)), &scripts, &ours);
     }
 }
