@@ -29,7 +29,11 @@ use beanstalkd::{
 use log::error;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let mut arguments: Vec<_> = env::args_os().skip(1).collect();
+    // In a container whose image names the program, a command may name it once more.
+    if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
+        arguments.remove(0);
+    }
     match cli::parse(&arguments) {
         Ok(Invocation::Help) => print(cli::usage()),
         Ok(Invocation::Version) => print(format_args!("beanstalkd {VERSION}\n")),

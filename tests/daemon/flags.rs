@@ -24,6 +24,9 @@ fn help_and_version_are_printed_and_nothing_starts() {
         ("--version", version.clone()),
         ("-v", version.clone()),
         ("-p 1 -Vv -h", version.clone()),
+        // A compose file repeats the program of the image.
+        ("beanstalkd -v", version.clone()),
+        ("/usr/bin/beanstalkd -h", cli::usage()),
         // The rest is no longer read.
         ("-hx", cli::usage()),
         ("-h -x -p", cli::usage()),
@@ -49,6 +52,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("--verbose=2", "flag takes no argument: --verbose"),
         ("-l ::1,", "an address is missing: ::1,"),
         ("start", "unknown argument: start"),
+        ("beanstalkd beanstalkd", "unknown argument: beanstalkd"),
         ("-p 0 stop", "unknown argument: stop"),
         ("-l", "flag requires an argument: -l"),
         ("-VVp", "flag requires an argument: -p"),
