@@ -16,13 +16,13 @@ use std::{
     fmt::Display,
     io::{self, Write},
     path::Path,
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
 use beanstalkd::{
     cli::{self, Invocation},
     clock,
-    service::{logging, ping},
+    service::{logging, notify::Notifier, ping},
     startup::{self, VERSION},
     wal::{self, Directory},
 };
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     error!("{error}");
+                    let manager = |name: &str| env::var_os(name);
+                    Notifier::new(manager, process::id(), clock::now()).failed(&error);
                     ExitCode::from(error.status())
                 }
             }

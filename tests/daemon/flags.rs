@@ -107,7 +107,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("it is bound").port();
     let cases = [
-        ("-b /no/such/directory -p 0".into(), 10, "-b: "),
+        ("-b /no/such/directory -p 0".into(), 10, "-m 700 /no/such/directory"),
         ("-u no-such-user -l 127.0.0.1 -p 0".into(), 33, "no-such-user"),
         // Each C library has its own wording: musl omits "already".
         (format!("-l 127.0.0.1 -p {port}"), 111, "in use"),
@@ -121,6 +121,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         // An address that no machine has, because it is reserved for documentation (RFC 5737).
         ("-l 192.0.2.1 -p 0".into(), 111, "192.0.2.1"),
         ("-l 127.0.0.1 -p no-such-service".into(), 111, "no-such-service"),
+        ("-l 127.0.0.1:11300".into(), 111, "; the port is given with -p"),
         ("-l unix:/no/such/directory/socket".into(), 111, "/no/such/directory/socket"),
         ("-l unix:".into(), 111, "unix:"),
     ];
