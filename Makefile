@@ -251,9 +251,12 @@ page: all
 
 # Programs are stripped, except those for another processor. Packages strip them themselves.
 install: STRIPPED = $(if $(EMULATOR)$(filter yes,$(FOREIGN)),,$(if $(shell command -v strip),-s))
-install: install-daemon install-ctl install-units
-	@test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || { \
+# The units need the user beanstalkd, and systemd looks for none below a home directory.
+AT_HOME = $(filter $(HOME)/%,$(PREFIX))
+install: install-daemon install-ctl $(if $(AT_HOME),,install-units)
+	@test -n '$(DESTDIR)' || { \
 	    echo 'Installed. Next:'; \
+	    if test -n '$(AT_HOME)' || test "$$(id -u)" != 0; then echo '    $(BINDIR)/beanstalkd -l 127.0.0.1'; exit; fi; \
 	    id -u beanstalkd >/dev/null 2>&1 || \
 	        echo '    useradd --system --home-dir /var/lib/beanstalkd beanstalkd'; \
 	    if command -v systemctl >/dev/null; then \

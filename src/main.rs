@@ -16,20 +16,24 @@ use std::{
     fmt::Display,
     io::{self, Write},
     path::Path,
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
 use beanstalkd::{
     cli::{self, Invocation},
     clock,
-    service::{logging, ping},
+    service::{logging, notify::Notifier, ping},
     startup::{self, VERSION},
     wal::{self, Directory},
 };
 use log::error;
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let mut arguments: Vec<_> = env::args_os().skip(1).collect();
+    // In a container whose image names the program, a command may name it once more.
+    if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
+        arguments.remove(0);
+    }
     match cli::parse(&arguments) {
         Ok(Invocation::Help) => print(cli::usage()),
         Ok(Invocation::Version) => print(format_args!("beanstalkd {VERSION}\n")),
@@ -45,6 +49,8 @@ fn main() -> ExitCode {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     error!("{error}");
+                    let manager = |name: &str| env::var_os(name);
+                    Notifier::new(manager, process::id(), clock::now()).failed(&error);
                     ExitCode::from(error.status())
                 }
             }

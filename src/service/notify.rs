@@ -6,6 +6,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt::Display,
     io,
     os::unix::net::{SocketAddr, UnixDatagram},
     time::Duration,
@@ -92,6 +93,16 @@ impl Notifier {
             self.status = status;
             self.send(&format!("STATUS={status}"));
         }
+    }
+
+    /// Whether there is a service manager.
+    pub fn has_manager(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    /// Reports the error that ends the daemon.
+    pub fn failed(&self, error: &impl Display) {
+        self.send(&format!("STATUS={error}"));
     }
 
     /// Reports that the daemon is shutting down.

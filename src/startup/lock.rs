@@ -5,22 +5,14 @@ use std::{path::Path, thread, time::Duration};
 
 use log::{info, warn};
 
-use super::{END_SIGNALS, Start, StartError};
+use super::{Start, StartError};
 use crate::{
-    clock::{self, Time},
     server::Identity,
     sys,
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How often a daemon with `--wait-for-lock` tries to lock the directory.
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(100);
-
-/// How often it reports to the service manager that it is waiting. Each report extends the startup
-/// timeout by more than this.
-const LOCK_REPORT_SECONDS: u64 = 20;
-
-/// How long it leaves the directory alone once it has the lock. This is longer than
+/// How long a daemon leaves the directory alone once it has the lock. This is longer than
 /// [`LOCK_CONFIRM_INTERVAL`], within which the previous daemon, if it is still running, checks its
 /// lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
@@ -83,34 +75,14 @@ impl Holder {
 impl Start<'_> {
     /// Locks the directory of the binlog as soon as no other daemon holds it. `None` if a signal to
     /// end came first.
-    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
-        let mut reported_at = None;
         let mut has_waited = false;
-        loop {
-            if self.signals.has_come(&END_SIGNALS) {
-                return Ok(None);
-            }
-            let failed = |error| StartError::Binlog(path.into(), error);
-            let error = match Directory::lock(path) {
-                Err(error @ wal::Error::Locked(_)) => error,
-                locked => {
-                    let directory = locked
-                        .and_then(|directory| self.holder.take_over(directory, has_waited, path))
-                        .map_err(failed)?;
-                    return Ok(Some(directory));
-                }
-            };
-            let now = clock::now();
-            if !has_waited {
-                info!("waits for the lock of {}: {error}", path.display());
-            }
-            has_waited = true;
-            if reported_at.is_none_or(|at: Time| at.seconds_until(now) >= LOCK_REPORT_SECONDS) {
-                reported_at = Some(now);
-                self.notifier.progress(&format!("standby: waits for the lock: {error}"));
-            }
-            thread::sleep(LOCK_POLL_INTERVAL);
-        }
+        self.retry(|| {
+            let locked = Directory::lock(path);
+            has_waited |= matches!(locked, Err(wal::Error::Locked(_)));
+            locked
+                .and_then(|directory| self.holder.take_over(directory, has_waited, path))
+                .map_err(|error| StartError::Binlog(path.into(), error))
+        })
     }
 }

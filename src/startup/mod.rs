@@ -1,30 +1,25 @@
 //! Startup, from the flags to a daemon that serves: its listeners, its user, its binlog, and all
 //! errors that can occur.
 
+mod error;
 mod lock;
 mod report;
+mod retry;
 
-use std::{
-    env,
-    error::Error,
-    ffi::OsString,
-    fmt, io,
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, ffi::OsString, io, ops::ControlFlow, path::Path, time::Duration};
 
 use log::{debug, info, warn};
 
+pub use self::error::StartError;
 use self::{lock::Holder, report::report_damage};
 use crate::{
     cli::Config,
     clock::{self, Time},
     memory::{MemorySource, SystemMemory},
-    net::{EventLoop, Limits, ListenError, Listener, LoopError},
+    net::{EventLoop, Limits, LoopError},
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
-    sys::{self, Signals, UserError},
+    sys::{self, Signals},
     wal::{self, Directory, Options, Restored, Wal},
 };
 
@@ -48,85 +43,6 @@ const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
 /// The most of that time, whatever the limit.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
-
-/// The reason why a daemon did not start, or ended with an error.
-#[derive(Debug)]
-pub enum StartError {
-    /// The system did not provide the values that `stats` reports of it.
-    Identity(io::Error),
-    /// Signals cannot be caught.
-    Signals(io::Error),
-    /// The daemon cannot listen on an address.
-    Listen(ListenError),
-    /// The process cannot become this user.
-    User(String, UserError),
-    /// The binlog in this directory cannot be opened.
-    Binlog(PathBuf, wal::Error),
-    /// The lock of the binlog's directory is lost: another daemon may have taken over.
-    LockLost(PathBuf, String),
-    /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
-    BinlogFailed(PathBuf),
-    /// The event loop failed.
-    Loop(io::Error),
-}
-
-impl StartError {
-    /// The exit status: the original's, if it has one for this error.
-    pub fn status(&self) -> u8 {
-        match self {
-            Self::Loop(_) => 1,
-            Self::Binlog(..) | Self::LockLost(..) => 10,
-            Self::BinlogFailed(_) => 11,
-            Self::User(_, UserError::Lookup(_)) => 32,
-            Self::User(_, UserError::Unknown) => 33,
-            Self::User(_, UserError::Denied(..)) => 34,
-            Self::Identity(_) => 50,
-            Self::Listen(_) | Self::Signals(_) => 111,
-        }
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Identity(error) => write!(f, "cannot query the system: {error}"),
-            Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
-            Self::Listen(error) => write!(f, "{error}"),
-            Self::User(user, error @ UserError::Lookup(_)) => {
-                write!(f, "-u: cannot look up {user}: {error}")
-            }
-            Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
-            Self::User(user, error @ UserError::Denied(..)) => {
-                write!(f, "-u: cannot become {user}: {error}")
-            }
-            Self::Binlog(path, error) => write!(f, "-b: {}: {error}", path.display()),
-            Self::LockLost(path, error) => write!(
-                f,
-                "-b: {}: the lock is lost, and another daemon may have taken over; this one ends \
-                 without writing anything more: {error}",
-                path.display()
-            ),
-            Self::BinlogFailed(path) => write!(
-                f,
-                "-b: {}: the binlog has failed, and --exit-on-binlog-failure ends the daemon",
-                path.display()
-            ),
-            Self::Loop(error) => write!(f, "the event loop failed: {error}"),
-        }
-    }
-}
-
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Identity(error) | Self::Signals(error) | Self::Loop(error) => Some(error),
-            Self::Listen(error) => Some(error),
-            Self::User(_, error) => Some(error),
-            Self::Binlog(_, error) => Some(error),
-            Self::LockLost(..) | Self::BinlogFailed(_) => None,
-        }
-    }
-}
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
@@ -169,7 +85,11 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         }
     }
     let waited = directory.is_some();
-    let listeners = listen(config, identity.pid).map_err(StartError::Listen)?;
+    let Some(listeners) = start.listen(identity.pid)? else {
+        info!("ending on a signal before the daemon listens");
+        start.notifier.stopping();
+        return Ok(());
+    };
     if !waited {
         started();
     }
@@ -179,7 +99,20 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     if !waited {
         become_user(config)?;
     }
-    let Some(mut server) = start.make_server(identity, directory)? else {
+    let made = match start.make_server(identity, directory) {
+        Ok(made) => made,
+        Err(error) => {
+            // Clients of a daemon that waits would wait, too.
+            drop(listeners);
+            let held =
+                path.filter(|_| matches!(error, StartError::Binlog(_, wal::Error::Locked(_))));
+            return match held.map(|path| start.wait_for_lock(path)) {
+                Some(Ok(None)) => Ok(()),
+                _ => Err(error),
+            };
+        }
+    };
+    let Some(mut server) = made else {
         // All jobs are still in the binlog's files.
         info!("ending on a signal before the binlog is read");
         start.notifier.stopping();
@@ -351,21 +284,6 @@ impl MemorySource for ResidentLimit {
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
     sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
-}
-
-/// Takes over the sockets of a service manager, or else listens as the flags specify.
-fn listen(config: &Config, pid: u32) -> Result<Vec<Listener>, ListenError> {
-    let inherited = Listener::inherited(pid)?;
-    if inherited.is_empty() {
-        return Listener::bind_all(&config.addresses);
-    }
-    if config.waits_for_lock {
-        warn!("--wait-for-lock: the service manager listens before the lock is acquired");
-    }
-    if config.is_address_given {
-        warn!("-l and -p are ignored: the service manager has passed on its sockets");
-    }
-    Ok(inherited)
 }
 
 /// Gets the values that `stats` reports of the system, and a random name for this run.

@@ -44,14 +44,18 @@ impl Error for UserError {
     }
 }
 
+/// The number of this process's user.
+pub fn user_id() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::geteuid() }
+}
+
 /// Becomes `name` and its primary group. Root drops all supplementary groups first. Without
 /// privileges this succeeds only for the user and group that the process already has.
 pub fn become_user(name: &str) -> Result<(), UserError> {
     let (uid, gid) = find_user(name)?;
     let denied = |operation| move |error| UserError::Denied(operation, error);
-    // SAFETY: takes nothing.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    if is_root {
+    if user_id() == 0 {
         // SAFETY: no groups, so the pointer is not read.
         let result = unsafe { libc::setgroups(0, ptr::null()) };
         check(result).map_err(denied("setgroups"))?;

@@ -24,6 +24,9 @@ fn help_and_version_are_printed_and_nothing_starts() {
         ("--version", version.clone()),
         ("-v", version.clone()),
         ("-p 1 -Vv -h", version.clone()),
+        // A compose file repeats the program of the image.
+        ("beanstalkd -v", version.clone()),
+        ("/usr/bin/beanstalkd -h", cli::usage()),
         // The rest is no longer read.
         ("-hx", cli::usage()),
         ("-h -x -p", cli::usage()),
@@ -49,6 +52,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("--verbose=2", "flag takes no argument: --verbose"),
         ("-l ::1,", "an address is missing: ::1,"),
         ("start", "unknown argument: start"),
+        ("beanstalkd beanstalkd", "unknown argument: beanstalkd"),
         ("-p 0 stop", "unknown argument: stop"),
         ("-l", "flag requires an argument: -l"),
         ("-VVp", "flag requires an argument: -p"),
@@ -103,7 +107,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = taken.local_addr().expect("it is bound").port();
     let cases = [
-        ("-b /no/such/directory -p 0".into(), 10, "-b: "),
+        ("-b /no/such/directory -p 0".into(), 10, "-m 700 /no/such/directory"),
         ("-u no-such-user -l 127.0.0.1 -p 0".into(), 33, "no-such-user"),
         // Each C library has its own wording: musl omits "already".
         (format!("-l 127.0.0.1 -p {port}"), 111, "in use"),
@@ -117,6 +121,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         // An address that no machine has, because it is reserved for documentation (RFC 5737).
         ("-l 192.0.2.1 -p 0".into(), 111, "192.0.2.1"),
         ("-l 127.0.0.1 -p no-such-service".into(), 111, "no-such-service"),
+        ("-l 127.0.0.1:11300".into(), 111, "; the port is given with -p"),
         ("-l unix:/no/such/directory/socket".into(), 111, "/no/such/directory/socket"),
         ("-l unix:".into(), 111, "unix:"),
     ];

@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::ErrorKind,
+    net::{TcpListener, TcpStream},
     os::{linux::net::SocketAddrExt, unix::net::UnixDatagram},
     path::Path,
     process::{Command, Stdio},
@@ -212,6 +213,49 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     }
 }
 
+/// At boot, a disk may be mounted later than the daemon starts. The manager would start it each
+/// second, and `systemctl status` would not show the reason.
+#[test]
+fn it_tries_again_until_its_directory_and_its_address_are_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("later");
+    let (manager, taken) = (Manager::abstracted(), TcpListener::bind("127.0.0.1:0"));
+    let taken = taken.expect("a free port");
+    let place = taken.local_addr().expect("it is bound");
+    let mut command = Command::new(OURS);
+    command.args(["-l127.0.0.1", "-p", &place.port().to_string(), "-b"]).arg(&path);
+    let mut daemon = Daemon::spawn_command(command.env("NOTIFY_SOCKET", &manager.name));
+    let missing = format!("STATUS=-b: {}: No such file or directory", path.display());
+    let heard = manager.hears();
+    assert!(heard.starts_with(&missing) && heard.ends_with("\nEXTEND_TIMEOUT_USEC=60000000"));
+    fs::create_dir(&path).expect("a folder");
+    manager.hears_until_it(|word| word.contains("in use"));
+    drop(taken);
+    manager.hears_until("READY=1\nSTATUS=serving");
+    let daemon = daemon.as_mut().expect("it starts");
+    check(&place.to_string());
+    assert_eq!(daemon.stderr().matches("trying again").count(), 2, "{}", daemon.stderr());
+    // Another one, whose directory is this one's, ends with 0 if it is stopped while it waits.
+    let other = Manager::abstracted();
+    let mut second = on_loopback();
+    second.arg("-b").arg(&path).env("NOTIFY_SOCKET", &other.name);
+    let (mut second, places) = serve(&mut second);
+    other.hears_until_it(|word| word.contains("process "));
+    assert!(TcpStream::connect(&places[0]).is_err(), "clients would wait for it");
+    assert_eq!(terminate(&mut second), 0);
+}
+
+/// `systemctl status` would show no reason why the daemon has ended.
+#[test]
+fn the_last_status_is_the_error() {
+    let manager = Manager::abstracted();
+    let mut command = on_loopback();
+    command.args(["-u", "no-such-user"]).env("NOTIFY_SOCKET", &manager.name);
+    let ended = command.output().expect("it starts");
+    assert_eq!(ended.status.code(), Some(33));
+    assert_eq!(manager.hears(), "STATUS=-u: there is no user no-such-user");
+}
+
 /// A manager that does not read its notices, or is gone, would hold up or crash the daemon.
 #[test]
 fn a_manager_that_does_not_listen_does_no_harm() {
@@ -295,9 +339,14 @@ impl Manager {
     /// Waits for the notice `last`; all notices before it must be states.
     #[track_caller]
     fn hears_until(&self, last: &str) {
+        self.hears_until_it(|word| word == last);
+    }
+
+    #[track_caller]
+    fn hears_until_it(&self, is_last: impl Fn(&str) -> bool) {
         loop {
             let word = self.hears();
-            if word == last {
+            if is_last(&word) {
                 return;
             }
             assert!(word.starts_with("STATUS="), "{word}");

@@ -1,0 +1,147 @@
+//! Every error that prevents or ends the service: its exit status, its line, and what to do.
+
+use std::{
+    error::Error,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    net::ListenError,
+    sys::{self, UserError},
+    wal,
+};
+
+/// The reason why a daemon did not start, or ended with an error.
+#[derive(Debug)]
+pub enum StartError {
+    /// The system did not provide the values that `stats` reports of it.
+    Identity(io::Error),
+    /// Signals cannot be caught.
+    Signals(io::Error),
+    /// The daemon cannot listen on an address.
+    Listen(ListenError),
+    /// The process cannot become this user.
+    User(String, UserError),
+    /// The binlog in this directory cannot be opened.
+    Binlog(PathBuf, wal::Error),
+    /// The lock of the binlog's directory is lost: another daemon may have taken over.
+    LockLost(PathBuf, String),
+    /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
+    BinlogFailed(PathBuf),
+    /// The event loop failed.
+    Loop(io::Error),
+}
+
+impl StartError {
+    /// The exit status: the original's, if it has one for this error.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Loop(_) => 1,
+            Self::Binlog(..) | Self::LockLost(..) => 10,
+            Self::BinlogFailed(_) => 11,
+            Self::User(_, UserError::Lookup(_)) => 32,
+            Self::User(_, UserError::Unknown) => 33,
+            Self::User(_, UserError::Denied(..)) => 34,
+            Self::Identity(_) => 50,
+            Self::Listen(_) | Self::Signals(_) => 111,
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Identity(error) => write!(f, "cannot query the system: {error}"),
+            Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
+            Self::Listen(error) => write!(f, "{error}{}", listen_advice(error)),
+            Self::User(user, error @ UserError::Lookup(_)) => {
+                write!(f, "-u: cannot look up {user}: {error}")
+            }
+            Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
+            Self::User(user, error @ UserError::Denied(..)) => {
+                write!(f, "-u: cannot become {user}: {error}")
+            }
+            Self::Binlog(path, error) => {
+                write!(f, "-b: {}: {error}", path.display())?;
+                match error {
+                    wal::Error::Disk(error) => f.write_str(&disk_advice(path, error)),
+                    _ => Ok(()),
+                }
+            }
+            Self::LockLost(path, error) => write!(
+                f,
+                "-b: {}: the lock is lost, and another daemon may have taken over; this one ends \
+                 without writing anything more: {error}",
+                path.display()
+            ),
+            Self::BinlogFailed(path) => write!(
+                f,
+                "-b: {}: the binlog has failed, and --exit-on-binlog-failure ends the daemon",
+                path.display()
+            ),
+            Self::Loop(error) => write!(f, "the event loop failed: {error}"),
+        }
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Identity(error) | Self::Signals(error) | Self::Loop(error) => Some(error),
+            Self::Listen(error) => Some(error),
+            Self::User(_, error) => Some(error),
+            Self::Binlog(_, error) => Some(error),
+            Self::LockLost(..) | Self::BinlogFailed(_) => None,
+        }
+    }
+}
+
+/// What to do if the directory of the binlog cannot be used: the end of the line.
+fn disk_advice(path: &Path, error: &io::Error) -> String {
+    let (path, user) = (path.display(), sys::user_id());
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("; create it: install -d -o {user} -m 700 {path}"),
+        io::ErrorKind::PermissionDenied => format!("; it must belong to user {user}"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!("; if a unit of systemd forbids it, add ReadWritePaths={path}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// What to do if an address cannot be used: the end of the line.
+fn listen_advice(error: &ListenError) -> &'static str {
+    let ListenError::Bind(address, error) = error else { return "" };
+    let Some((host, _)) = address.rsplit_once(" port ") else { return "" };
+    if host.is_empty() {
+        "; -l is empty, perhaps because BEANSTALKD_LISTEN_ADDR is"
+    } else if host.matches(':').count() == 1 {
+        "; the port is given with -p"
+    } else if error.kind() == io::ErrorKind::PermissionDenied {
+        "; below 1024, start as root with -u, or use beanstalkd.socket"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a unit of systemd, an operator would look for the fault in the file system.
+    #[test]
+    fn each_error_says_what_to_do() {
+        let disk = |kind| disk_advice(Path::new("/srv/queue"), &io::Error::from(kind));
+        assert!(disk(io::ErrorKind::ReadOnlyFilesystem).ends_with(" ReadWritePaths=/srv/queue"));
+        assert!(disk(io::ErrorKind::PermissionDenied).ends_with(&sys::user_id().to_string()));
+        let listen = |address: &str| {
+            let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+            listen_advice(&ListenError::Bind(address.into(), denied))
+        };
+        assert!(listen(" port 11300").contains("BEANSTALKD_LISTEN_ADDR"));
+        assert!(listen("localhost:11300 port 11300").contains("-p"));
+        assert!(listen("::1 port 80").contains("beanstalkd.socket"));
+        assert_eq!(listen("unix:/run/queue"), "");
+    }
+}

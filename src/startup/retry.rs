@@ -1,0 +1,102 @@
+//! Patience: a standby waits for its lock. Under a service manager, which would start the daemon
+//! again each second, with ten lines of log each time, an address may not be configured yet, or a
+//! disk not mounted.
+
+use std::{fs, thread, time::Duration};
+
+use log::{info, warn};
+
+use super::{END_SIGNALS, Start, StartError};
+use crate::{clock, net::Listener, sys, wal};
+
+/// How long a daemon under a service manager tries to listen. Because of the units' limit on
+/// starts, a service that cannot start fails after some minutes.
+const RETRY_TIME: Duration = Duration::from_secs(30);
+
+/// How long it waits for another daemon that holds the lock, which may end at any time: long enough
+/// to stay below that limit.
+const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
+
+/// The time between two attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the service manager gets a report. Each extends the startup timeout by more than this.
+const REPORT_SECONDS: u64 = 20;
+
+impl Start<'_> {
+    /// How long a step that fails is tried again. A second machine must take over at once.
+    fn patience(&self, error: &StartError) -> Duration {
+        let is_held = matches!(error, StartError::Binlog(_, wal::Error::Locked(_)));
+        match (self.config.waits_for_lock, is_held) {
+            (true, true) => Duration::MAX,
+            (false, true) if self.notifier.has_manager() => HELD_LOCK_TIME,
+            (false, false) if self.notifier.has_manager() => RETRY_TIME,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Repeats a step until it succeeds or patience ends. `None` if a signal to end came first.
+    #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
+    pub(super) fn retry<T>(
+        &self,
+        mut step: impl FnMut() -> Result<T, StartError>,
+    ) -> Result<Option<T>, StartError> {
+        let began = clock::now();
+        let (mut reported_at, mut status) = (began, String::new());
+        let role = if self.config.waits_for_lock { "standby: waits for the lock: " } else { "" };
+        while !self.signals.has_come(&END_SIGNALS) {
+            let error = match step() {
+                Ok(done) => return Ok(Some(done)),
+                Err(error) => error,
+            };
+            let now = clock::now();
+            if began.until(now) >= self.patience(&error) {
+                return Err(error);
+            }
+            let present = format!("{role}{error}");
+            let is_new = present != status;
+            if is_new {
+                info!("{present} (trying again)");
+            }
+            if is_new || reported_at.seconds_until(now) >= REPORT_SECONDS {
+                self.notifier.progress(&present);
+                (reported_at, status) = (now, present);
+            }
+            thread::sleep(RETRY_INTERVAL);
+        }
+        Ok(None)
+    }
+
+    /// Takes over the sockets of a service manager, or else listens as the flags specify, but not
+    /// while the directory of the binlog cannot be used. `None` if a signal to end came first.
+    pub(super) fn listen(&self, pid: u32) -> Result<Option<Vec<Listener>>, StartError> {
+        let inherited = Listener::inherited(pid).map_err(StartError::Listen)?;
+        let addresses = if inherited.is_empty() { &*self.config.addresses } else { &[] };
+        let bound = self.retry(|| {
+            self.probe().and_then(|()| Listener::bind_all(addresses).map_err(StartError::Listen))
+        });
+        if inherited.is_empty() {
+            return bound;
+        }
+        if self.config.waits_for_lock {
+            warn!("--wait-for-lock: the service manager listens before the lock is acquired");
+        }
+        if self.config.is_address_given {
+            warn!("-l and -p are ignored: the service manager has passed on its sockets");
+        }
+        bound.map(|bound| bound.map(|_| inherited))
+    }
+
+    /// Fails if the directory of the binlog is missing or not writable. Without patience, that is
+    /// noticed later.
+    fn probe(&self) -> Result<(), StartError> {
+        match &self.config.binlog {
+            Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()
+                .read(true)
+                .open(path)
+                .and_then(|directory| sys::check_can_create(&directory))
+                .map_err(|error| StartError::Binlog(path.clone(), error.into())),
+            _ => Ok(()),
+        }
+    }
+}
