@@ -180,7 +180,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     }
     match command {
         Command::Tubes(args) => commands::tubes::run(&args, context),
-        Command::Stats { tube } => commands::stats::run(tube.as_deref(), context),
+        Command::Stats { tube } => commands::stats::run(tube, context),
         Command::Check(args) => commands::check::run(args, context),
         Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
         Command::List(args) => commands::list::run(&args, context),

@@ -221,16 +221,16 @@ pub(crate) fn jobs_by_ids(
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let write = |job: &Job, out: &mut Vec<u8>| write_command(out, "peek", job.id);
-    client.pipeline(jobs, write, |mut job, reply| match (reply.is("FOUND"), reply.body) {
-        (true, Some(body)) => {
+    client.pipeline(jobs, write, |mut job, reply| {
+        if reply.is("FOUND") {
             let line = &reply.line;
             ensure!(line.starts_with(&format!("FOUND {} ", job.id)), "peek {}: {line}", job.id);
-            job.set_body(body);
+            job.set_body(reply.body.unwrap_or_default());
             kept.push(job);
-            Ok(())
+        } else if !reply.is("NOT_FOUND") {
+            return Err(reply.error_for("peek"));
         }
-        _ if reply.line == "NOT_FOUND" => Ok(()),
-        (_, body) => Err(Reply { line: reply.line, body }.error_for("peek")),
+        Ok(())
     })?;
     Ok(kept)
 }

@@ -99,7 +99,7 @@ fn export_server(
 ) -> Result<Outcome> {
     let options = args.filters.sweep.options();
     let (plan, coverage) = Plan::find(client, filter.clone(), &options, interrupt)?;
-    let coverage = Context::report_coverage(coverage);
+    let coverage = Context::report_coverage(client, coverage);
     if target.is_dry_run {
         target.count = plan.count();
         return Ok(coverage);

@@ -97,7 +97,7 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
         let (tubes, states) = (Tubes::of_name(tube), vec![state]);
         let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
         let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
-        coverage = Context::report_coverage(found.1);
+        coverage = Context::report_coverage(&client, found.1);
         let ids = found.0.ids().take(usize::try_from(most)?);
         if args.dry_run {
             let jobs = counted(ids.count() as u64, &format!("{state} job"));

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let options = args.filters.sweep.options();
     let interrupt = context.interrupt.clone();
     let (jobs, coverage) = Plan::find(&mut from, filter, &options, &interrupt)?;
-    let found = Context::report_coverage(coverage);
+    let found = Context::report_coverage(&from, coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");
         return Ok(found);

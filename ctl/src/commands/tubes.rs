@@ -3,7 +3,8 @@
 use anyhow::Result;
 
 use crate::args::TubesArgs;
-use crate::context::{Context, Outcome};
+use crate::client::Client;
+use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
 use crate::message::usage;
 use crate::output::{Cell, Table, Tone};
@@ -48,16 +49,15 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     };
     let sort = args.sort.as_deref().map(tubes_column).transpose()?;
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
-    let outcome = context.each_server(|client, _, server| {
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
         let names = statistics::tube_names(client, &selected)?;
-        if names.is_empty() && !selected.is_all() {
-            Context::warn_if_no_tube(client, &selected)?;
-            return Ok(Outcome::Partial);
-        }
-        for (name, text) in statistics::tube_stats(client, &names)? {
-            rows.push((server.map(str::to_owned), name, text));
-        }
-        Ok(Outcome::Done)
+        send(statistics::tube_stats(client, &names)?)?;
+        let is_found = selected.is_all() || Context::warn_if_no_tube(client, &selected)?;
+        Ok(Outcome::done_if(is_found))
+    };
+    let outcome = context.each_server(work, |context, server, tubes| {
+        rows.extend(tubes.into_iter().map(|(name, text)| (context.label(server), name, text)));
+        Ok(())
     })?;
     if let Some((_, key)) = sort.filter(|(name, _)| *name != "tube") {
         rows.sort_by_key(|(_, _, text)| std::cmp::Reverse(yaml::number(text, key)));
