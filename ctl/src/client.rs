@@ -101,8 +101,12 @@ impl Reply {
             ("OUT_OF_MEMORY", _) => "the server is out of memory",
             ("DRAINING", _) => "the server is draining and accepts no jobs",
             ("JOB_TOO_BIG", _) => "larger than the server accepts",
-            ("INTERNAL_ERROR", _) => return anyhow!("{to}: the server failed: see its log ({line})"),
-            ("UNKNOWN_COMMAND", _) => return anyhow!("{to}: the server does not know this command"),
+            ("INTERNAL_ERROR", _) => {
+                return anyhow!("{to}: the server failed: see its log ({line})");
+            }
+            ("UNKNOWN_COMMAND", _) => {
+                return anyhow!("{to}: the server does not know this command");
+            }
             _ => return anyhow!("{to}: unexpected reply: {line}"),
         };
         conflict(format!("{to}: {refusal} ({line})"))

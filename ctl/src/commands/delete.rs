@@ -2,13 +2,14 @@
 
 use anyhow::Result;
 
+use super::clear::delete_planned;
 use crate::args::DeleteArgs;
+use crate::change::DELETABLE_STATES;
 use crate::context::{Context, Outcome};
-use crate::deletion::{DELETABLE_STATES, carry_out_deletion};
 use crate::input;
 use crate::message::{print_notice, print_notices};
 use crate::plan::Plan;
-use crate::save::{self, SaveFile};
+use crate::save;
 
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
@@ -21,10 +22,6 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
         print_notice("No jobs to delete.");
         return Ok(Outcome::Partial);
     }
-    if !context.confirm(&args.consent, &format!("delete {}", plan.summary))? {
-        return Ok(Outcome::done_if(args.consent.dry_run));
-    }
-    let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    let outcome = carry_out_deletion(&mut client, &plan, save, context)?;
+    let outcome = delete_planned(&mut client, &plan, &args.consent, context)?;
     Ok(outcome.and(Outcome::done_if(others.is_empty())))
 }

@@ -25,9 +25,8 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let work = move |client: &mut Client, send: Sender<'_, _>| {
         let (filter, options, interrupt) = (&filter, &options, &interrupt);
         let request = Request { filter, detail: Detail::Whole, limit: None, options, interrupt };
-        let coverage = list_jobs(client, &request, &mut |_, jobs| {
-            send(jobs).map(ControlFlow::Continue)
-        })?;
+        let coverage =
+            list_jobs(client, &request, &mut |_, jobs| send(jobs).map(ControlFlow::Continue))?;
         Ok(Context::report_coverage(client, coverage))
     };
     let outcome = context.each_server(work, |context, server, jobs: Vec<Job>| {
