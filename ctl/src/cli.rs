@@ -13,7 +13,6 @@ use crate::args::{
     ListArgs, MoveArgs, PutArgs, ReserveArgs, TopArgs, TubesArgs, WorkArgs,
 };
 use crate::filter;
-use crate::input::Id;
 use crate::job::parse_tube_name;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
@@ -61,7 +60,7 @@ pub(crate) enum Command {
     Job {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Print only the body, unchanged
         #[arg(long)]
         raw: bool,
@@ -92,7 +91,7 @@ pub(crate) enum Command {
     Release {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
@@ -104,7 +103,7 @@ pub(crate) enum Command {
     Bury {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,

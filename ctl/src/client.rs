@@ -53,17 +53,12 @@ pub(crate) struct Reply {
     pub(crate) trouble: Option<&'static str>,
 }
 
-/// The states in which a server refuses changes, each with its description.
-pub(crate) const FULL_STATE: &str = "binlog-full";
-pub(crate) const FAILED_STATE: &str = "binlog-failed";
-pub(crate) const DRAINING_STATE: &str = "draining";
-
-/// Describes such a state; `None` for others.
+/// Describes a state in which a server refuses changes; `None` for others.
 pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
     match state {
-        FULL_STATE => Some("the binlog of the server is full: free space on its disk"),
-        FAILED_STATE => Some("the binlog of the server has failed: see its log"),
-        DRAINING_STATE => Some("the server is draining and accepts no jobs"),
+        "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
+        "binlog-failed" => Some("the binlog of the server has failed: see its log"),
+        "draining" => Some("the server is draining and accepts no jobs"),
         _ => None,
     }
 }
@@ -381,7 +376,7 @@ impl Client {
             return Ok(yaml::value(&reply.into_yaml()?, "state").map(str::to_owned));
         }
         let is_draining = yaml::value(&self.yaml("stats")?, "draining") == Some("true");
-        Ok(is_draining.then(|| DRAINING_STATE.to_owned()))
+        Ok(is_draining.then(|| "draining".to_owned()))
     }
 
     /// Selects the tube for later puts.

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::env;
-use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -28,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::interrupt::Interrupt;
-use crate::message::print_notice;
+use crate::message::{print_notice, usage};
 
 /// The largest number of connections of a listener. For another one, the oldest one without a whole
 /// head is closed.
@@ -86,13 +85,24 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Listens on an address, or on HOST:PORT.
-pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
-    TcpListener::bind(&address).with_context(|| {
-        let is_port = address.to_string().parse::<u16>().is_ok();
-        let hint = if is_port { ": write a port as 127.0.0.1:PORT" } else { "" };
-        format!("cannot listen on {address}{hint}")
-    })
+/// Listens on `HOST:PORT`, `HOST` or `:PORT`.
+pub(crate) fn bind_http(text: &str, default_port: u16) -> Result<TcpListener> {
+    let address = listen_address(text, default_port).with_context(|| format!("--listen {text}"))?;
+    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
+}
+
+fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
+    if text.parse::<u16>().is_ok() {
+        return Err(usage(format!("write a port as :{text}")));
+    }
+    let found = match text.strip_prefix(':') {
+        Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
+        None => text.to_socket_addrs().or_else(|error| {
+            let host = text.trim_start_matches('[').trim_end_matches(']');
+            (host, default_port).to_socket_addrs().map_err(|_| error)
+        }),
+    };
+    found?.next().context("the host has no address")
 }
 
 /// Serves until a signal arrives.

@@ -7,7 +7,7 @@
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
 //! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
 //! `kick_ids` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
-//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`,
+//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `JobLines` in `import`,
 //! `Mover` in `move_jobs`, `Worker` in `work`; `release` and `bury` are in `change`. `work_command` has the
 //! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top` and its
 //! `SamplerThread`.
@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
 //! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
-//! | | `Summary`, `StateCounts`: the numbers of these jobs, for the question |
+//! | | `Summary`: the numbers of these jobs, for the question |
 //! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
 //! | `copy`, `save` | `Copies`: puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |

@@ -151,8 +151,7 @@ impl Output {
 
     /// Writes an object that is written as one in the code.
     pub(crate) fn value(&mut self, object: Value, server: Option<&str>) -> Result<()> {
-        let Value::Object(object) = object else { unreachable!("it is written as an object") };
-        self.object(object, server)
+        self.object(json_object(object), server)
     }
 
     /// Writes an object as a line of JSON, with the server if there are several.
@@ -203,6 +202,13 @@ impl Output {
     pub(crate) fn is_dumb_terminal() -> bool {
         std::env::var_os("TERM").is_some_and(|term| term == "dumb")
     }
+}
+
+/// Returns an object that is written as one in the code, without unknown values: unknown is not 0.
+pub(crate) fn json_object(value: Value) -> Map<String, Value> {
+    let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
+    object.retain(|_, value| !value.is_null());
+    object
 }
 
 /// Whether a terminal might do more with a character than show it: move the cursor, or change the

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use serde_json::{Map, Value};
 
 use crate::address::Address;
 use crate::client::Client;
@@ -140,6 +141,13 @@ impl Sampler {
             has_rates: seconds.is_some(),
             stats: stats.to_owned(),
         }
+    }
+}
+
+impl TubeSample {
+    /// Returns the counts as a JSON object.
+    pub(crate) fn counts_json(&self) -> Map<String, Value> {
+        COUNT_NAMES.map(str::to_owned).into_iter().zip(self.counts.map(Value::from)).collect()
     }
 }
 

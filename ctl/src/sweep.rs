@@ -9,6 +9,7 @@
 use std::ops::{ControlFlow, RangeInclusive};
 
 use anyhow::{Result, ensure};
+use clap::Args;
 
 use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::filter::Filter;
@@ -27,15 +28,20 @@ const GAP_IDS: u64 = 1_000_000;
 const PEEKED_TUBES_MAX: usize = 1_000;
 
 /// The options of a sweep.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Search by id, on servers that cannot list the jobs")]
 pub(crate) struct Options {
-    /// The largest number of commands per second.
+    /// Send at most this many commands per second
+    #[arg(long, value_name = "NUMBER")]
     pub(crate) rate: Option<u64>,
-    /// The last id, if the user has given it.
+    /// End the search at this id, the last id of the server
+    #[arg(long, value_name = "ID")]
     pub(crate) last_id: Option<u64>,
-    /// Learn the last id by putting a temporary job.
-    pub(crate) may_probe: bool,
+    /// Learn the last id by putting a temporary job into a tube of its own
+    #[arg(long, conflicts_with = "last_id")]
+    pub(crate) probe: bool,
     /// Show no progress.
+    #[arg(skip)]
     pub(crate) is_quiet: bool,
 }
 
@@ -82,7 +88,7 @@ pub(crate) fn sweep(
         return Ok(Coverage::Complete);
     }
     let mut last = options.last_id.or(before.last_id());
-    if last.is_none() && options.may_probe {
+    if last.is_none() && options.probe {
         last = Some(probe_last_id(client)?);
     }
     let progress = if options.is_quiet {

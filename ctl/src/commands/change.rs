@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use crate::change::Change;
 use crate::context::{Context, Outcome};
-use crate::input::{self, Id};
+use crate::input;
 use crate::message::{counted, print_notice, print_notices};
 use crate::plan::Plan;
 use crate::sweep;
 
 /// Runs the command.
 pub(crate) fn run(
-    ids: &[Id],
+    ids: &[String],
     change: Change,
     is_dry_run: bool,
     context: &mut Context,

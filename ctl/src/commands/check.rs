@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::address::Address;
 use crate::args::{CheckArgs, Threshold};
-use crate::client::{Client, FAILED_STATE, describe_trouble};
+use crate::client::{Client, describe_trouble};
 use crate::context::{Context, Outcome, Sender, start_on_servers};
 use crate::filter::Tubes;
 use crate::job::State;
@@ -110,7 +110,7 @@ fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Resu
     let mut found = Vec::new();
     let state = client.state()?.unwrap_or_default();
     if let Some(trouble) = describe_trouble(&state) {
-        let level = if state == FAILED_STATE { Status::Critical } else { Status::Warning };
+        let level = if state == "binlog-failed" { Status::Critical } else { Status::Warning };
         found.push((level, format!("{}: {trouble}", client.address())));
     }
     if names.is_empty() && !selected.is_all() {

@@ -32,8 +32,8 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let options = args.filters.sweep.options();
-    let (plan, coverage) = Plan::find(&mut client, filter, &options, &context.interrupt)?;
+    let options = &args.filters.sweep;
+    let (plan, coverage) = Plan::find(&mut client, filter, options, &context.interrupt)?;
     let coverage = Context::report_coverage(&client, coverage);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let (ids, interrupt) = (args.ids, context.interrupt.clone());
     // The progress lines of several servers would overwrite each other.
     let is_quiet = context.servers.len() > 1;
-    let options = Options { is_quiet, ..args.filters.sweep.options() };
+    let options = Options { is_quiet, ..args.filters.sweep.clone() };
     let mut found = 0_u64;
     let work = move |client: &mut Client, send: Sender<'_, _>| {
         let (filter, options, interrupt) = (&filter, &options, &interrupt);

@@ -6,14 +6,14 @@ use anyhow::Result;
 
 use crate::client::Client;
 use crate::context::{Context, Outcome, Sender};
-use crate::input::{self, Id};
+use crate::input;
 use crate::job::{COUNT_NAMES, Job, State};
 use crate::message::{counted, print_notice};
 use crate::output::inert_body;
 use crate::sweep;
 
 /// Runs the command.
-pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
+pub(crate) fn run(ids: &[String], is_raw: bool, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(ids, &context.interrupt)?;
     let work = move |client: &mut Client, send: Sender<'_, _>| {
         let jobs = sweep::jobs_by_ids(client, ids.iter().copied())?;

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
     let filter = args.filters.to_filter(&args.tubes, None)?;
     // The progress lines of several servers would overwrite each other.
     let is_quiet = context.servers.len() > 1;
-    let options = Options { is_quiet, ..args.filters.sweep.options() };
+    let options = Options { is_quiet, ..args.filters.sweep.clone() };
     let interrupt = context.interrupt.clone();
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let most = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

@@ -60,9 +60,9 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     filter.restrict_to_deletable()?;
     save::require_new_save_file(args.consent.save.as_deref())?;
     statistics::existing_tube_stats(&mut from, &args.from)?;
-    let options = args.filters.sweep.options();
+    let options = &args.filters.sweep;
     let interrupt = context.interrupt.clone();
-    let (jobs, coverage) = Plan::find(&mut from, filter, &options, &interrupt)?;
+    let (jobs, coverage) = Plan::find(&mut from, filter, options, &interrupt)?;
     let found = Context::report_coverage(&from, coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");

@@ -91,10 +91,7 @@ fn print_top_samples(
 
 fn top_sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
-        let mut object = Map::new();
-        for (name, count) in COUNT_NAMES.iter().zip(line.counts) {
-            object.insert((*name).to_owned(), count.into());
-        }
+        let mut object = line.counts_json();
         object.insert("puts-per-second".to_owned(), line.puts.into());
         object.insert("deletes-per-second".to_owned(), line.deletes.into());
         object

@@ -1,12 +1,11 @@
 //! `tubes`: shows all tubes in a table.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::args::TubesArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
-use crate::message::usage;
 use crate::output::{Cell, Table, Tone};
 use crate::statistics;
 use crate::yaml;
@@ -28,12 +27,15 @@ const COLUMNS: [(&str, &str, bool); 13] = [
     ("paused-for", "pause-time-left", true),
 ];
 
+/// The name of a column, and its key.
+pub(crate) type Column = (&'static str, &'static str);
+
 /// Finds a column by its name.
-fn tubes_column(name: &str) -> Result<(&'static str, &'static str)> {
+pub(crate) fn tubes_column(name: &str) -> Result<Column> {
     let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
     let Some(&(column, key, _)) = found else {
         let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
-        return Err(usage(format!("no column {name:?}; the columns are {}", names.join(", "))));
+        bail!("no column {name:?}; the columns are {}", names.join(", "));
     };
     Ok((column, key))
 }
@@ -45,9 +47,8 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
         let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
         shown.map(|&(name, key, _)| (name, key)).collect()
     } else {
-        args.columns.iter().map(|name| tubes_column(name)).collect::<Result<Vec<_>>>()?
+        args.columns.clone()
     };
-    let sort = args.sort.as_deref().map(tubes_column).transpose()?;
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
     let work = move |client: &mut Client, send: Sender<'_, _>| {
         let names = statistics::tube_names(client, &selected)?;
@@ -59,9 +60,9 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
         rows.extend(tubes.into_iter().map(|(name, text)| (context.label(server), name, text)));
         Ok(())
     })?;
-    if let Some((_, key)) = sort.filter(|(name, _)| *name != "tube") {
+    if let Some((_, key)) = args.sort.filter(|(name, _)| *name != "tube") {
         rows.sort_by_key(|(_, _, text)| std::cmp::Reverse(yaml::number(text, key)));
-    } else if sort.is_some() {
+    } else if args.sort.is_some() {
         rows.sort_by(|left, right| left.1.cmp(&right.1));
     }
     if args.reverse {

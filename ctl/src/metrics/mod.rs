@@ -17,7 +17,7 @@ mod scrape;
 mod serve;
 mod textfile;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 pub(crate) use args::MetricsArgs;
 
@@ -28,9 +28,6 @@ use scrape::Scraper;
 
 /// Runs the command.
 pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> {
-    if context.out.json {
-        bail!("metrics are text for Prometheus: remove --json");
-    }
     let tubes = Tubes::new(&args.tubes)?;
     let scraper = Scraper::new(&context.servers, args, tubes);
     if let Some(path) = &args.textfile {
@@ -45,7 +42,7 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
             }
             return Ok(Outcome::Done);
         };
-        listeners.push(http::bind_http(address)?);
+        listeners.push(http::bind_http(address, 11390)?);
     }
     http::serve_http(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
     Ok(Outcome::Done)

@@ -236,7 +236,7 @@ fn addresses_are_explained() {
         (&["-s", "/run/b.sock", "tubes"][..], "unix:/run/b.sock"),
         (&["-s", "::1:22962", "tubes"], "[::1]:11300"),
         (&["web", "--listen", "22994"], ":22994"),
-        (&["metrics", "--listen", "22994"], "127.0.0.1:PORT"),
+        (&["metrics", "--listen", "22994"], ":22994"),
     ] {
         let ran = Ran::of(Command::new(PROGRAM).args(arguments).output().unwrap());
         assert!(!ran.status.success() && ran.stderr.contains(expected), "{arguments:?} {ran:?}");
