@@ -116,6 +116,8 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
+    /// The largest number of outstanding replies. A smaller one delays other clients less.
+    pub(crate) window: usize,
     /// The trouble of the server, if it was asked for it since the commands under way began.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
@@ -139,6 +141,7 @@ impl Client {
             unsent: Vec::new(),
             extensions: None,
             max_job_size: None,
+            window: WINDOW_COMMANDS,
             trouble: None,
             is_trouble_known: false,
             has_replies_due: false,
@@ -282,6 +285,12 @@ impl Client {
         Ok(reply)
     }
 
+    /// Sends a command, and fails unless its reply begins with this word.
+    pub(crate) fn ask_for(&mut self, command: &str, word: &str) -> Result<Reply> {
+        let reply = self.ask(command)?;
+        if reply.is(word) { Ok(reply) } else { Err(reply.error_for(command)) }
+    }
+
     fn send_line(&mut self, command: &str) -> Result<()> {
         self.unsent.extend([command.as_bytes(), b"\r\n"].concat());
         self.send()
@@ -289,8 +298,7 @@ impl Client {
 
     /// Sends a command whose reply is `OK` with a body, and returns the body.
     pub(crate) fn yaml(&mut self, command: &str) -> Result<String> {
-        let reply = self.ask(command)?;
-        if reply.is("OK") { reply.into_yaml() } else { Err(reply.error_for(command)) }
+        self.ask_for(command, "OK")?.into_yaml()
     }
 
     /// Sends a command for each item without waiting, and passes `take` each item and its reply.
@@ -298,18 +306,6 @@ impl Client {
     /// After a failure, commands whose items `take` did not get may still have been carried out.
     pub(crate) fn pipeline<T>(
         &mut self,
-        items: impl IntoIterator<Item = T>,
-        write: impl FnMut(&T, &mut Vec<u8>),
-        take: impl FnMut(T, Reply) -> Result<()>,
-    ) -> Result<()> {
-        self.pipeline_within(WINDOW_COMMANDS, items, write, take)
-    }
-
-    /// Like [`Self::pipeline`], with at most `window` outstanding replies. A smaller window delays
-    /// other clients less.
-    pub(crate) fn pipeline_within<T>(
-        &mut self,
-        window: usize,
         items: impl IntoIterator<Item = T>,
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
@@ -319,7 +315,7 @@ impl Client {
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
         while !is_over || !due.is_empty() {
-            while !is_over && due.len() < window {
+            while !is_over && due.len() < self.window {
                 let Some(item) = items.next() else {
                     is_over = true;
                     break;
@@ -331,7 +327,7 @@ impl Client {
                 }
             }
             self.send()?;
-            let rest = if is_over { 0 } else { window / 2 };
+            let rest = if is_over { 0 } else { self.window / 2 };
             while due.len() > rest {
                 let reply = self.receive()?;
                 let item = due.pop_front().expect("a reply is due");
@@ -381,8 +377,7 @@ impl Client {
 
     /// Selects the tube for later puts.
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
-        let reply = self.ask(&format!("use {tube}"))?;
-        if reply.is("USING") { Ok(()) } else { Err(reply.error_for(&format!("use {tube}"))) }
+        self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }
 }
 

@@ -3,9 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::thread;
 
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -72,29 +71,6 @@ const ITEMS_AHEAD_MAX: usize = 100;
 /// Sends an item of a server; fails if the output has ended.
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
-/// The items of a server, and the thread that sends them.
-type Answer<T> = (Receiver<T>, JoinHandle<Result<Outcome>>);
-
-/// Does `work` on each server in a thread of its own. After the deadline, if there is one, all
-/// commands fail; but a name lookup may take any time, and such a thread is to be abandoned.
-pub(crate) fn start_on_servers<T: Send + 'static>(
-    servers: &[Address],
-    deadline: Option<Instant>,
-    work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
-) -> Vec<Answer<T>> {
-    let work = Arc::new(work);
-    let start = |address: &Address| {
-        let (sender, items) = mpsc::sync_channel(ITEMS_AHEAD_MAX);
-        let (work, address) = (Arc::clone(&work), address.clone());
-        let thread = thread::spawn(move || {
-            let send = |item| sender.send(item).map_err(|_| Interrupted.into());
-            work(&mut Client::connect_until(&address, deadline)?, &send)
-        });
-        (items, thread)
-    };
-    servers.iter().map(start).collect()
-}
-
 impl Context {
     /// Does `work` on all servers at once, so that a server that hangs holds up no other one, and
     /// passes the items that it sends to `show`, in the order of the servers.
@@ -103,10 +79,19 @@ impl Context {
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
         mut show: impl FnMut(&mut Self, &Address, T) -> Result<()>,
     ) -> Result<Outcome> {
-        let servers = self.servers.clone();
+        let (servers, work) = (self.servers.clone(), Arc::new(work));
+        let start = |address: &Address| {
+            let (sender, items) = mpsc::sync_channel(ITEMS_AHEAD_MAX);
+            let (work, address) = (Arc::clone(&work), address.clone());
+            let thread = thread::spawn(move || {
+                let send = |item| sender.send(item).map_err(|_| Interrupted.into());
+                work(&mut Client::connect(&address)?, &send)
+            });
+            (items, thread)
+        };
+        let threads: Vec<_> = servers.iter().map(start).collect();
         let mut outcome = Outcome::Done;
-        for (address, (items, thread)) in servers.iter().zip(start_on_servers(&servers, None, work))
-        {
+        for (address, (items, thread)) in servers.iter().zip(threads) {
             items.iter().try_for_each(|item| show(self, address, item))?;
             match thread.join().expect("no thread panics") {
                 Ok(one) => outcome = outcome.and(one),

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::args::JobArgs;
 use crate::output::json_object;
 use crate::yaml;
 
@@ -74,6 +75,15 @@ pub(crate) struct Job {
 pub(crate) const COUNT_NAMES: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
 
 impl Job {
+    /// Makes a job to put.
+    pub(crate) fn new(tube: &str, numbers: &JobArgs, body: Vec<u8>) -> Self {
+        let JobArgs { pri, delay, ttr } = *numbers;
+        let state = if delay > 0 { State::Delayed } else { State::Ready };
+        let (tube, time_left, ttr) = (tube.to_owned(), delay.into(), Some(ttr.into()));
+        let (id, age, counts, size) = (0, 0, None, Some(body.len() as u64));
+        Self { id, tube, state, pri, age, time_left, ttr, counts, size, body: Some(body) }
+    }
+
     /// Parses the dictionary of `stats-job`.
     pub(crate) fn from_stats(text: &str) -> Result<Self> {
         let mut state = None;

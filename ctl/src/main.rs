@@ -9,8 +9,7 @@
 //! `kick_ids` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
 //! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `JobLines` in `import`,
 //! `Mover` in `move_jobs`, `Worker` in `work`; `release` and `bury` are in `change`. `work_command` has the
-//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top` and its
-//! `SamplerThread`.
+//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -28,6 +27,7 @@
 //! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
 //! | `job` | `Job`, its `State`, and its `Line` of JSON; the rules for names of tubes |
+//! | `deadline` | work that is abandoned after a deadline |
 //! | `client` | `Client`, `Reply`: a connection; writes commands and reads replies, pipelined |
 //! | `stream`, `address` | `Stream`: the socket to a server, with time limits; `Address` |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
@@ -79,6 +79,7 @@ mod client;
 mod commands;
 mod context;
 mod copy;
+mod deadline;
 mod filter;
 mod http;
 mod input;

@@ -8,10 +8,12 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::client::{Client, Reply, write_command, write_put_command};
+use crate::args::JobArgs;
+use crate::client::{Client, Reply, write_command};
+use crate::copy;
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -244,21 +246,11 @@ pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
 /// Learns the last id by putting a temporary job into a tube of its own.
 fn probe_last_id(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
-    client.ask(&format!("use {tube}"))?;
-    let mut id = None;
-    let write = |(): &(), out: &mut Vec<u8>| write_put_command(out, u32::MAX, 0, 1, b"");
-    client.pipeline([()], write, |(), reply| match reply.number() {
-        Some(number) if reply.is("INSERTED") => {
-            id = Some(number);
-            Ok(())
-        }
-        _ => Err(reply.error_for("the probe")),
-    })?;
-    let id = id.expect("a reply came");
-    let reply = client.ask(&format!("delete {id}"))?;
-    if !reply.is("DELETED") {
-        return Err(reply.error_for("the delete of the probe"));
-    }
-    client.ask("use default")?;
+    let job = Job::new(&tube, &JobArgs { pri: u32::MAX, delay: 0, ttr: 1 }, Vec::new());
+    let copies = copy::put_copies(client, &[job], None);
+    let id = copies.ids().next().unwrap_or_default();
+    copies.into_result().context("the probe")?;
+    client.ask_for(&format!("delete {id}"), "DELETED")?;
+    client.use_tube("default")?;
     Ok(id)
 }

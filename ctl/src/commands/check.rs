@@ -1,28 +1,22 @@
 //! `check`: compares tubes with thresholds, as a plugin of Nagios and other monitoring systems.
 
 use std::cmp::Reverse;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::address::Address;
 use crate::args::{CheckArgs, Threshold};
 use crate::client::{Client, describe_trouble};
-use crate::context::{Context, Outcome, Sender, start_on_servers};
+use crate::context::{Context, Outcome};
+use crate::deadline;
 use crate::filter::Tubes;
 use crate::job::State;
 use crate::message::of_server;
 use crate::statistics;
 use crate::sweep;
 use crate::yaml;
-
-/// How much longer than its deadline to wait for a server, because its thread may be late.
-const LATE_ANSWER_TIME: Duration = Duration::from_millis(200);
-
-/// The longest time limit, in seconds: a day.
-const TIMEOUT_SECONDS_MAX: u64 = 86_400;
 
 /// A result. The order is that of the exit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,22 +57,19 @@ impl Status {
 /// Runs the command.
 pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
-    let deadline = Instant::now() + Duration::from_secs(args.timeout.min(TIMEOUT_SECONDS_MAX));
-    let work = move |client: &mut Client, send: Sender<'_, _>| {
-        send(check_server(&args, &selected, client)?)?;
-        Ok(Outcome::Done)
+    let deadline = deadline::after_seconds(args.timeout);
+    let shared = Arc::new((args, selected));
+    let ask = |address: &Address| {
+        let (shared, address) = (Arc::clone(&shared), address.clone());
+        deadline::start(move || {
+            let mut client = Client::connect_until(&address, Some(deadline))?;
+            check_server(&shared.0, &shared.1, &mut client)
+        })
     };
-    let answers = start_on_servers(&context.servers, Some(deadline), work);
+    let answers: Vec<_> = context.servers.iter().map(ask).collect();
     let mut problems = Vec::new();
-    for (address, (found, thread)) in context.servers.iter().zip(answers) {
-        let left = deadline.saturating_duration_since(Instant::now()) + LATE_ANSWER_TIME;
-        let found = found.recv_timeout(left).or_else(|missing| match missing {
-            RecvTimeoutError::Timeout => Err(anyhow!("no answer in time")),
-            // It has failed.
-            RecvTimeoutError::Disconnected => {
-                thread.join().expect("no thread panics").map(|_| Vec::new())
-            }
-        });
+    for (address, answer) in context.servers.iter().zip(answers) {
+        let found = deadline::wait(&answer, deadline, &context.interrupt)?;
         let found = found.unwrap_or_else(|error| {
             vec![(Status::Unknown, format!("{:#}", of_server(address, error)))]
         });

@@ -90,25 +90,24 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let (state, all) = kickable_state(&mut client, tube)?;
     let most = if args.all { all } else { u64::from(args.count.or(args.number).unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
-    let mut coverage = Outcome::Done;
-    let mut kicked = 0;
-    let result = if let Some(text) = &args.grep {
-        let pattern = Filter::to_pattern(text, false, false)?;
+    let (mut coverage, mut ids) = (Outcome::Done, None);
+    if let Some(text) = &args.grep {
+        let pattern = Some(Filter::to_pattern(text, false, false)?);
         let (tubes, states) = (Tubes::of_name(tube), vec![state]);
-        let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
+        let filter = Filter { tubes, states, pattern, ..Filter::default() };
         let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
         coverage = Context::report_coverage(&client, found.1);
-        let ids = found.0.ids().take(usize::try_from(most)?);
-        if args.dry_run {
-            let jobs = counted(ids.count() as u64, &format!("{state} job"));
-            return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
-        }
-        kick_ids(&mut client, ids, &mut kicked)
-    } else if args.dry_run {
-        let jobs = counted(most.min(all), &format!("{state} job"));
+        ids = Some(found.0.ids().take(usize::try_from(most)?).collect::<Vec<_>>());
+    }
+    if args.dry_run {
+        let count = ids.map_or(most.min(all), |ids| ids.len() as u64);
+        let jobs = counted(count, &format!("{state} job"));
         return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
-    } else {
-        kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
+    }
+    let mut kicked = 0;
+    let result = match ids {
+        Some(ids) => kick_ids(&mut client, ids, &mut kicked),
+        None => kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked),
     };
     let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
     context.report_action(client.address(), "kick", kicked, &done)?;

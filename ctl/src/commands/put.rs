@@ -6,13 +6,13 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::import::{BATCH_JOBS, JobLines};
-use crate::args::{JobArgs, PutArgs};
+use crate::args::PutArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::copy::{self, Copied, Copies};
+use crate::copy::{self, Copies};
 use crate::input;
-use crate::job::{Job, Line, State};
-use crate::message::{conflict, counted, print_notice};
+use crate::job::{Job, Line};
+use crate::message::{counted, print_notice};
 use crate::output::Output;
 use crate::progress::Pacer;
 
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut pacer = Pacer::new(args.rate);
     for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS))?) {
         let jobs: Vec<_> =
-            bodies.iter().map(|it| new_job(&args.tube, &args.job, it.clone())).collect();
+            bodies.iter().map(|it| Job::new(&args.tube, &args.job, it.clone())).collect();
         let copies = copy::put_copies(&mut client, &jobs, None);
         let printed = print_ids(&copies, &mut context.out);
         copies.into_result().and(printed)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
 
 /// Puts a job for each line.
 fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Result<Outcome> {
-    let parse = |body| Ok(Line::Job(new_job(&args.tube, &args.job, body)));
+    let parse = |body| Ok(Line::Job(Job::new(&args.tube, &args.job, body)));
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let mut lines = JobLines::new(input, client.max_job_size()?, 0, &parse);
     let (out, interrupt) = (&mut context.out, &context.interrupt);
@@ -70,32 +70,6 @@ fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Resu
         ));
     }
     result
-}
-
-/// Makes a job to put.
-pub(crate) fn new_job(tube: &str, numbers: &JobArgs, body: Vec<u8>) -> Job {
-    let JobArgs { pri, delay, ttr } = *numbers;
-    let state = if delay > 0 { State::Delayed } else { State::Ready };
-    let (tube, time_left, ttr) = (tube.to_owned(), delay.into(), Some(ttr.into()));
-    let (id, age, counts) = (0, 0, None);
-    let mut job = Job { id, tube, state, pri, age, time_left, ttr, counts, size: None, body: None };
-    job.set_body(body);
-    job
-}
-
-impl Copies {
-    /// Fails unless all jobs were put.
-    pub(crate) fn into_result(self) -> Result<()> {
-        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
-        let is_too_large = self.results.contains(&Copied::TooLarge);
-        let error = self.failure.or_else(|| {
-            let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
-            is_too_large.then(|| conflict(text))
-        });
-        error.map_or(Ok(()), |error| {
-            Err(error.context(format!("the server accepted {accepted} of {all}")))
-        })
-    }
 }
 
 /// Prints the ids of new jobs.

@@ -23,11 +23,10 @@ use crate::change::{Change, DELETABLE_STATES, PlannedChange};
 use crate::client::Client;
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::new_job;
 use crate::copy::put_copies;
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::job::{State, TUBE_NAME_BYTES_MAX, parse_tube_name};
+use crate::job::{Job, State, TUBE_NAME_BYTES_MAX, parse_tube_name};
 use crate::message::{counted, log_action, usage};
 use crate::plan::{Instance, Plan};
 use crate::progress::Progress;
@@ -251,7 +250,7 @@ impl Action {
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
                 report.text = format!("put no job into the tube {tube}");
                 let body = BASE64.decode(base64).map_err(usage)?;
-                let job = new_job(&tube, &JobArgs { pri, delay, ttr }, body);
+                let job = Job::new(&tube, &JobArgs { pri, delay, ttr }, body);
                 let copies = put_copies(client, &[job], None);
                 for id in copies.ids() {
                     *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));

@@ -55,7 +55,7 @@ impl Report {
         let words = ["jobs deleted (", "job deleted (", "jobs moved (", "job moved ("];
         let words = words.map(|word| format!(" {word}"));
         let taken = number(text, &words.each_ref().map(String::as_str), true).unwrap_or(0);
-        let words = ["or deleted them: ", "others took them: ", "by others first: "];
+        let words = ["or deleted them: ", "others took them: "];
         Self { taken, left: number(text, &words, false).unwrap_or(0) }
     }
 }
