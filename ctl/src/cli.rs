@@ -184,8 +184,9 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Compare tubes with thresholds, as a plugin of Nagios or Icinga
     ///
-    /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical number, and 3 if a
-    /// server does not answer or the arguments are wrong. All servers are asked at once.
+    /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical problem, and 3 if a
+    /// server does not answer or the arguments are wrong. A failed binlog is critical; a full one,
+    /// and draining, are warnings. All servers are asked at once.
     Check(CheckArgs),
     /// Print metrics of servers for Prometheus, or serve them
     ///

@@ -22,8 +22,7 @@ impl Limited {
         let (script, binlog) = (folder.path().join("daemon"), folder.path().join("binlog"));
         fs::create_dir(&binlog).unwrap();
         let daemon = ours().display().to_string();
-        let text =
-            format!("#!/bin/sh\ntrap '' XFSZ\nulimit -f {blocks}\nexec {daemon} \"$@\"\n");
+        let text = format!("#!/bin/sh\ntrap '' XFSZ\nulimit -f {blocks}\nexec {daemon} \"$@\"\n");
         fs::write(&script, text).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let server = Server::tcp(&script, &["-b", binlog.to_str().unwrap()]);
