@@ -98,7 +98,7 @@ pub(crate) struct PlannedChange {
     /// The number of confirmed changes.
     pub(crate) done: u64,
     /// The number of jobs that other clients took or changed first.
-    left: u64,
+    pub(crate) left: u64,
     /// The ids of jobs that were saved to the file but not deleted.
     saved_in_vain: Vec<u64>,
 }
@@ -168,11 +168,6 @@ impl PlannedChange {
             }
         });
         result.with_context(|| self.describe_unconfirmed())
-    }
-
-    /// Whether every job was changed.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.left == 0
     }
 
     /// Ends the file, if there is one.

@@ -58,8 +58,17 @@ const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager, if any.
-pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
+/// Returns the sockets passed by a service manager; without them, one that listens on `HOST:PORT`,
+/// `HOST` or `:PORT`, if that is given.
+pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
+    let passed = passed_sockets()?;
+    let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
+    let address = listen_address(text, default_port).with_context(|| format!("--listen {text}"))?;
+    let listener = TcpListener::bind(address);
+    Ok(vec![listener.with_context(|| format!("cannot listen on {address}"))?])
+}
+
+fn passed_sockets() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
         let text = env::var_os(name).filter(|text| !text.is_empty());
         let Some(text) = text else { return Ok(None) };
@@ -83,12 +92,6 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
             Ok(listener)
         })
         .collect()
-}
-
-/// Listens on `HOST:PORT`, `HOST` or `:PORT`.
-pub(crate) fn bind_http(text: &str, default_port: u16) -> Result<TcpListener> {
-    let address = listen_address(text, default_port).with_context(|| format!("--listen {text}"))?;
-    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
 }
 
 fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {

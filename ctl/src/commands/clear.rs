@@ -78,7 +78,7 @@ pub(crate) fn delete_planned(
     let done = format!("{} deleted (plan: {planned})", counted(deletion.done, "job"));
     context.report_action(client.address(), "delete", deletion.done, &done)?;
     print_notices(&deletion.describe_leftovers());
-    let outcome = Outcome::done_if(deletion.is_complete());
+    let outcome = Outcome::done_if(deletion.left == 0);
     let finished = deletion.finish();
     result.and(finished).map(|()| outcome)
 }

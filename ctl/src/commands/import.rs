@@ -1,6 +1,6 @@
 //! `import`: puts jobs from lines of JSON.
 
-use std::io;
+use std::io::{self, BufRead as _};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -67,7 +67,13 @@ impl<'a> JobLines<'a> {
                 Err(error) if error.is::<io::Error>() => return Err(error),
                 Err(error) => {
                     self.number = number;
-                    return Err(error.context(format!("line {number} is too large for the server")));
+                    if number > self.skip {
+                        let text = format!("line {number} is too large for the server");
+                        return Err(error.context(text));
+                    }
+                    self.input.skip_until(b'\n')?;
+                    self.uncounted += 1;
+                    continue;
                 }
             };
             match (self.parse)(line).with_context(|| format!("line {number}"))? {

@@ -17,7 +17,8 @@ use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 /// Runs the command.
 pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
-    let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
+    let servers = context.servers.iter().cloned();
+    let samplers: Vec<_> = servers.map(|address| Sampler::new(address, None)).collect();
     if args.plain || context.out.json {
         return print_top_samples(args, samplers, &selected, context);
     }

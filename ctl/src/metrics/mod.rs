@@ -34,15 +34,12 @@ pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> 
         textfile::run(path, args.interval, &scraper, &context.interrupt)?;
         return Ok(Outcome::Done);
     }
-    let mut listeners = http::passed_sockets()?;
+    let listeners = http::listen(args.listen.as_deref(), 11390)?;
     if listeners.is_empty() {
-        let Some(address) = &args.listen else {
-            for piece in scraper.scrape(&context.interrupt)? {
-                context.out.bytes(piece.as_bytes())?;
-            }
-            return Ok(Outcome::Done);
-        };
-        listeners.push(http::bind_http(address, 11390)?);
+        for piece in scraper.scrape(&context.interrupt)? {
+            context.out.bytes(piece.as_bytes())?;
+        }
+        return Ok(Outcome::Done);
     }
     http::serve_http(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
     Ok(Outcome::Done)
