@@ -9,10 +9,10 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::address::Address;
-use crate::commands::tubes::{Column, tubes_column};
 use crate::filter::{self, Filter, Tubes};
 use crate::job::{DEFAULT_PRI, State, parse_tube_name};
 use crate::save;
+use crate::statistics::{Column, tube_column};
 use crate::sweep;
 
 #[derive(Debug, Args)]
@@ -145,10 +145,10 @@ pub(crate) struct TubesArgs {
     pub(crate) tubes: Vec<String>,
     /// Show these columns, separated by commas: tube, ready, urgent, reserved, delayed, buried,
     /// total, deleted, using, watching, waiting, pause, paused-for
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = tubes_column)]
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = tube_column)]
     pub(crate) columns: Vec<Column>,
     /// Sort by this column, the largest number first
-    #[arg(long, value_name = "COLUMN", value_parser = tubes_column)]
+    #[arg(long, value_name = "COLUMN", value_parser = tube_column)]
     pub(crate) sort: Option<Column>,
     /// Reverse the order
     #[arg(long)]
@@ -217,6 +217,13 @@ pub(crate) struct JobArgs {
     /// Set the time to run: how long a worker may hold the job
     #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "60")]
     pub(crate) ttr: u32,
+}
+
+impl JobArgs {
+    /// Returns them in the order of the command `put`.
+    pub(crate) fn numbers(&self) -> (u32, u32, u32) {
+        (self.pri, self.delay, self.ttr)
+    }
 }
 
 #[derive(Debug, Args)]

@@ -12,12 +12,6 @@ use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
 
-/// The states in which jobs can be deleted, moved or released.
-pub(crate) const DELETABLE_STATES: [State; 3] = [State::Ready, State::Delayed, State::Buried];
-
-/// The states in which a job can be kicked.
-pub(crate) const KICKABLE_STATES: [State; 2] = [State::Delayed, State::Buried];
-
 /// The largest number of jobs changed at once.
 const BATCH_JOBS: usize = 1_000;
 
@@ -41,10 +35,10 @@ impl Change {
     /// Returns its verb, the reply that confirms it, and the states that it accepts.
     pub(crate) fn words(self) -> (&'static str, &'static str, &'static [State]) {
         match self {
-            Self::Kick => ("kick", "KICKED", &KICKABLE_STATES),
-            Self::Release { .. } => ("release", "RELEASED", &DELETABLE_STATES),
+            Self::Kick => ("kick", "KICKED", &[State::Delayed, State::Buried]),
+            Self::Release { .. } => ("release", "RELEASED", &State::DELETABLE),
             Self::Bury { .. } => ("bury", "BURIED", &[State::Ready, State::Delayed]),
-            Self::Delete => ("delete", "DELETED", &DELETABLE_STATES),
+            Self::Delete => ("delete", "DELETED", &State::DELETABLE),
         }
     }
 

@@ -4,7 +4,6 @@ use anyhow::{Result, anyhow, bail, ensure};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::change::DELETABLE_STATES;
 use crate::job::{Job, State};
 use crate::message::usage;
 
@@ -71,13 +70,13 @@ impl Filter {
 
     /// Whether jobs stay selected until they are reserved or deleted: no other change matters.
     pub(crate) fn is_lasting(&self) -> bool {
-        self.due_after.is_none() && DELETABLE_STATES.iter().all(|it| self.states().contains(it))
+        self.due_after.is_none() && State::DELETABLE.iter().all(|it| self.states().contains(it))
     }
 
     /// Restricts it to states in which jobs can be deleted or moved.
     pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
         if self.states.is_empty() {
-            self.states = DELETABLE_STATES.to_vec();
+            self.states = State::DELETABLE.to_vec();
         }
         if self.states.contains(&State::Reserved) {
             return Err(usage("reserved jobs cannot be deleted or moved: workers hold them"));

@@ -10,7 +10,6 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::args::JobArgs;
 use crate::output::json_object;
 use crate::yaml;
 
@@ -31,6 +30,9 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// The states in which a job can be deleted, moved or released.
+    pub(crate) const DELETABLE: [Self; 3] = [Self::Ready, Self::Delayed, Self::Buried];
+
     /// All states, in the order of tables.
     pub(crate) const ALL: [Self; 4] = [Self::Ready, Self::Delayed, Self::Buried, Self::Reserved];
 
@@ -75,9 +77,8 @@ pub(crate) struct Job {
 pub(crate) const COUNT_NAMES: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
 
 impl Job {
-    /// Makes a job to put.
-    pub(crate) fn new(tube: &str, numbers: &JobArgs, body: Vec<u8>) -> Self {
-        let JobArgs { pri, delay, ttr } = *numbers;
+    /// Makes a job to put, with a priority, a delay and a time to run.
+    pub(crate) fn new(tube: &str, (pri, delay, ttr): (u32, u32, u32), body: Vec<u8>) -> Self {
         let state = if delay > 0 { State::Delayed } else { State::Ready };
         let (tube, time_left, ttr) = (tube.to_owned(), delay.into(), Some(ttr.into()));
         let (id, age, counts, size) = (0, 0, None, Some(body.len() as u64));

@@ -11,7 +11,6 @@ use std::ops::{ControlFlow, RangeInclusive};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::args::JobArgs;
 use crate::client::{Client, Reply, write_command};
 use crate::copy;
 use crate::filter::Filter;
@@ -246,7 +245,7 @@ pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
 /// Learns the last id by putting a temporary job into a tube of its own.
 fn probe_last_id(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
-    let job = Job::new(&tube, &JobArgs { pri: u32::MAX, delay: 0, ttr: 1 }, Vec::new());
+    let job = Job::new(&tube, (u32::MAX, 0, 1), Vec::new());
     let copies = copy::put_copies(client, &[job], None);
     let id = copies.ids().next().unwrap_or_default();
     copies.into_result().context("the probe")?;

@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use super::clear::delete_planned;
 use crate::args::DeleteArgs;
-use crate::change::DELETABLE_STATES;
 use crate::context::{Context, Outcome};
 use crate::input;
+use crate::job::State;
 use crate::message::{print_notice, print_notices};
 use crate::plan::Plan;
 use crate::save;
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(&args.ids, &context.interrupt)?;
     save::require_new_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
-    let (plan, others) = Plan::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
+    let (plan, others) = Plan::of_ids(&mut client, &ids, &State::DELETABLE)?;
     print_notices(&others);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");

@@ -38,10 +38,11 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     if bodies.is_empty() {
         bodies.push(read(args.file.as_deref())?);
     }
+    let numbers = args.job.numbers();
     let mut pacer = Pacer::new(args.rate);
     for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS))?) {
         let jobs: Vec<_> =
-            bodies.iter().map(|it| Job::new(&args.tube, &args.job, it.clone())).collect();
+            bodies.iter().map(|it| Job::new(&args.tube, numbers, it.clone())).collect();
         let copies = copy::put_copies(&mut client, &jobs, None);
         let printed = print_ids(&copies, &mut context.out);
         copies.into_result().and(printed)?;
@@ -52,7 +53,8 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
 
 /// Puts a job for each line.
 fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Result<Outcome> {
-    let parse = |body| Ok(Line::Job(Job::new(&args.tube, &args.job, body)));
+    let numbers = args.job.numbers();
+    let parse = |body| Ok(Line::Job(Job::new(&args.tube, numbers, body)));
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let mut lines = JobLines::new(input, client.max_job_size()?, 0, &parse);
     let (out, interrupt) = (&mut context.out, &context.interrupt);

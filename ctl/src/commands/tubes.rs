@@ -1,50 +1,20 @@
 //! `tubes`: shows all tubes in a table.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::args::TubesArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
 use crate::output::{Cell, Table, Tone};
-use crate::statistics;
+use crate::statistics::{self, TUBE_COLUMNS};
 use crate::yaml;
-
-/// The name of each column, its key in `stats-tube`, and whether it is shown by default.
-const COLUMNS: [(&str, &str, bool); 13] = [
-    ("tube", "name", true),
-    ("ready", "current-jobs-ready", true),
-    ("urgent", "current-jobs-urgent", false),
-    ("reserved", "current-jobs-reserved", true),
-    ("delayed", "current-jobs-delayed", true),
-    ("buried", "current-jobs-buried", true),
-    ("total", "total-jobs", false),
-    ("deleted", "cmd-delete", false),
-    ("using", "current-using", false),
-    ("watching", "current-watching", true),
-    ("waiting", "current-waiting", true),
-    ("pause", "pause", false),
-    ("paused-for", "pause-time-left", true),
-];
-
-/// The name of a column, and its key.
-pub(crate) type Column = (&'static str, &'static str);
-
-/// Finds a column by its name.
-pub(crate) fn tubes_column(name: &str) -> Result<Column> {
-    let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
-    let Some(&(column, key, _)) = found else {
-        let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
-        bail!("no column {name:?}; the columns are {}", names.join(", "));
-    };
-    Ok((column, key))
-}
 
 /// Runs the command.
 pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let columns = if args.columns.is_empty() {
-        let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
+        let shown = TUBE_COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
         shown.map(|&(name, key, _)| (name, key)).collect()
     } else {
         args.columns.clone()
@@ -94,15 +64,4 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     }
     context.out.table(&mut table)?;
     Ok(outcome)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_column_is_told_the_known_ones() {
-        assert_eq!(tubes_column("buried").unwrap(), ("buried", "current-jobs-buried"));
-        assert!(tubes_column("lost").unwrap_err().to_string().contains("ready, urgent"));
-    }
 }

@@ -18,8 +18,7 @@ use serde_json::{Value, json};
 
 use super::questions::Question;
 use super::{Failure, Site};
-use crate::args::JobArgs;
-use crate::change::{Change, DELETABLE_STATES, PlannedChange};
+use crate::change::{Change, PlannedChange};
 use crate::client::Client;
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
@@ -250,7 +249,7 @@ impl Action {
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
                 report.text = format!("put no job into the tube {tube}");
                 let body = BASE64.decode(base64).map_err(usage)?;
-                let job = Job::new(&tube, &JobArgs { pri, delay, ttr }, body);
+                let job = Job::new(&tube, (pri, delay, ttr), body);
                 let copies = put_copies(client, &[job], None);
                 for id in copies.ids() {
                     *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
@@ -297,7 +296,7 @@ impl JobAction {
 
     /// Returns the verb, its past, and the states that it accepts.
     fn words(&self) -> (&'static str, String, &'static [State]) {
-        let of_move = ("move", "moved", &DELETABLE_STATES[..]);
+        let of_move = ("move", "moved", &State::DELETABLE[..]);
         let (verb, past, states) = self.change().map_or(of_move, Change::words);
         (verb, past.to_lowercase(), states)
     }

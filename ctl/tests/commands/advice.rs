@@ -81,7 +81,7 @@ fn lines(count: usize, state: &str) -> String {
 
 /// Lines for `put --lines` with the same bodies.
 fn numbers(count: usize) -> String {
-    (1..=count).map(|number| format!("{number}\n")).collect()
+    (1..=count).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat()
 }
 
 /// Carries out the advice of `put --lines`, which is a line for a shell.

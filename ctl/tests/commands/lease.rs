@@ -69,7 +69,9 @@ impl Leased {
 fn each_program(act: impl Fn(&Path) + Sync) {
     let (act, programs) = (&act, programs());
     std::thread::scope(|scope| {
-        programs.iter().for_each(|program| drop(scope.spawn(move || act(program))));
+        for program in &programs {
+            scope.spawn(move || act(program));
+        }
     });
 }
 
