@@ -10,9 +10,9 @@ use clap::{Args, ValueEnum};
 
 use crate::address::Address;
 use crate::filter::{self, Filter, Tubes};
-use crate::input::Id;
 use crate::job::{DEFAULT_PRI, State, parse_tube_name};
 use crate::save;
+use crate::statistics::{Column, tube_column};
 use crate::sweep;
 
 #[derive(Debug, Args)]
@@ -123,7 +123,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) due_after: Option<u64>,
     #[command(flatten)]
-    pub(crate) sweep: SweepArgs,
+    pub(crate) sweep: sweep::Options,
 }
 
 impl FilterArgs {
@@ -139,40 +139,17 @@ impl FilterArgs {
     }
 }
 
-/// Options for servers that cannot list jobs.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Search by id, on servers that cannot list the jobs")]
-pub(crate) struct SweepArgs {
-    /// Send at most this many commands per second
-    #[arg(long, value_name = "NUMBER")]
-    pub(crate) rate: Option<u64>,
-    /// End the search at this id, the last id of the server
-    #[arg(long, value_name = "ID")]
-    pub(crate) last_id: Option<u64>,
-    /// Learn the last id by putting a temporary job into a tube of its own
-    #[arg(long, conflicts_with = "last_id")]
-    pub(crate) probe: bool,
-}
-
-impl SweepArgs {
-    /// Returns the options of the sweep.
-    pub(crate) fn options(&self) -> sweep::Options {
-        let (rate, last_id, may_probe) = (self.rate, self.last_id, self.probe);
-        sweep::Options { rate, last_id, may_probe, is_quiet: false }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct TubesArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
     pub(crate) tubes: Vec<String>,
     /// Show these columns, separated by commas: tube, ready, urgent, reserved, delayed, buried,
     /// total, deleted, using, watching, waiting, pause, paused-for
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
-    pub(crate) columns: Vec<String>,
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',', value_parser = tube_column)]
+    pub(crate) columns: Vec<Column>,
     /// Sort by this column, the largest number first
-    #[arg(long, value_name = "COLUMN")]
-    pub(crate) sort: Option<String>,
+    #[arg(long, value_name = "COLUMN", value_parser = tube_column)]
+    pub(crate) sort: Option<Column>,
     /// Reverse the order
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -242,12 +219,19 @@ pub(crate) struct JobArgs {
     pub(crate) ttr: u32,
 }
 
+impl JobArgs {
+    /// Returns them in the order of the command `put`.
+    pub(crate) fn numbers(&self) -> (u32, u32, u32) {
+        (self.pri, self.delay, self.ttr)
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Name of the tube
     #[arg(value_parser = parse_tube_name)]
     pub(crate) tube: String,
-    /// Bodies, one job each [default: read one body from standard input]
+    /// Bodies, one job each; - is standard input [default: one body from standard input]
     pub(crate) bodies: Vec<String>,
     /// Read the body from FILE; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
@@ -296,7 +280,7 @@ pub(crate) struct KickArgs {
     pub(crate) grep: Option<String>,
     /// Kick the jobs with these ids, in any tube; - reads ids from standard input
     #[arg(long, value_name = "ID", value_delimiter = ',', num_args = 1..)]
-    pub(crate) id: Vec<Id>,
+    pub(crate) id: Vec<String>,
     /// Show how many jobs would be kicked, without kicking them
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
@@ -306,7 +290,7 @@ pub(crate) struct KickArgs {
 pub(crate) struct DeleteArgs {
     /// Ids of jobs; - reads ids from standard input
     #[arg(required = true)]
-    pub(crate) ids: Vec<Id>,
+    pub(crate) ids: Vec<String>,
     #[command(flatten)]
     pub(crate) consent: Consent,
 }

@@ -13,7 +13,6 @@ use crate::args::{
     ListArgs, MoveArgs, PutArgs, ReserveArgs, TopArgs, TubesArgs, WorkArgs,
 };
 use crate::filter;
-use crate::input::Id;
 use crate::job::parse_tube_name;
 use crate::metrics::MetricsArgs;
 use crate::web::WebArgs;
@@ -61,7 +60,7 @@ pub(crate) enum Command {
     Job {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Print only the body, unchanged
         #[arg(long)]
         raw: bool,
@@ -92,7 +91,7 @@ pub(crate) enum Command {
     Release {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
@@ -104,7 +103,7 @@ pub(crate) enum Command {
     Bury {
         /// Ids of jobs; - reads ids from standard input
         #[arg(required = true)]
-        ids: Vec<Id>,
+        ids: Vec<String>,
         /// Set the priority [default: unchanged]
         #[arg(long, value_name = "NUMBER")]
         pri: Option<u32>,
@@ -185,8 +184,9 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Compare tubes with thresholds, as a plugin of Nagios or Icinga
     ///
-    /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical number, and 3 if a
-    /// server does not answer or the arguments are wrong. All servers are asked at once.
+    /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical problem, and 3 if a
+    /// server does not answer or the arguments are wrong. A failed binlog is critical; a full one,
+    /// and draining, are warnings. All servers are asked at once.
     Check(CheckArgs),
     /// Print metrics of servers for Prometheus, or serve them
     ///

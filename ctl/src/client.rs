@@ -7,8 +7,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -35,6 +36,9 @@ const BODY_BYTES_MAX: u64 = 2 << 30;
 /// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
 const YAML_BYTES_MAX: u64 = 256 << 20;
 
+/// The time limit of the question why a server refuses a change.
+const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(2);
+
 /// The most bytes of bodies requested at once, if every body has the largest size allowed.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
@@ -45,6 +49,18 @@ pub(crate) struct Reply {
     pub(crate) line: String,
     /// The body after the line, if the reply has one.
     pub(crate) body: Option<Vec<u8>>,
+    /// The trouble of the server that explains a refusal, if it reports one.
+    pub(crate) trouble: Option<&'static str>,
+}
+
+/// Describes a state in which a server refuses changes; `None` for others.
+pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
+    match state {
+        "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
+        "binlog-failed" => Some("the binlog of the server has failed: see its log"),
+        "draining" => Some("the server is draining and accepts no jobs"),
+        _ => None,
+    }
 }
 
 impl Reply {
@@ -75,12 +91,17 @@ impl Reply {
     /// Turns an unexpected reply into an error.
     pub(crate) fn error_for(&self, to: &str) -> anyhow::Error {
         let line = &self.line;
-        let refusal = match self.word() {
-            "OUT_OF_MEMORY" => "the server is out of memory",
-            "DRAINING" => "the server is draining and accepts no jobs",
-            "JOB_TOO_BIG" => "larger than the server accepts",
-            "INTERNAL_ERROR" => return anyhow!("{to}: the server failed: see its log ({line})"),
-            "UNKNOWN_COMMAND" => return anyhow!("{to}: the server does not know this command"),
+        let refusal = match (self.word(), self.trouble) {
+            (_, Some(trouble)) => trouble,
+            ("OUT_OF_MEMORY", _) => "the server has no memory or disk space for it",
+            ("DRAINING", _) => "the server is draining and accepts no jobs",
+            ("JOB_TOO_BIG", _) => "larger than the server accepts",
+            ("INTERNAL_ERROR", _) => {
+                return anyhow!("{to}: the server failed: see its log ({line})");
+            }
+            ("UNKNOWN_COMMAND", _) => {
+                return anyhow!("{to}: the server does not know this command");
+            }
             _ => return anyhow!("{to}: unexpected reply: {line}"),
         };
         conflict(format!("{to}: {refusal} ({line})"))
@@ -95,6 +116,11 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
+    /// The largest number of outstanding replies. A smaller one delays other clients less.
+    pub(crate) window: usize,
+    /// The trouble of the server, if it was asked for it since the commands under way began.
+    trouble: Option<&'static str>,
+    is_trouble_known: bool,
     /// Replies are still due, so the next one would be taken for the reply to a later command.
     has_replies_due: bool,
 }
@@ -115,6 +141,9 @@ impl Client {
             unsent: Vec::new(),
             extensions: None,
             max_job_size: None,
+            window: WINDOW_COMMANDS,
+            trouble: None,
+            is_trouble_known: false,
             has_replies_due: false,
         })
     }
@@ -183,7 +212,24 @@ impl Client {
         self.stream.get_mut().set_in_reply(true);
         let reply = self.read_reply().map_err(|error| self.connection_error(&error));
         self.stream.get_mut().set_in_reply(false);
-        reply
+        let mut reply = reply?;
+        if ["OUT_OF_MEMORY", "INTERNAL_ERROR"].contains(&reply.word()) {
+            if !mem::replace(&mut self.is_trouble_known, true) {
+                self.trouble = self.ask_for_trouble();
+            }
+            reply.trouble = self.trouble;
+        }
+        Ok(reply)
+    }
+
+    /// Asks for the trouble of the server over another connection, because replies may be due on
+    /// this one. Without an answer, the refusal is all that is known.
+    fn ask_for_trouble(&self) -> Option<&'static str> {
+        let deadline = Some(Instant::now() + TROUBLE_TIME_LIMIT);
+        let mut other = Self::connect_until(&self.address, deadline).ok()?;
+        other.send_line("capabilities").ok()?;
+        let text = other.read_reply().ok()?.into_yaml().ok()?;
+        yaml::value(&text, "state").and_then(describe_trouble)
     }
 
     fn read_reply(&mut self) -> io::Result<Reply> {
@@ -217,7 +263,7 @@ impl Client {
             bytes.truncate(bytes.len() - 2);
             body = Some(bytes);
         }
-        Ok(Reply { line, body })
+        Ok(Reply { line, body, trouble: None })
     }
 
     /// Fails if replies to earlier commands are still due.
@@ -226,6 +272,7 @@ impl Client {
             bail!("{}: connection lost", self.address);
         }
         self.has_replies_due = true;
+        self.is_trouble_known = false;
         Ok(())
     }
 
@@ -238,6 +285,12 @@ impl Client {
         Ok(reply)
     }
 
+    /// Sends a command, and fails unless its reply begins with this word.
+    pub(crate) fn ask_for(&mut self, command: &str, word: &str) -> Result<Reply> {
+        let reply = self.ask(command)?;
+        if reply.is(word) { Ok(reply) } else { Err(reply.error_for(command)) }
+    }
+
     fn send_line(&mut self, command: &str) -> Result<()> {
         self.unsent.extend([command.as_bytes(), b"\r\n"].concat());
         self.send()
@@ -245,8 +298,7 @@ impl Client {
 
     /// Sends a command whose reply is `OK` with a body, and returns the body.
     pub(crate) fn yaml(&mut self, command: &str) -> Result<String> {
-        let reply = self.ask(command)?;
-        if reply.is("OK") { reply.into_yaml() } else { Err(reply.error_for(command)) }
+        self.ask_for(command, "OK")?.into_yaml()
     }
 
     /// Sends a command for each item without waiting, and passes `take` each item and its reply.
@@ -254,18 +306,6 @@ impl Client {
     /// After a failure, commands whose items `take` did not get may still have been carried out.
     pub(crate) fn pipeline<T>(
         &mut self,
-        items: impl IntoIterator<Item = T>,
-        write: impl FnMut(&T, &mut Vec<u8>),
-        take: impl FnMut(T, Reply) -> Result<()>,
-    ) -> Result<()> {
-        self.pipeline_within(WINDOW_COMMANDS, items, write, take)
-    }
-
-    /// Like [`Self::pipeline`], with at most `window` outstanding replies. A smaller window delays
-    /// other clients less.
-    pub(crate) fn pipeline_within<T>(
-        &mut self,
-        window: usize,
         items: impl IntoIterator<Item = T>,
         mut write: impl FnMut(&T, &mut Vec<u8>),
         mut take: impl FnMut(T, Reply) -> Result<()>,
@@ -275,7 +315,7 @@ impl Client {
         let mut due: VecDeque<T> = VecDeque::new();
         let mut is_over = false;
         while !is_over || !due.is_empty() {
-            while !is_over && due.len() < window {
+            while !is_over && due.len() < self.window {
                 let Some(item) = items.next() else {
                     is_over = true;
                     break;
@@ -287,7 +327,7 @@ impl Client {
                 }
             }
             self.send()?;
-            let rest = if is_over { 0 } else { window / 2 };
+            let rest = if is_over { 0 } else { self.window / 2 };
             while due.len() > rest {
                 let reply = self.receive()?;
                 let item = due.pop_front().expect("a reply is due");
@@ -325,10 +365,19 @@ impl Client {
         Ok(self.extensions.iter().flatten().any(|name| name == extension))
     }
 
+    /// Returns the state of the server, such as `serving`; the original reports only draining.
+    pub(crate) fn state(&mut self) -> Result<Option<String>> {
+        let reply = self.ask("capabilities")?;
+        if reply.is("OK") {
+            return Ok(yaml::value(&reply.into_yaml()?, "state").map(str::to_owned));
+        }
+        let is_draining = yaml::value(&self.yaml("stats")?, "draining") == Some("true");
+        Ok(is_draining.then(|| "draining".to_owned()))
+    }
+
     /// Selects the tube for later puts.
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
-        let reply = self.ask(&format!("use {tube}"))?;
-        if reply.is("USING") { Ok(()) } else { Err(reply.error_for(&format!("use {tube}"))) }
+        self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }
 }
 

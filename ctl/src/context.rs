@@ -2,7 +2,9 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
 
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -12,7 +14,7 @@ use crate::args::Consent;
 use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::message::{
     is_broken_pipe, is_usage, log_action, of_server, print_error, print_notice, usage,
 };
@@ -63,35 +65,37 @@ impl Outcome {
     }
 }
 
+/// How many items a server may be ahead of the output.
+const ITEMS_AHEAD_MAX: usize = 100;
+
+/// Sends an item of a server; fails if the output has ended.
+pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
+
 impl Context {
-    /// Runs `act` on each server, even if another one cannot be reached. If there are several, they
-    /// are connected to at once, so that those that hang cost one time limit, and `act` gets the
-    /// server's name.
-    pub(crate) fn each_server(
+    /// Does `work` on all servers at once, so that a server that hangs holds up no other one, and
+    /// passes the items that it sends to `show`, in the order of the servers.
+    pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
-        mut act: impl FnMut(&mut Client, &mut Self, Option<&str>) -> Result<Outcome>,
+        work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
+        mut show: impl FnMut(&mut Self, &Address, T) -> Result<()>,
     ) -> Result<Outcome> {
-        let connect = |address: &Address| {
-            let mut client = Client::connect(address)?;
-            // A server that hangs accepts connections.
-            client.ask("list-tube-used").map(|_| client)
+        let (servers, work) = (self.servers.clone(), Arc::new(work));
+        let start = |address: &Address| {
+            let (sender, items) = mpsc::sync_channel(ITEMS_AHEAD_MAX);
+            let (work, address) = (Arc::clone(&work), address.clone());
+            let thread = thread::spawn(move || {
+                let send = |item| sender.send(item).map_err(|_| Interrupted.into());
+                work(&mut Client::connect(&address)?, &send)
+            });
+            (items, thread)
         };
-        let servers = self.servers.clone();
-        if let [address] = &servers[..] {
-            return act(&mut Client::connect(address)?, self, None);
-        }
-        let clients = thread::scope(|scope| {
-            let threads: Vec<_> =
-                servers.iter().map(|address| scope.spawn(move || connect(address))).collect();
-            let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no thread panics");
-            threads.into_iter().map(join).collect::<Vec<Result<_>>>()
-        });
+        let threads: Vec<_> = servers.iter().map(start).collect();
         let mut outcome = Outcome::Done;
-        for (address, client) in servers.iter().zip(clients) {
-            let result = client.and_then(|mut it| act(&mut it, self, Some(&address.to_string())));
-            match result {
+        for (address, (items, thread)) in servers.iter().zip(threads) {
+            items.iter().try_for_each(|item| show(self, address, item))?;
+            match thread.join().expect("no thread panics") {
                 Ok(one) => outcome = outcome.and(one),
-                Err(error) if !self.is_fatal(&error) => {
+                Err(error) if servers.len() > 1 && !self.is_fatal(&error) => {
                     print_error(&of_server(address, error));
                     outcome = Outcome::Partial;
                 }
@@ -99,6 +103,11 @@ impl Context {
             }
         }
         Ok(outcome)
+    }
+
+    /// Returns the name of a server to show beside its items, if there are several.
+    pub(crate) fn label(&self, server: &Address) -> Option<String> {
+        (self.servers.len() > 1).then(|| server.to_string())
     }
 
     /// Whether an error ends the program and not only the work on one server: a signal, closed
@@ -180,14 +189,15 @@ impl Context {
     }
 
     /// Warns if jobs may be missing, and explains how to find them.
-    pub(crate) fn report_coverage(coverage: Coverage) -> Outcome {
+    pub(crate) fn report_coverage(client: &Client, coverage: Coverage) -> Outcome {
         match coverage {
             Coverage::Complete | Coverage::Stopped => Outcome::Done,
             Coverage::Incomplete(seen, live) => {
                 print_notice(&format!(
-                    "beanstalkctl: found {seen} jobs, but the server counts {live}: its last id is \
-                    unknown, as after a restart, or --last-id is too low. Use --probe, which puts \
-                    a temporary job to learn the last id, or give the id with --last-id"
+                    "beanstalkctl: {}: found {seen} jobs, but the server counts {live}: its last \
+                    id is unknown, as after a restart, or --last-id is too low. Use --probe, which \
+                    puts a temporary job to learn the last id, or give the id with --last-id",
+                    client.address()
                 ));
                 Outcome::Partial
             }

@@ -4,6 +4,7 @@ use anyhow::{Error, Result};
 
 use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
+use crate::message::{conflict, counted};
 
 /// The delay that a copy has until it is buried, in seconds: long enough that no worker reserves
 /// it, even if this program is killed.
@@ -56,27 +57,38 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
+    /// Fails unless all jobs were put.
+    pub(crate) fn into_result(self) -> Result<()> {
+        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
+        let is_too_large = self.results.contains(&Copied::TooLarge);
+        let error = self.failure.or_else(|| {
+            let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
+            is_too_large.then(|| conflict(text))
+        });
+        error.map_or(Ok(()), |error| {
+            Err(error.context(format!("the server accepted {accepted} of {all}")))
+        })
+    }
+
     /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
     /// Also returns the number of the line to continue after, unless all are done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
-        let is_open = |result| matches!(result, Copied::Refused | Copied::Unconfirmed);
-        let first = self.select(numbers, is_open).next().copied();
-        // If a line is repeated, all later ones are.
-        let is_twice = |number: &&usize| first.is_some_and(|first| **number > first);
-        let put = self.select(numbers, |result| matches!(result, Copied::Put(_)));
-        let kinds: [(&str, Vec<&usize>); 4] = [
-            (
-                "Too large for the server",
-                self.select(numbers, |it| it == Copied::TooLarge).collect(),
-            ),
-            ("Not put", self.select(numbers, |it| it == Copied::Refused).collect()),
-            (
-                "Not confirmed, so the jobs may exist",
-                self.select(numbers, |it| it == Copied::Unconfirmed).collect(),
-            ),
+        let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
+        let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
+        let first = pairs().find(|(_, it)| is_open(*it)).map(|(number, _)| number);
+        let list = |is_selected: &dyn Fn(usize, Copied) -> bool| -> Vec<usize> {
+            pairs().filter(|(number, it)| is_selected(*number, *it)).map(|(it, _)| it).collect()
+        };
+        let kinds = [
+            ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
+            ("Not put", list(&|_, it| it == Copied::Refused)),
+            ("Not confirmed, so the jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
+            // If a line is repeated, all later ones are.
             (
                 "Put, so these jobs will exist twice unless you remove them",
-                put.filter(is_twice).collect(),
+                list(&|number, it| {
+                    matches!(it, Copied::Put(_)) && first.is_some_and(|first| number > first)
+                }),
             ),
         ];
         let kinds = kinds.into_iter().filter(|(_, lines)| !lines.is_empty());
@@ -86,10 +98,10 @@ impl Copies {
 }
 
 /// Formats numbers of lines as `lines 3, 5-9`. A long list is truncated.
-fn describe_ranges(numbers: &[&usize]) -> String {
+fn describe_ranges(numbers: &[usize]) -> String {
     let mut shown: Vec<String> = Vec::new();
     let mut left = numbers.len();
-    for run in numbers.chunk_by(|one, next| **one + 1 == **next).take(RANGES_MAX) {
+    for run in numbers.chunk_by(|one, next| one + 1 == *next).take(RANGES_MAX) {
         left -= run.len();
         match *run {
             [one] => shown.push(one.to_string()),
@@ -236,10 +248,10 @@ mod tests {
 
     #[test]
     fn lines_in_a_row_are_listed_by_their_ends() {
-        assert_eq!(describe_ranges(&[&3]), "lines 3");
-        assert_eq!(describe_ranges(&[&3, &5, &6, &7, &9, &10]), "lines 3, 5-7, 9-10");
+        assert_eq!(describe_ranges(&[3]), "lines 3");
+        assert_eq!(describe_ranges(&[3, 5, 6, 7, 9, 10]), "lines 3, 5-7, 9-10");
         let odd: Vec<usize> = (0..30).map(|number| 2 * number).collect();
-        let text = describe_ranges(&odd.iter().collect::<Vec<_>>());
+        let text = describe_ranges(&odd);
         assert!(text.ends_with(", 38 and 10 more"), "{text}");
     }
 

@@ -68,6 +68,22 @@ impl Filter {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
+    /// Whether jobs stay selected until they are reserved or deleted: no other change matters.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.due_after.is_none() && State::DELETABLE.iter().all(|it| self.states().contains(it))
+    }
+
+    /// Restricts it to states in which jobs can be deleted or moved.
+    pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
+        if self.states.is_empty() {
+            self.states = State::DELETABLE.to_vec();
+        }
+        if self.states.contains(&State::Reserved) {
+            return Err(usage("reserved jobs cannot be deleted or moved: workers hold them"));
+        }
+        Ok(())
+    }
+
     /// Whether the job is selected, as far as that is known without its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         self.states().contains(&job.state)

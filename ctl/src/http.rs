@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::env;
-use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -28,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::interrupt::Interrupt;
-use crate::message::print_notice;
+use crate::message::{print_notice, usage};
 
 /// The largest number of connections of a listener. For another one, the oldest one without a whole
 /// head is closed.
@@ -59,8 +58,17 @@ const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager, if any.
-pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
+/// Returns the sockets passed by a service manager; without them, one that listens on `HOST:PORT`,
+/// `HOST` or `:PORT`, if that is given.
+pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
+    let passed = passed_sockets()?;
+    let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
+    let address = listen_address(text, default_port).with_context(|| format!("--listen {text}"))?;
+    let listener = TcpListener::bind(address);
+    Ok(vec![listener.with_context(|| format!("cannot listen on {address}"))?])
+}
+
+fn passed_sockets() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
         let text = env::var_os(name).filter(|text| !text.is_empty());
         let Some(text) = text else { return Ok(None) };
@@ -86,13 +94,18 @@ pub(crate) fn passed_sockets() -> Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Listens on an address, or on HOST:PORT.
-pub(crate) fn bind_http(address: impl ToSocketAddrs + fmt::Display) -> Result<TcpListener> {
-    TcpListener::bind(&address).with_context(|| {
-        let is_port = address.to_string().parse::<u16>().is_ok();
-        let hint = if is_port { ": write a port as 127.0.0.1:PORT" } else { "" };
-        format!("cannot listen on {address}{hint}")
-    })
+fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
+    if text.parse::<u16>().is_ok() {
+        return Err(usage(format!("write a port as :{text}")));
+    }
+    let found = match text.strip_prefix(':') {
+        Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
+        None => text.to_socket_addrs().or_else(|error| {
+            let host = text.trim_start_matches('[').trim_end_matches(']');
+            (host, default_port).to_socket_addrs().map_err(|_| error)
+        }),
+    };
+    found?.next().context("the host has no address")
 }
 
 /// Serves until a signal arrives.

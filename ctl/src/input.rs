@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -60,41 +59,24 @@ pub(crate) fn has_input_line(input: &Input) -> bool {
     input.buffer().contains(&b'\n')
 }
 
-/// An id of a job, or `-` for ids on standard input.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Id {
-    Number(u64),
-    Input,
-}
-
-impl FromStr for Id {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        match word {
-            "-" => Ok(Self::Input),
-            _ => word.parse().map(Self::Number).map_err(|_| format!("{word:?} is not an id")),
-        }
-    }
-}
-
 /// The longest line of ids on standard input, in bytes.
 const IDS_LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the ids from the arguments, and for `-` also from standard input, without duplicates.
-pub(crate) fn read_ids(words: &[Id], interrupt: &Interrupt) -> Result<Vec<u64>> {
+/// Returns the ids from the arguments, and for `-` those on standard input, without duplicates.
+pub(crate) fn read_ids(words: &[String], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
+    let mut add = |word: &str| -> Result<()> {
+        ids.push(word.parse().map_err(|_| usage(format!("{word:?} is not an id")))?);
+        Ok(())
+    };
     for word in words {
-        if let Id::Number(id) = *word {
-            ids.push(id);
+        if word != "-" {
+            add(word)?;
             continue;
         }
         let mut input = open_input(None, interrupt)?;
         while let Some(line) = read_line(&mut input, IDS_LINE_BYTES_MAX)? {
-            for word in String::from_utf8_lossy(&line).split_whitespace() {
-                let id = word.parse().map_err(|_| usage(format!("{word:?} is not an id")))?;
-                ids.push(id);
-            }
+            String::from_utf8_lossy(&line).split_whitespace().try_for_each(&mut add)?;
         }
     }
     ids.sort_unstable();

@@ -8,8 +8,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use crate::output::json_object;
 use crate::yaml;
 
 /// The state of a job.
@@ -29,6 +30,9 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// The states in which a job can be deleted, moved or released.
+    pub(crate) const DELETABLE: [Self; 3] = [Self::Ready, Self::Delayed, Self::Buried];
+
     /// All states, in the order of tables.
     pub(crate) const ALL: [Self; 4] = [Self::Ready, Self::Delayed, Self::Buried, Self::Reserved];
 
@@ -73,6 +77,14 @@ pub(crate) struct Job {
 pub(crate) const COUNT_NAMES: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
 
 impl Job {
+    /// Makes a job to put, with a priority, a delay and a time to run.
+    pub(crate) fn new(tube: &str, (pri, delay, ttr): (u32, u32, u32), body: Vec<u8>) -> Self {
+        let state = if delay > 0 { State::Delayed } else { State::Ready };
+        let (tube, time_left, ttr) = (tube.to_owned(), delay.into(), Some(ttr.into()));
+        let (id, age, counts, size) = (0, 0, None, Some(body.len() as u64));
+        Self { id, tube, state, pri, age, time_left, ttr, counts, size, body: Some(body) }
+    }
+
     /// Parses the dictionary of `stats-job`.
     pub(crate) fn from_stats(text: &str) -> Result<Self> {
         let mut state = None;
@@ -129,30 +141,24 @@ impl Job {
 
     /// Returns the job as a JSON object.
     pub(crate) fn to_json(&self) -> Map<String, Value> {
-        let mut object = Map::new();
-        let mut set = |key: &str, value: Value| object.insert(key.to_owned(), value);
-        set("id", self.id.into());
-        set("tube", self.tube.as_str().into());
-        set("state", self.state.word().into());
-        set("pri", self.pri.into());
-        set("age", self.age.into());
-        if let Some(size) = self.size {
-            set("size", size.into());
-        }
-        if matches!(self.state, State::Delayed | State::Reserved) {
-            set("time-left", self.time_left.into());
-        }
-        if let Some(ttr) = self.ttr {
-            set("ttr", ttr.into());
-        }
-        for (name, count) in COUNT_NAMES.iter().zip(self.counts.iter().flatten()) {
-            set(name, (*count).into());
-        }
-        match self.body.as_deref().map(|body| (body, std::str::from_utf8(body))) {
-            Some((_, Ok(text))) => set("body", text.into()),
-            Some((body, Err(_))) => set("body_base64", BASE64.encode(body).into()),
-            None => None,
-        };
+        let has_end = matches!(self.state, State::Delayed | State::Reserved);
+        let body = self.body.as_deref();
+        let text = body.and_then(|body| std::str::from_utf8(body).ok());
+        let mut object = json_object(json!({
+            "id": self.id,
+            "tube": self.tube,
+            "state": self.state,
+            "pri": self.pri,
+            "age": self.age,
+            "size": self.size,
+            "time-left": has_end.then_some(self.time_left),
+            "ttr": self.ttr,
+            "body": text,
+            "body_base64": body.filter(|_| text.is_none()).map(|body| BASE64.encode(body)),
+        }));
+        let counts = self.counts.iter().flatten();
+        let counts = COUNT_NAMES.iter().zip(counts).map(|(name, &it)| ((*name).into(), it.into()));
+        object.extend(counts);
         object
     }
 }

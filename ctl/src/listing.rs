@@ -33,8 +33,6 @@ pub(crate) enum Detail {
     Listed,
     /// The same, and the size.
     Size,
-    /// All fields of `stats-job`.
-    Stats,
     /// All fields of `stats-job`, and the body.
     Whole,
 }
@@ -111,7 +109,7 @@ pub(crate) fn list_jobs(
                     coverage = if coverage == Coverage::Complete { found } else { coverage };
                     continue;
                 };
-                if matches!(detail, Detail::Stats | Detail::Whole) {
+                if detail == Detail::Whole {
                     jobs = sweep::jobs_by_ids(client, jobs.into_iter().map(|job| job.id))?;
                 }
                 if fill(client, jobs)?.is_break() {

@@ -7,10 +7,9 @@
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
 //! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
 //! `kick_ids` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
-//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `ImportLines` in `import`,
-//! `Mover` in `move_jobs`, `Change` in `release`, `Worker` in `work`. `work_command` has the
-//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top` and its
-//! `SamplerThread`.
+//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `JobLines` in `import`, `Mover`
+//! in `move_jobs`, `Worker` in `work`; `release` and `bury` are in `change`. `work_command` has the
+//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -18,8 +17,8 @@
 //! |---|---|
 //! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
 //! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
-//! | | `Summary`, `StateCounts`: the numbers of these jobs, for the question |
-//! | `deletion` | `Remover`: deletes the jobs of a plan |
+//! | | `Summary`: the numbers of these jobs, for the question |
+//! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
 //! | `copy`, `save` | `Copies`: puts copies of jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
 //! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
@@ -28,6 +27,7 @@
 //! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
 //! | `job` | `Job`, its `State`, and its `Line` of JSON; the rules for names of tubes |
+//! | `deadline` | work that is abandoned after a deadline |
 //! | `client` | `Client`, `Reply`: a connection; writes commands and reads replies, pipelined |
 //! | `stream`, `address` | `Stream`: the socket to a server, with time limits; `Address` |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
@@ -73,12 +73,13 @@
 mod address;
 mod args;
 mod binlog;
+mod change;
 mod cli;
 mod client;
 mod commands;
 mod context;
 mod copy;
-mod deletion;
+mod deadline;
 mod filter;
 mod http;
 mod input;
@@ -106,9 +107,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::FromArgMatches as _;
 
+use change::Change::{Bury, Release};
 use cli::{Cli, Command};
 use commands::check::Status;
-use commands::release::Change::{Bury, Release};
 use context::{Context, Outcome};
 use interrupt::Interrupt;
 use message::{is_broken_pipe, is_usage, print_error, usage};
@@ -180,7 +181,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     }
     match command {
         Command::Tubes(args) => commands::tubes::run(&args, context),
-        Command::Stats { tube } => commands::stats::run(tube.as_deref(), context),
+        Command::Stats { tube } => commands::stats::run(tube, context),
         Command::Check(args) => commands::check::run(args, context),
         Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
         Command::List(args) => commands::list::run(&args, context),
@@ -194,9 +195,9 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Kick(args) => commands::kick::run(&args, context),
         Command::Reserve(args) => commands::reserve::run(&args, context),
         Command::Release { ids, pri, delay } => {
-            commands::release::run(&ids, Release { pri, delay }, context)
+            commands::change::run(&ids, Release { pri, delay }, false, context)
         }
-        Command::Bury { ids, pri } => commands::release::run(&ids, Bury { pri }, context),
+        Command::Bury { ids, pri } => commands::change::run(&ids, Bury { pri }, false, context),
         Command::Pause { tubes, length, yes } => {
             commands::pause::pause(&tubes, length.max(1), yes, context)
         }

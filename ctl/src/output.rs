@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use anyhow::Result;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The color of a table's cell on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,8 +151,7 @@ impl Output {
 
     /// Writes an object that is written as one in the code.
     pub(crate) fn value(&mut self, object: Value, server: Option<&str>) -> Result<()> {
-        let Value::Object(object) = object else { unreachable!("it is written as an object") };
-        self.object(object, server)
+        self.object(json_object(object), server)
     }
 
     /// Writes an object as a line of JSON, with the server if there are several.
@@ -177,13 +176,9 @@ impl Output {
     }
 
     /// Writes an object as a line of JSON, with the server if there are several.
-    pub(crate) fn json_line(object: Map<String, Value>, server: Option<&str>) -> String {
-        let mut whole = Map::new();
-        if let Some(server) = server {
-            whole.insert("server".to_owned(), json!(server));
-        }
-        whole.extend(object);
-        let text = Value::Object(whole).to_string();
+    pub(crate) fn json_line(mut object: Map<String, Value>, server: Option<&str>) -> String {
+        object.extend(server.map(|server| ("server".to_owned(), server.into())));
+        let text = Value::Object(object).to_string();
         if !text.contains(is_terminal_control) {
             return text;
         }
@@ -203,6 +198,13 @@ impl Output {
     pub(crate) fn is_dumb_terminal() -> bool {
         std::env::var_os("TERM").is_some_and(|term| term == "dumb")
     }
+}
+
+/// Returns an object that is written as one in the code, without unknown values: unknown is not 0.
+pub(crate) fn json_object(value: Value) -> Map<String, Value> {
+    let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
+    object.retain(|_, value| !value.is_null());
+    object
 }
 
 /// Whether a terminal might do more with a character than show it: move the cursor, or change the
@@ -229,11 +231,7 @@ pub(crate) fn inert_body(body: &[u8]) -> String {
             }
         }
         for byte in chunk.invalid() {
-            line.push_str("\\x");
-            line.extend(
-                [byte >> 4, byte & 15]
-                    .map(|half| char::from(b"0123456789abcdef"[usize::from(half)])),
-            );
+            let _ = write!(line, "\\x{byte:02x}");
         }
     }
     line

@@ -48,47 +48,18 @@ impl Instance {
     }
 }
 
-/// Numbers of jobs by state, shown as `2 ready, 1 buried`.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StateCounts([u64; State::ALL.len()]);
-
-impl StateCounts {
-    /// Counts more jobs in a state.
-    pub(crate) fn add(&mut self, state: State, count: u64) {
-        let at = State::ALL.iter().position(|known| *known == state);
-        let sum = &mut self.0[at.expect("all states are there")];
-        *sum = sum.saturating_add(count);
-    }
-
-    /// Counts these jobs.
-    pub(crate) fn of(jobs: &[Job]) -> Self {
-        let mut states = Self::default();
-        for job in jobs {
-            states.add(job.state, 1);
-        }
-        states
-    }
-}
-
-impl fmt::Display for StateCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.iter().zip(State::ALL).filter(|(count, _)| **count > 0);
-        let shown: Vec<_> = counts.map(|(count, state)| format!("{count} {state}")).collect();
-        f.write_str(&shown.join(", "))
-    }
-}
-
 /// Numbers of jobs by state and by tube, shown as `3 jobs: 2 ready, 1 buried, in the tube a`.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    states: StateCounts,
+    states: BTreeMap<State, u64>,
     pub(crate) tubes: BTreeMap<String, u64>,
 }
 
 impl Summary {
     /// Counts more jobs in a tube.
     pub(crate) fn add(&mut self, tube: &str, state: State, count: u64) {
-        self.states.add(state, count);
+        let sum = self.states.entry(state).or_default();
+        *sum = sum.saturating_add(count);
         if let Some(sum) = self.tubes.get_mut(tube) {
             *sum = sum.saturating_add(count);
         } else {
@@ -96,10 +67,15 @@ impl Summary {
         }
     }
 
+    /// Returns the numbers by state as text, such as `2 ready, 1 buried`.
+    fn by_state(&self) -> String {
+        let shown = self.states.iter().map(|(state, count)| format!("{count} {state}"));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the states with jobs.
     pub(crate) fn states(&self) -> Vec<State> {
-        let counts = self.states.0.iter().zip(State::ALL);
-        counts.filter(|(count, _)| **count > 0).map(|(_, state)| state).collect()
+        self.states.keys().copied().collect()
     }
 
     /// Returns the number of jobs in all tubes.
@@ -114,10 +90,10 @@ impl fmt::Display for Summary {
         write!(f, "{}: ", counted(self.count(), "job"))?;
         match names[..] {
             [] => f.write_str("none"),
-            [name] => write!(f, "{}, in the tube {name}", self.states),
+            [name] => write!(f, "{}, in the tube {name}", self.by_state()),
             _ => {
                 let shown = names[..names.len().min(NAMED_TUBES_MAX)].join(", ");
-                write!(f, "{}, in {} tubes: {shown}", self.states, names.len())?;
+                write!(f, "{}, in {} tubes: {shown}", self.by_state(), names.len())?;
                 let others = names.len().saturating_sub(NAMED_TUBES_MAX);
                 if others > 0 { write!(f, ", and {others} more") } else { Ok(()) }
             }
@@ -164,7 +140,8 @@ impl Plan {
         let filter = Filter { states: states.to_vec(), ..Filter::default() };
         let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|job| filter.matches(job));
         if !rest.is_empty() {
-            others.push(format!("Left unchanged: {}.", StateCounts::of(&rest)));
+            let rest = Self::of(&rest, Filter::default());
+            others.push(format!("Left unchanged: {}.", rest.summary.by_state()));
         }
         Ok((Self::of(&jobs, filter), others))
     }

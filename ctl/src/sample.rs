@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use serde_json::{Map, Value};
 
 use crate::address::Address;
 use crate::client::Client;
@@ -66,14 +67,9 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Connects with the first sample.
-    pub(crate) fn new(address: Address) -> Self {
-        Self { address, client: None, limit: None, before: Totals::default() }
-    }
-
-    /// Sets the time limit of a sample.
-    pub(crate) fn with_time_limit(self, limit: Duration) -> Self {
-        Self { limit: Some(limit), ..self }
+    /// Connects with the first sample. Each sample has this time limit, if there is one.
+    pub(crate) fn new(address: Address, limit: Option<Duration>) -> Self {
+        Self { address, client: None, limit, before: Totals::default() }
     }
 
     /// Takes a sample. After an error the next sample connects again.
@@ -143,6 +139,13 @@ impl Sampler {
     }
 }
 
+impl TubeSample {
+    /// Returns the counts as a JSON object.
+    pub(crate) fn counts_json(&self) -> Map<String, Value> {
+        COUNT_NAMES.map(str::to_owned).into_iter().zip(self.counts.map(Value::from)).collect()
+    }
+}
+
 impl Sample {
     /// Whether the server accepts no more jobs.
     pub(crate) fn is_draining(&self) -> bool {
@@ -175,7 +178,7 @@ mod tests {
     use super::*;
 
     fn watch() -> Sampler {
-        Sampler::new("localhost".parse().unwrap())
+        Sampler::new("localhost".parse().unwrap(), None)
     }
 
     fn stats(pid: u32, jobs: u64, deletes: u64) -> String {

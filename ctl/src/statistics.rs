@@ -20,6 +20,36 @@ use crate::job::{Job, State};
 use crate::message::conflict;
 use crate::yaml;
 
+/// The name of each column of `tubes`, its key in `stats-tube`, and whether it is shown by default.
+pub(crate) const TUBE_COLUMNS: [(&str, &str, bool); 13] = [
+    ("tube", "name", true),
+    ("ready", "current-jobs-ready", true),
+    ("urgent", "current-jobs-urgent", false),
+    ("reserved", "current-jobs-reserved", true),
+    ("delayed", "current-jobs-delayed", true),
+    ("buried", "current-jobs-buried", true),
+    ("total", "total-jobs", false),
+    ("deleted", "cmd-delete", false),
+    ("using", "current-using", false),
+    ("watching", "current-watching", true),
+    ("waiting", "current-waiting", true),
+    ("pause", "pause", false),
+    ("paused-for", "pause-time-left", true),
+];
+
+/// The name of a column, and its key.
+pub(crate) type Column = (&'static str, &'static str);
+
+/// Finds a column by its name.
+pub(crate) fn tube_column(name: &str) -> Result<Column> {
+    let found = TUBE_COLUMNS.iter().find(|(column, _, _)| *column == name);
+    let Some(&(column, key, _)) = found else {
+        let names: Vec<_> = TUBE_COLUMNS.iter().map(|(column, _, _)| *column).collect();
+        bail!("no column {name:?}; the columns are {}", names.join(", "));
+    };
+    Ok((column, key))
+}
+
 /// Counters of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -171,6 +201,12 @@ fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_column_is_told_the_known_ones() {
+        assert_eq!(tube_column("buried").unwrap(), ("buried", "current-jobs-buried"));
+        assert!(tube_column("lost").unwrap_err().to_string().contains("ready, urgent"));
+    }
 
     fn census(live: u64, put: u64, binlog: u64) -> Counters {
         let text = format!(

@@ -28,8 +28,6 @@ pub(crate) struct Stream {
     pub(crate) deadline: Option<Instant>,
     /// The reply being read: its beginning, and the number of bytes since then.
     reply: Option<(Instant, u64)>,
-    /// The time limit of a reply.
-    pub(crate) reply_timeout: Duration,
 }
 
 /// Returns the time limit of the next call, which ends at the deadline at the latest.
@@ -80,7 +78,7 @@ impl Stream {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { socket, deadline, reply: None, reply_timeout: TIMEOUT })
+        Ok(Self { socket, deadline, reply: None })
     }
 
     /// Begins or ends a reply, which has a time limit as a whole.
@@ -103,7 +101,7 @@ impl AsFd for Stream {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let reply_end = self.reply.map(|(began, bytes)| {
-            began + self.reply_timeout + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
+            began + TIMEOUT + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
         });
         let end = [self.deadline, reply_end].into_iter().flatten().min();
         if end.is_some() {

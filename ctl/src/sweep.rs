@@ -8,9 +8,11 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
 
-use crate::client::{Client, Reply, write_command, write_put_command};
+use crate::client::{Client, Reply, write_command};
+use crate::copy;
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -27,15 +29,20 @@ const GAP_IDS: u64 = 1_000_000;
 const PEEKED_TUBES_MAX: usize = 1_000;
 
 /// The options of a sweep.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Search by id, on servers that cannot list the jobs")]
 pub(crate) struct Options {
-    /// The largest number of commands per second.
+    /// Send at most this many commands per second
+    #[arg(long, value_name = "NUMBER")]
     pub(crate) rate: Option<u64>,
-    /// The last id, if the user has given it.
+    /// End the search at this id, the last id of the server
+    #[arg(long, value_name = "ID")]
     pub(crate) last_id: Option<u64>,
-    /// Learn the last id by putting a temporary job.
-    pub(crate) may_probe: bool,
+    /// Learn the last id by putting a temporary job into a tube of its own
+    #[arg(long, conflicts_with = "last_id")]
+    pub(crate) probe: bool,
     /// Show no progress.
+    #[arg(skip)]
     pub(crate) is_quiet: bool,
 }
 
@@ -82,7 +89,7 @@ pub(crate) fn sweep(
         return Ok(Coverage::Complete);
     }
     let mut last = options.last_id.or(before.last_id());
-    if last.is_none() && options.may_probe {
+    if last.is_none() && options.probe {
         last = Some(probe_last_id(client)?);
     }
     let progress = if options.is_quiet {
@@ -221,16 +228,16 @@ pub(crate) fn jobs_by_ids(
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let write = |job: &Job, out: &mut Vec<u8>| write_command(out, "peek", job.id);
-    client.pipeline(jobs, write, |mut job, reply| match (reply.is("FOUND"), reply.body) {
-        (true, Some(body)) => {
+    client.pipeline(jobs, write, |mut job, reply| {
+        if reply.is("FOUND") {
             let line = &reply.line;
             ensure!(line.starts_with(&format!("FOUND {} ", job.id)), "peek {}: {line}", job.id);
-            job.set_body(body);
+            job.set_body(reply.body.unwrap_or_default());
             kept.push(job);
-            Ok(())
+        } else if !reply.is("NOT_FOUND") {
+            return Err(reply.error_for("peek"));
         }
-        _ if reply.line == "NOT_FOUND" => Ok(()),
-        (_, body) => Err(Reply { line: reply.line, body }.error_for("peek")),
+        Ok(())
     })?;
     Ok(kept)
 }
@@ -238,21 +245,11 @@ pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
 /// Learns the last id by putting a temporary job into a tube of its own.
 fn probe_last_id(client: &mut Client) -> Result<u64> {
     let tube = format!("beanstalkctl-probe-{}", std::process::id());
-    client.ask(&format!("use {tube}"))?;
-    let mut id = None;
-    let write = |(): &(), out: &mut Vec<u8>| write_put_command(out, u32::MAX, 0, 1, b"");
-    client.pipeline([()], write, |(), reply| match reply.number() {
-        Some(number) if reply.is("INSERTED") => {
-            id = Some(number);
-            Ok(())
-        }
-        _ => Err(reply.error_for("the probe")),
-    })?;
-    let id = id.expect("a reply came");
-    let reply = client.ask(&format!("delete {id}"))?;
-    if !reply.is("DELETED") {
-        return Err(reply.error_for("the delete of the probe"));
-    }
-    client.ask("use default")?;
+    let job = Job::new(&tube, (u32::MAX, 0, 1), Vec::new());
+    let copies = copy::put_copies(client, &[job], None);
+    let id = copies.ids().next().unwrap_or_default();
+    copies.into_result().context("the probe")?;
+    client.ask_for(&format!("delete {id}"), "DELETED")?;
+    client.use_tube("default")?;
     Ok(id)
 }

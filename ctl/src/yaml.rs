@@ -50,18 +50,8 @@ const TEXT_KEYS: [&str; 7] = ["id", "name", "tube", "version", "hostname", "os",
 /// Converts a dictionary to a JSON object.
 pub(crate) fn dictionary_to_json(text: &str) -> Map<String, Value> {
     let value = |key: &str, text: &str| -> Value {
-        if !TEXT_KEYS.contains(&key) {
-            if let Ok(number) = text.parse::<u64>() {
-                return number.into();
-            }
-            if let Ok(number) = text.parse::<f64>() {
-                return number.into();
-            }
-            if let Ok(truth) = text.parse::<bool>() {
-                return truth.into();
-            }
-        }
-        text.into()
+        let value = serde_json::from_str(text).ok().filter(|_| !TEXT_KEYS.contains(&key));
+        value.filter(|it: &Value| it.is_number() || it.is_boolean()).unwrap_or(text.into())
     };
     pairs(text).map(|(key, text)| (key.to_owned(), value(key, text))).collect()
 }

@@ -1,29 +1,22 @@
 //! `check`: compares tubes with thresholds, as a plugin of Nagios and other monitoring systems.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde_json::json;
 
 use crate::address::Address;
 use crate::args::{CheckArgs, Threshold};
-use crate::client::Client;
+use crate::client::{Client, describe_trouble};
 use crate::context::{Context, Outcome};
+use crate::deadline;
 use crate::filter::Tubes;
 use crate::job::State;
 use crate::message::of_server;
 use crate::statistics;
 use crate::sweep;
 use crate::yaml;
-
-/// How much longer than its deadline to wait for a server, because its thread may be late.
-const LATE_ANSWER_TIME: Duration = Duration::from_millis(200);
-
-/// The longest time limit, in seconds: a day.
-const TIMEOUT_SECONDS_MAX: u64 = 86_400;
 
 /// A result. The order is that of the exit statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,23 +57,19 @@ impl Status {
 /// Runs the command.
 pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
-    let deadline = Instant::now() + Duration::from_secs(args.timeout.min(TIMEOUT_SECONDS_MAX));
+    let deadline = deadline::after_seconds(args.timeout);
     let shared = Arc::new((args, selected));
     let ask = |address: &Address| {
-        let (sender, receiver) = mpsc::channel();
         let (shared, address) = (Arc::clone(&shared), address.clone());
-        // A name lookup may take any time. Such a thread is abandoned.
-        thread::spawn(move || {
-            let client = Client::connect_until(&address, Some(deadline));
-            sender.send(client.and_then(|client| check_server(&shared.0, &shared.1, client)))
-        });
-        receiver
+        deadline::start(move || {
+            let mut client = Client::connect_until(&address, Some(deadline))?;
+            check_server(&shared.0, &shared.1, &mut client)
+        })
     };
     let answers: Vec<_> = context.servers.iter().map(ask).collect();
     let mut problems = Vec::new();
     for (address, answer) in context.servers.iter().zip(answers) {
-        let left = deadline.saturating_duration_since(Instant::now()) + LATE_ANSWER_TIME;
-        let found = answer.recv_timeout(left).unwrap_or_else(|_| Err(anyhow!("no answer in time")));
+        let found = deadline::wait(&answer, deadline, &context.interrupt)?;
         let found = found.unwrap_or_else(|error| {
             vec![(Status::Unknown, format!("{:#}", of_server(address, error)))]
         });
@@ -107,13 +96,18 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 /// Returns the numbers of a server's tubes that reach a threshold.
-fn check_server(args: &CheckArgs, selected: &Tubes, mut client: Client) -> Result<Vec<Finding>> {
-    let names = statistics::tube_names(&mut client, selected)?;
+fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<Finding>> {
+    let names = statistics::tube_names(client, selected)?;
     let mut found = Vec::new();
+    let state = client.state()?.unwrap_or_default();
+    if let Some(trouble) = describe_trouble(&state) {
+        let level = if state == "binlog-failed" { Status::Critical } else { Status::Warning };
+        found.push((level, format!("{}: {trouble}", client.address())));
+    }
     if names.is_empty() && !selected.is_all() {
         found.push((Status::Unknown, format!("{}: no matching tube", client.address())));
     }
-    for (name, text) in statistics::tube_stats(&mut client, &names)? {
+    for (name, text) in statistics::tube_stats(client, &names)? {
         let number = |key: &str| yaml::number(&text, key);
         let place = format!("{} {name}", client.address());
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
@@ -127,7 +121,7 @@ fn check_server(args: &CheckArgs, selected: &Tubes, mut client: Client) -> Resul
             found.push((Status::Critical, format!("{place}: {ready} ready, {workers} workers")));
         }
         if ready > 0 && args.age.is_some() {
-            let age = next_job_age(&mut client, &name)?.unwrap_or(0);
+            let age = next_job_age(client, &name)?.unwrap_or(0);
             let level = Status::of_number(age, args.age);
             found.extend(level.map(|level| (level, format!("{place}: next job {age} s old"))));
         }

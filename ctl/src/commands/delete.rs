@@ -2,29 +2,26 @@
 
 use anyhow::Result;
 
+use super::clear::delete_planned;
 use crate::args::DeleteArgs;
 use crate::context::{Context, Outcome};
-use crate::deletion::{DELETABLE_STATES, carry_out_deletion};
 use crate::input;
+use crate::job::State;
 use crate::message::{print_notice, print_notices};
 use crate::plan::Plan;
-use crate::save::{self, SaveFile};
+use crate::save;
 
 /// Runs the command.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(&args.ids, &context.interrupt)?;
     save::require_new_save_file(args.consent.save.as_deref())?;
     let mut client = context.client()?;
-    let (plan, others) = Plan::of_ids(&mut client, &ids, &DELETABLE_STATES)?;
+    let (plan, others) = Plan::of_ids(&mut client, &ids, &State::DELETABLE)?;
     print_notices(&others);
     if plan.count() == 0 {
         print_notice("No jobs to delete.");
         return Ok(Outcome::Partial);
     }
-    if !context.confirm(&args.consent, &format!("delete {}", plan.summary))? {
-        return Ok(Outcome::done_if(args.consent.dry_run));
-    }
-    let save = SaveFile::create_if(args.consent.save.as_deref())?;
-    let outcome = carry_out_deletion(&mut client, &plan, save, context)?;
+    let outcome = delete_planned(&mut client, &plan, &args.consent, context)?;
     Ok(outcome.and(Outcome::done_if(others.is_empty())))
 }

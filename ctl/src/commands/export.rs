@@ -97,9 +97,9 @@ fn export_server(
     interrupt: &Interrupt,
     target: &mut ExportTarget<'_>,
 ) -> Result<Outcome> {
-    let options = args.filters.sweep.options();
-    let (plan, coverage) = Plan::find(client, filter.clone(), &options, interrupt)?;
-    let coverage = Context::report_coverage(coverage);
+    let options = &args.filters.sweep;
+    let (plan, coverage) = Plan::find(client, filter.clone(), options, interrupt)?;
+    let coverage = Context::report_coverage(client, coverage);
     if target.is_dry_run {
         target.count = plan.count();
         return Ok(coverage);

@@ -1,18 +1,21 @@
 //! `import`: puts jobs from lines of JSON.
 
-use anyhow::{Context as _, Error, Result, bail};
+use std::io::{self, BufRead as _};
+
+use anyhow::{Context as _, Result, bail};
 
 use crate::args::ImportArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::copy;
+use crate::copy::{self, Copies};
 use crate::input::{self, Input};
+use crate::interrupt::Interrupt;
 use crate::job::{Job, Line};
 use crate::message::{counted, print_notice, print_notices};
 use crate::progress::{Pacer, Progress};
 
 /// The largest number of jobs, and of bytes of their bodies, put at once.
-const BATCH_JOBS: u64 = 2_000;
+pub(super) const BATCH_JOBS: u64 = 2_000;
 const BATCH_BYTES: u64 = 16 << 20;
 
 /// The longest line with `--dry-run`, in bytes.
@@ -22,30 +25,58 @@ const LINE_BYTES_MAX: u64 = 256 << 20;
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
-/// The lines of a file of jobs, with their numbers.
-struct ImportLines {
+/// The lines of a file of jobs, which are put in batches.
+pub(super) struct JobLines<'a> {
     input: Input,
+    parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
     most: u64,
-    /// The number of the last line that was read and understood.
+    /// The number of the last line that was read and understood, or is too large.
     number: usize,
     skip: usize,
     /// The number of jobs since the start or the last count.
     uncounted: u64,
     /// Whether `export` or `--save` wrote the last of these jobs, so that a count must follow.
     is_exported: bool,
+    /// The number of jobs that the server accepted.
+    pub(super) count: u64,
+    /// No line up to this one has to be repeated.
+    pub(super) after: usize,
 }
 
-impl ImportLines {
+impl<'a> JobLines<'a> {
+    pub(super) fn new(
+        input: Input,
+        most: u64,
+        skip: usize,
+        parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
+    ) -> Self {
+        let (number, uncounted, is_exported) = (0, 0, false);
+        let (count, after) = (0, skip);
+        Self { input, parse, most, number, skip, uncounted, is_exported, count, after }
+    }
+
     /// Returns the next job with the number of its line.
     fn next(&mut self) -> Result<Option<(usize, Job)>> {
         loop {
-            let line = input::read_line(&mut self.input, self.most);
             let number = self.number + 1;
-            let line = line.with_context(|| format!("line {number}"))?;
-            let Some(line) = line else { return Ok(None) };
-            let line = std::str::from_utf8(&line).map_err(Error::from).and_then(Line::from_json);
-            match line.with_context(|| format!("line {number}"))? {
+            let line = match input::read_line(&mut self.input, self.most) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(None),
+                // A signal, or the end of a disk, is no problem of the line.
+                Err(error) if error.is::<io::Error>() => return Err(error),
+                Err(error) => {
+                    self.number = number;
+                    if number > self.skip {
+                        let text = format!("line {number} is too large for the server");
+                        return Err(error.context(text));
+                    }
+                    self.input.skip_until(b'\n')?;
+                    self.uncounted += 1;
+                    continue;
+                }
+            };
+            match (self.parse)(line).with_context(|| format!("line {number}"))? {
                 Line::Count(count) if count == self.uncounted => self.uncounted = 0,
                 Line::Count(count) => bail!(
                     "line {number}: {} missing: it counts {count}, but there are {}",
@@ -83,6 +114,46 @@ impl ImportLines {
         }
         (jobs, Ok(false))
     }
+
+    /// Puts the jobs of all lines, into `tube` if it is given, and passes the copies of each batch
+    /// to `take`. Without a client, only checks and counts them.
+    pub(super) fn put_all(
+        &mut self,
+        mut client: Option<&mut Client>,
+        tube: Option<&str>,
+        rate: Option<u64>,
+        interrupt: &Interrupt,
+        mut take: impl FnMut(&Copies) -> Result<()>,
+    ) -> Result<Outcome> {
+        let mut pacer = Pacer::new(rate);
+        let progress = Progress::new("putting", None);
+        let mut outcome = Outcome::Done;
+        loop {
+            let (batch, end) = self.batch(pacer.batch_size(BATCH_JOBS));
+            let (numbers, jobs): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            if let Some(client) = &mut client {
+                let copies = copy::put_copies(client, &jobs, tube);
+                self.count += copies.ids().count() as u64;
+                progress.set_count(self.count);
+                let (sentences, open) = copies.describe_lines(&numbers);
+                outcome = outcome.and(Outcome::done_if(sentences.is_empty()));
+                print_notices(&sentences);
+                self.after = open.unwrap_or(self.number).max(self.after);
+                let taken = take(&copies);
+                copies.failure.map_or(taken, Err)?;
+                pacer.pace(jobs.len() as u64);
+            } else {
+                self.count += jobs.len() as u64;
+            }
+            let is_over = end?;
+            // The same signal may have ended the writer of the lines, so the last line may be
+            // missing.
+            interrupt.check()?;
+            if is_over {
+                return Ok(outcome);
+            }
+        }
+    }
 }
 
 /// Runs the command.
@@ -94,10 +165,11 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
         None => LINE_BYTES_MAX,
     };
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
-    let (number, skip, uncounted, is_exported) = (0, args.skip, 0, false);
-    let mut lines = ImportLines { input, most, number, skip, uncounted, is_exported };
-    let (mut count, mut after) = (0, args.skip);
-    let result = import_lines(args, &mut lines, client.as_mut(), context, &mut count, &mut after);
+    let parse = |line| Line::from_json(&String::from_utf8(line)?);
+    let mut lines = JobLines::new(input, most, args.skip, &parse);
+    let (tube, interrupt) = (args.tube.as_deref(), &context.interrupt);
+    let result = lines.put_all(client.as_mut(), tube, args.rate, interrupt, |_| Ok(()));
+    let (count, after) = (lines.count, lines.after);
     if let Some(client) = &client {
         let done = format!("{} imported", counted(count, "job"));
         context.report_action(client.address(), "import", count, &done)?;
@@ -115,42 +187,4 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
         return Ok(Outcome::Partial);
     }
     Ok(outcome)
-}
-
-/// Imports all lines, and counts the jobs that the server accepted. No line up to `after` has to be
-/// repeated.
-fn import_lines(
-    args: &ImportArgs,
-    lines: &mut ImportLines,
-    mut client: Option<&mut Client>,
-    context: &Context,
-    count: &mut u64,
-    after: &mut usize,
-) -> Result<Outcome> {
-    let mut pacer = Pacer::new(args.rate);
-    let progress = Progress::new("importing", None);
-    let mut outcome = Outcome::Done;
-    loop {
-        let (batch, end) = lines.batch(pacer.batch_size(BATCH_JOBS));
-        let (numbers, jobs): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-        if let Some(client) = &mut client {
-            let copies = copy::put_copies(client, &jobs, args.tube.as_deref());
-            *count += copies.ids().count() as u64;
-            progress.set_count(*count);
-            let (sentences, open) = copies.describe_lines(&numbers);
-            outcome = outcome.and(Outcome::done_if(sentences.is_empty()));
-            print_notices(&sentences);
-            *after = open.unwrap_or(lines.number).max(*after);
-            copies.failure.map_or(Ok(()), Err)?;
-            pacer.pace(jobs.len() as u64);
-        } else {
-            *count += jobs.len() as u64;
-        }
-        let is_over = end?;
-        // The same signal may have ended the writer of the lines, so the last line may be missing.
-        context.interrupt.check()?;
-        if is_over {
-            return Ok(outcome);
-        }
-    }
 }

@@ -4,19 +4,29 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 
-use crate::context::{Context, Outcome};
-use crate::input::{self, Id};
-use crate::job::{COUNT_NAMES, State};
+use crate::client::Client;
+use crate::context::{Context, Outcome, Sender};
+use crate::input;
+use crate::job::{COUNT_NAMES, Job, State};
 use crate::message::{counted, print_notice};
 use crate::output::inert_body;
 use crate::sweep;
 
 /// Runs the command.
-pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Outcome> {
+pub(crate) fn run(ids: &[String], is_raw: bool, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(ids, &context.interrupt)?;
-    context.each_server(|client, context, server| {
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
         let jobs = sweep::jobs_by_ids(client, ids.iter().copied())?;
         let jobs = sweep::peek_bodies(client, jobs)?;
+        let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
+        send(jobs)?;
+        for id in ids.iter().filter(|id| !known.contains(id)) {
+            print_notice(&format!("beanstalkctl: {}: there is no job {id}", client.address()));
+        }
+        Ok(Outcome::done_if(known.len() == ids.len()))
+    };
+    context.each_server(work, |context, server, jobs: Vec<Job>| {
+        let label = context.label(server);
         for job in &jobs {
             let body = job.body.as_deref().unwrap_or_default();
             if is_raw {
@@ -24,11 +34,11 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
                 continue;
             }
             if context.out.json {
-                context.out.object(job.to_json(), server)?;
+                context.out.object(job.to_json(), label.as_deref())?;
                 continue;
             }
             let mut show = |key: &str, value: &str| context.out.line(&format!("{key:<10} {value}"));
-            if let Some(server) = server {
+            if let Some(server) = &label {
                 show("server", server)?;
             }
             show("id", &job.id.to_string())?;
@@ -46,10 +56,6 @@ pub(crate) fn run(ids: &[Id], is_raw: bool, context: &mut Context) -> Result<Out
             show("size", &counted(body.len() as u64, "byte"))?;
             show("body", &inert_body(body))?;
         }
-        let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
-        for id in ids.iter().filter(|id| !known.contains(id)) {
-            print_notice(&format!("beanstalkctl: {}: there is no job {id}", client.address()));
-        }
-        Ok(Outcome::done_if(jobs.len() == ids.len()))
+        Ok(())
     })
 }

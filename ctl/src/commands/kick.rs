@@ -5,21 +5,18 @@ use std::collections::HashSet;
 use anyhow::Result;
 
 use crate::args::KickArgs;
-use crate::client::{Client, write_command};
+use crate::change::Change;
+use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::filter::{Filter, Tubes};
-use crate::input;
 use crate::interrupt::Interrupt;
 use crate::job::State;
 use crate::listing::{self, LISTED_JOBS_MAX};
-use crate::message::{counted, print_notice, print_notices};
+use crate::message::counted;
 use crate::plan::Plan;
 use crate::statistics;
 use crate::sweep::Options;
 use crate::yaml;
-
-/// The states in which a job can be kicked.
-const KICKABLE_STATES: [State; 2] = [State::Buried, State::Delayed];
 
 /// Returns the state of the jobs that a kick of the tube affects, and their number: buried jobs,
 /// or delayed jobs if none is buried.
@@ -53,9 +50,19 @@ fn kick_tube(
         if ids.is_empty() {
             break;
         }
-        kick_ids(client, ids, |_, is_kicked| *kicked += u64::from(is_kicked))?;
+        kick_ids(client, ids, kicked)?;
     }
     Ok(())
+}
+
+/// Kicks these jobs, and adds to the number of kicked ones.
+fn kick_ids(
+    client: &mut Client,
+    ids: impl IntoIterator<Item = u64>,
+    kicked: &mut u64,
+) -> Result<()> {
+    let jobs = ids.into_iter().map(|id| (id, 0));
+    Change::Kick.apply(client, jobs, |_, is_kicked| *kicked += u64::from(is_kicked))
 }
 
 /// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, otherwise
@@ -76,75 +83,33 @@ fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> R
 
 /// Runs the command.
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
-    let mut client = context.client()?;
     let Some(tube) = &args.tube else {
-        let ids = input::read_ids(&args.id, &context.interrupt)?;
-        if args.dry_run {
-            let (jobs, others) = Plan::of_ids(&mut client, &ids, &KICKABLE_STATES)?;
-            print_notices(&others);
-            context.report_dry_run(&format!("kick {}", counted(jobs.count(), "job")))?;
-            return Ok(Outcome::done_if(others.is_empty()));
-        }
-        return kick_jobs(&mut client, &ids, context);
+        return super::change::run(&args.id, Change::Kick, args.dry_run, context);
     };
+    let mut client = context.client()?;
     let (state, all) = kickable_state(&mut client, tube)?;
     let most = if args.all { all } else { u64::from(args.count.or(args.number).unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
-    let mut coverage = Outcome::Done;
-    let mut kicked = 0;
-    let result = if let Some(text) = &args.grep {
-        let pattern = crate::filter::Filter::to_pattern(text, false, false)?;
+    let (mut coverage, mut ids) = (Outcome::Done, None);
+    if let Some(text) = &args.grep {
+        let pattern = Some(Filter::to_pattern(text, false, false)?);
         let (tubes, states) = (Tubes::of_name(tube), vec![state]);
-        let filter = Filter { tubes, states, pattern: Some(pattern), ..Filter::default() };
+        let filter = Filter { tubes, states, pattern, ..Filter::default() };
         let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
-        coverage = Context::report_coverage(found.1);
-        let ids = found.0.ids().take(usize::try_from(most)?);
-        if args.dry_run {
-            let jobs = counted(ids.count() as u64, &format!("{state} job"));
-            return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
-        }
-        kick_ids(&mut client, ids, |_, is_kicked| kicked += u64::from(is_kicked))
-    } else if args.dry_run {
-        let jobs = counted(most.min(all), &format!("{state} job"));
+        coverage = Context::report_coverage(&client, found.1);
+        ids = Some(found.0.ids().take(usize::try_from(most)?).collect::<Vec<_>>());
+    }
+    if args.dry_run {
+        let count = ids.map_or(most.min(all), |ids| ids.len() as u64);
+        let jobs = counted(count, &format!("{state} job"));
         return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
-    } else {
-        kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
+    }
+    let mut kicked = 0;
+    let result = match ids {
+        Some(ids) => kick_ids(&mut client, ids, &mut kicked),
+        None => kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked),
     };
     let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
     context.report_action(client.address(), "kick", kicked, &done)?;
     result.map(|()| coverage)
-}
-
-/// Kicks these jobs, and reports their number, even after a failure in between.
-fn kick_jobs(client: &mut Client, ids: &[u64], context: &mut Context) -> Result<Outcome> {
-    let mut kicked = 0;
-    let result = kick_ids(client, ids.iter().copied(), |id, is_kicked| {
-        if is_kicked {
-            kicked += 1;
-        } else {
-            print_notice(&format!("beanstalkctl: job {id} is neither buried nor delayed"));
-        }
-    });
-    let done = format!("{} kicked", counted(kicked, "job"));
-    context.report_action(client.address(), "kick", kicked, &done)?;
-    result?;
-    Ok(Outcome::done_if(kicked == ids.len() as u64))
-}
-
-/// Kicks these jobs. Passes each id to `take` with true if it was kicked, and with false if it is
-/// neither buried nor delayed.
-pub(crate) fn kick_ids(
-    client: &mut Client,
-    ids: impl IntoIterator<Item = u64>,
-    mut take: impl FnMut(u64, bool),
-) -> Result<()> {
-    let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "kick-job", *id);
-    client.pipeline(ids, write, |id, reply| {
-        match reply.word() {
-            "KICKED" => take(id, true),
-            "NOT_FOUND" => take(id, false),
-            _ => return Err(reply.error_for("kick-job")),
-        }
-        Ok(())
-    })
 }

@@ -6,10 +6,12 @@ use std::ops::ControlFlow;
 use anyhow::Result;
 
 use crate::args::{ListArgs, SortColumn};
-use crate::context::{Context, Outcome};
+use crate::client::Client;
+use crate::context::{Context, Outcome, Sender};
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list_jobs};
 use crate::output::{Cell, Table, Tone, inert_body};
+use crate::sweep::Options;
 
 /// Makes an empty table of jobs.
 fn job_table(has_servers: bool, has_bodies: bool) -> Table {
@@ -49,8 +51,11 @@ fn job_number(job: &Job, column: SortColumn) -> u64 {
 
 /// Runs the command.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
-    let filter = &args.filters.to_filter(&args.tubes, None)?;
-    let (options, interrupt) = (&args.filters.sweep.options(), &context.interrupt.clone());
+    let filter = args.filters.to_filter(&args.tubes, None)?;
+    // The progress lines of several servers would overwrite each other.
+    let is_quiet = context.servers.len() > 1;
+    let options = Options { is_quiet, ..args.filters.sweep.clone() };
+    let interrupt = context.interrupt.clone();
     let detail = if args.bodies { Detail::Whole } else { Detail::Size };
     let most = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let sort = args.sort.or(args.oldest.then_some(SortColumn::Age));
@@ -63,27 +68,32 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         table.row(job_row(job, server));
         if table.is_large() { context.out.table(&mut table) } else { Ok(()) }
     };
-    // Sorted jobs wait for the jobs of all servers.
-    let (mut count, mut sorted) = (0, Vec::new());
-    let outcome = context.each_server(|client, context, server| {
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
+        let (filter, options, interrupt) = (&filter, &options, &interrupt);
         let request = Request { filter, detail, limit, options, interrupt };
-        let before = count;
+        let mut count = 0;
         let coverage = list_jobs(client, &request, &mut |_, jobs| {
             count += jobs.len();
-            if let Some(column) = sort {
-                sorted.extend(jobs.into_iter().map(|job| (server.map(str::to_owned), job)));
-                sorted.sort_by_key(|(_, job)| (Reverse(job_number(job, column)), job.id));
-                sorted.truncate(most);
-                return Ok(ControlFlow::Continue(()));
-            }
-            let room = most - (count - jobs.len());
-            jobs.iter().take(room).try_for_each(|job| print(context, server, job))?;
-            count = count.min(most);
-            Ok(if count == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            send(jobs)?;
+            let is_enough = sort.is_none() && count >= most;
+            Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        let is_there =
-            count > before || count == most || Context::warn_if_no_tube(client, &filter.tubes)?;
-        Ok(Context::report_coverage(coverage).and(Outcome::done_if(is_there)))
+        let is_there = count > 0 || Context::warn_if_no_tube(client, &filter.tubes)?;
+        Ok(Context::report_coverage(client, coverage).and(Outcome::done_if(is_there)))
+    };
+    // Sorted jobs wait for the jobs of all servers.
+    let (mut left, mut sorted) = (most, Vec::new());
+    let outcome = context.each_server(work, |context, server, mut jobs: Vec<Job>| {
+        let label = context.label(server);
+        if let Some(column) = sort {
+            sorted.extend(jobs.into_iter().map(|job| (label.clone(), job)));
+            sorted.sort_by_key(|(_, job)| (Reverse(job_number(job, column)), job.id));
+            sorted.truncate(most);
+            return Ok(());
+        }
+        jobs.truncate(left);
+        left -= jobs.len();
+        jobs.iter().try_for_each(|job| print(context, label.as_deref(), job))
     })?;
     sorted.iter().try_for_each(|(server, job)| print(context, server.as_deref(), job))?;
     if !context.out.json {

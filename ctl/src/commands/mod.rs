@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod clear;
 pub(crate) mod delete;
@@ -12,7 +13,6 @@ pub(crate) mod list;
 pub(crate) mod move_jobs;
 pub(crate) mod pause;
 pub(crate) mod put;
-pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod reserve;
 pub(crate) mod stats;

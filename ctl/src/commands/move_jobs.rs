@@ -11,7 +11,6 @@ use crate::args::MoveArgs;
 use crate::client::{Client, write_command};
 use crate::context::{Context, Outcome};
 use crate::copy::{self, Copied};
-use crate::deletion::restrict_to_deletable;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
@@ -58,13 +57,13 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     }
     let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
     filter.tubes = Tubes::of_name(&args.from);
-    restrict_to_deletable(&mut filter)?;
+    filter.restrict_to_deletable()?;
     save::require_new_save_file(args.consent.save.as_deref())?;
     statistics::existing_tube_stats(&mut from, &args.from)?;
-    let options = args.filters.sweep.options();
+    let options = &args.filters.sweep;
     let interrupt = context.interrupt.clone();
-    let (jobs, coverage) = Plan::find(&mut from, filter, &options, &interrupt)?;
-    let found = Context::report_coverage(coverage);
+    let (jobs, coverage) = Plan::find(&mut from, filter, options, &interrupt)?;
+    let found = Context::report_coverage(&from, coverage);
     if jobs.count() == 0 {
         print_notice("No jobs to move.");
         return Ok(found);

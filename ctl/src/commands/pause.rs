@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
+use crate::interrupt::Interrupt;
 use crate::job::State;
 use crate::message::{counted, print_notice};
 use crate::statistics;
@@ -46,15 +47,18 @@ pub(crate) fn pause(
     if !context.confirm_servers(yes, &format!("{act} the tubes {}", patterns.join(" ")))? {
         return Ok(Outcome::Partial);
     }
-    context.each_server(|client, context, _| {
+    let patterns = patterns.join(" ");
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
         if !Context::warn_if_no_tube(client, &selected)? {
             return Ok(Outcome::Partial);
         }
         let names = statistics::tube_names(client, &selected)?;
-        let count = pause_tubes(client, names, seconds)?;
-        let text = format!("{} {done}: {}", counted(count, "tube"), patterns.join(" "));
-        context.report_action(client.address(), act, count, &text)?;
+        send(pause_tubes(client, names, seconds)?)?;
         Ok(Outcome::Done)
+    };
+    context.each_server(work, |context, server, count| {
+        let text = format!("{} {done}: {patterns}", counted(count, "tube"));
+        context.report_action(server, act, count, &text)
     })
 }
 
@@ -65,51 +69,54 @@ pub(crate) fn drain(switch: &str, yes: bool, context: &mut Context) -> Result<Ou
     if is_act && !context.confirm_servers(yes, act)? {
         return Ok(Outcome::Partial);
     }
-    context.each_server(|client, context, server| {
+    let (switch, interrupt) = (switch.to_owned(), context.interrupt.clone());
+    let has_name = context.servers.len() > 1;
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
         if switch == "wait" {
-            return wait_until_empty(client, context, server);
-        }
-        let name = server;
-        let server = server.map_or(String::new(), |name| format!("{name} "));
-        let is_draining = if client.has_extension("drain")? {
-            let reply = client.ask(&format!("drain {switch}"))?;
-            match reply.word() {
-                "DRAINING" => true,
-                "NOT_DRAINING" => false,
-                _ => return Err(reply.error_for("drain")),
-            }
+            send(wait_until_empty(client, &interrupt)?)?;
         } else {
-            let stats = client.yaml("stats")?;
-            if switch != "status" {
-                let signal = if switch == "on" { "USR1" } else { "USR2" };
-                let pid = yaml::number(&stats, "pid");
-                let host = yaml::value(&stats, "hostname").unwrap_or("its machine");
-                bail!(
-                    "{}: the server has no such command; use a signal (the original cannot end \
-                    draining): on {host}, run kill -{signal} {pid}",
-                    client.address()
-                );
-            }
-            let known = yaml::value(&stats, "draining");
-            known.with_context(|| format!("{}: its state is not reported", client.address()))?
-                == "true"
-        };
-        if context.out.json {
-            context.out.value(json!({ "draining": is_draining }), name)?;
-        } else {
-            let state = if is_draining { "draining" } else { "not draining" };
-            context.out.line(&format!("{server}{state}"))?;
+            let is_draining = drain_server(client, &switch)?;
+            let text = if is_draining { "draining" } else { "not draining" };
+            let name = if has_name { format!("{} ", client.address()) } else { String::new() };
+            send((name + text, json!({ "draining": is_draining })))?;
         }
         Ok(Outcome::Done)
+    };
+    context.each_server(work, |context, server, (text, object)| {
+        let label = context.label(server);
+        let out = &mut context.out;
+        if out.json { out.value(object, label.as_deref()) } else { out.line(&text) }
     })
 }
 
-/// Waits until a server has only buried jobs, and reports the others now and then.
-fn wait_until_empty(
-    client: &mut Client,
-    context: &mut Context,
-    server: Option<&str>,
-) -> Result<Outcome> {
+/// Begins or ends draining, or reports the state; returns whether the server is draining.
+fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
+    if client.has_extension("drain")? {
+        let reply = client.ask(&format!("drain {switch}"))?;
+        return match reply.word() {
+            "DRAINING" => Ok(true),
+            "NOT_DRAINING" => Ok(false),
+            _ => Err(reply.error_for("drain")),
+        };
+    }
+    let stats = client.yaml("stats")?;
+    let address = client.address();
+    if switch != "status" {
+        let signal = if switch == "on" { "USR1" } else { "USR2" };
+        let pid = yaml::number(&stats, "pid");
+        let host = yaml::value(&stats, "hostname").unwrap_or("its machine");
+        bail!(
+            "{address}: the server has no such command; use a signal (the original cannot end \
+            draining): on {host}, run kill -{signal} {pid}"
+        );
+    }
+    let known = yaml::value(&stats, "draining");
+    Ok(known.with_context(|| format!("{address}: its state is not reported"))? == "true")
+}
+
+/// Waits until a server has only buried jobs, and reports the others now and then. Returns the last
+/// numbers, as text and as JSON.
+fn wait_until_empty(client: &mut Client, interrupt: &Interrupt) -> Result<(String, Value)> {
     let mut checks = 0_u64;
     loop {
         let stats = client.yaml("stats")?;
@@ -117,10 +124,7 @@ fn wait_until_empty(
         let counts = State::ALL.each_ref().map(|state| format!("{} {state}", count(state)));
         let text = format!("{}: {}", client.address(), counts.join(", "));
         if State::ALL.iter().all(|state| *state == State::Buried || count(state) == 0) {
-            let object = json!({ "empty": true, "buried": count(&State::Buried) });
-            let out = &mut context.out;
-            let printed = if out.json { out.value(object, server) } else { out.line(&text) };
-            return printed.map(|()| Outcome::Done);
+            return Ok((text, json!({ "empty": true, "buried": count(&State::Buried) })));
         }
         if checks % PROGRESS_CHECKS == 0 {
             let is_open = yaml::value(&stats, "draining") == Some("false");
@@ -128,7 +132,7 @@ fn wait_until_empty(
             print_notice(&format!("{text}{note}"));
         }
         checks += 1;
-        context.interrupt.sleep(CHECK_INTERVAL);
-        context.interrupt.check()?;
+        interrupt.sleep(CHECK_INTERVAL);
+        interrupt.check()?;
     }
 }

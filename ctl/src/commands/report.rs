@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::client::Client;
-use crate::context::{Context, Outcome};
+use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
 use crate::statistics;
 
@@ -21,19 +21,17 @@ fn report_reply(client: &mut Client, command: &str) -> Result<String> {
 pub(crate) fn run(context: &mut Context) -> Result<Outcome> {
     let version = env!("CARGO_PKG_VERSION");
     context.out.line(&format!("# Report of beanstalkctl {version}\n"))?;
-    context.each_server(|client, context, _| {
-        let address = client.address().to_string();
-        context.out.line(&format!("# Server {address}\n"))?;
+    let work = |client: &mut Client, send: Sender<'_, _>| {
+        send(format!("# Server {}\n", client.address()))?;
         for command in ["stats", "capabilities"] {
-            let text = report_reply(client, command)?;
-            context.out.line(&text)?;
+            send(report_reply(client, command)?)?;
         }
         let names = statistics::tube_names(client, &Tubes::default())?;
-        context.out.line(&format!("## {} tubes\n", names.len()))?;
+        send(format!("## {} tubes\n", names.len()))?;
         for name in names.iter().take(TUBES_MAX) {
-            let text = report_reply(client, &format!("stats-tube {name}"))?;
-            context.out.line(&text)?;
+            send(report_reply(client, &format!("stats-tube {name}"))?)?;
         }
         Ok(Outcome::Done)
-    })
+    };
+    context.each_server(work, |context, _, text| context.out.line(&text))
 }

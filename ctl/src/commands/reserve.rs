@@ -20,10 +20,7 @@ const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 /// Makes the connection watch only these tubes.
 pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
-        let reply = client.ask(&format!("watch {tube}"))?;
-        if !reply.is("WATCHING") {
-            return Err(reply.error_for(&format!("watch {tube}")));
-        }
+        client.ask_for(&format!("watch {tube}"), "WATCHING")?;
     }
     if !tubes.iter().any(|tube| tube == "default") {
         client.ask("ignore default")?;

@@ -2,25 +2,29 @@
 
 use anyhow::Result;
 
-use crate::context::{Context, Outcome};
+use crate::client::Client;
+use crate::context::{Context, Outcome, Sender};
 use crate::output::Table;
 use crate::statistics;
 use crate::yaml;
 
 /// Runs the command.
-pub(crate) fn run(tube: Option<&str>, context: &mut Context) -> Result<Outcome> {
+pub(crate) fn run(tube: Option<String>, context: &mut Context) -> Result<Outcome> {
     let mut all: Vec<(String, String)> = Vec::new();
-    let outcome = context.each_server(|client, context, server| {
-        let text = match tube {
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
+        send(match &tube {
             None => client.yaml("stats")?,
             Some(tube) => statistics::existing_tube_stats(client, tube)?,
-        };
-        if context.out.json {
-            context.out.object(yaml::dictionary_to_json(&text), server)?;
-        } else {
-            all.push((client.address().to_string(), text));
-        }
+        })?;
         Ok(Outcome::Done)
+    };
+    let outcome = context.each_server(work, |context, server, text| {
+        if context.out.json {
+            let label = context.label(server);
+            return context.out.object(yaml::dictionary_to_json(&text), label.as_deref());
+        }
+        all.push((server.to_string(), text));
+        Ok(())
     })?;
     let Some((_, first)) = all.first() else { return Ok(outcome) };
     let mut table = Table::new(std::iter::once("").chain(all.iter().map(|(name, _)| &name[..])));

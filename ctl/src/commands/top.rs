@@ -17,7 +17,8 @@ use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 /// Runs the command.
 pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
-    let samplers: Vec<_> = context.servers.iter().cloned().map(Sampler::new).collect();
+    let servers = context.servers.iter().cloned();
+    let samplers: Vec<_> = servers.map(|address| Sampler::new(address, None)).collect();
     if args.plain || context.out.json {
         return print_top_samples(args, samplers, &selected, context);
     }
@@ -91,10 +92,7 @@ fn print_top_samples(
 
 fn top_sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
-        let mut object = Map::new();
-        for (name, count) in COUNT_NAMES.iter().zip(line.counts) {
-            object.insert((*name).to_owned(), count.into());
-        }
+        let mut object = line.counts_json();
         object.insert("puts-per-second".to_owned(), line.puts.into());
         object.insert("deletes-per-second".to_owned(), line.deletes.into());
         object

@@ -1,6 +1,6 @@
 //! The full screen of `top`.
 
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
 
-/// Interval at which a wait for a key checks for Ctrl-C.
+/// Interval at which a wait for a key checks for samples and Ctrl-C.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The smallest number of lines for the table and its heading, and of columns for the names.
@@ -44,60 +44,27 @@ struct Screen {
     has_color: bool,
 }
 
-/// A thread that samples a server, so that one that does not answer delays neither keys nor the
-/// other servers.
-struct SamplerThread {
-    name: String,
-    request: Sender<()>,
-    answers: Receiver<Result<Sample, String>>,
-    /// When the request was sent that has no answer yet.
-    asked: Option<Instant>,
-}
+/// The samples of a server, and the time of the last one.
+type Samples = (Receiver<Result<Sample, String>>, Instant);
 
-/// The time after which a missing answer is reported.
-const LATE_TIME: Duration = Duration::from_secs(2);
+/// How much later than the next sample is due its absence is reported.
+const LATE_TIME: Duration = Duration::from_secs(1);
 
-impl SamplerThread {
-    /// Starts the thread, which ends with the program.
-    fn start(mut sampler: Sampler, selected: Tubes) -> Self {
-        let (request, requests) = mpsc::channel();
-        let (sender, answers) = mpsc::channel();
-        let name = sampler.address.to_string();
-        thread::spawn(move || {
-            for () in requests {
-                let sample = sampler.sample(&selected).map_err(|error| format!("{error:#}"));
-                if sender.send(sample).is_err() {
-                    return;
-                }
+/// Samples a server in a thread of its own, which ends with the program, so that a server that does
+/// not answer delays neither keys nor the other servers.
+fn start_sampling(mut sampler: Sampler, selected: Tubes, interval: Duration) -> Samples {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        loop {
+            let began = Instant::now();
+            let sample = sampler.sample(&selected).map_err(|error| format!("{error:#}"));
+            if sender.send(sample).is_err() {
+                return;
             }
-        });
-        Self { name, request, answers, asked: None }
-    }
-
-    /// Requests a sample, unless an answer is still due.
-    fn ask(&mut self) {
-        if self.asked.is_none() && self.request.send(()).is_ok() {
-            self.asked = Some(Instant::now());
+            thread::sleep(interval.saturating_sub(began.elapsed()));
         }
-    }
-
-    fn answer(&mut self) -> Option<Result<Sample, String>> {
-        let answer = self.answers.try_recv().ok();
-        if answer.is_some() {
-            self.asked = None;
-        }
-        answer
-    }
-
-    fn is_late(&self) -> bool {
-        self.asked.is_some_and(|asked| asked.elapsed() >= LATE_TIME)
-    }
-
-    /// Describes the missing answer.
-    fn missing_answer(&self) -> String {
-        let seconds = self.asked.map_or(0, |asked| asked.elapsed().as_secs());
-        format!("{}: no answer for {seconds} s", self.name)
-    }
+    });
+    (receiver, Instant::now())
 }
 
 /// The effect of a key.
@@ -114,55 +81,38 @@ pub(crate) fn run(
     selected: &Tubes,
     interrupt: &Interrupt,
 ) -> Result<Outcome> {
-    let samplers =
-        samplers.into_iter().map(|it| SamplerThread::start(it, selected.clone())).collect();
-    run_screen(&mut Terminal::open()?, args, samplers, interrupt)
-}
-
-fn run_screen(
-    terminal: &mut Terminal,
-    args: &TopArgs,
-    mut threads: Vec<SamplerThread>,
-    interrupt: &Interrupt,
-) -> Result<Outcome> {
-    let unanswered = |thread: &SamplerThread| (thread.name.clone(), Err(thread.missing_answer()));
-    let servers = threads.iter().map(unanswered).collect();
+    let interval = Duration::from_secs(args.interval);
+    let servers = samplers.iter().map(|it| (it.address.to_string(), Err(String::new()))).collect();
+    let start = |sampler| start_sampling(sampler, selected.clone(), interval);
+    let mut all: Vec<_> = samplers.into_iter().map(start).collect();
+    let mut terminal = Terminal::open()?;
     let mut screen = Screen::new(servers);
     screen.has_color = std::env::var_os("NO_COLOR").is_none();
-    let mut samples = 0;
-    loop {
-        let began = Instant::now();
-        threads.iter_mut().for_each(SamplerThread::ask);
-        samples += 1;
-        loop {
-            for (thread, server) in threads.iter_mut().zip(&mut screen.servers) {
-                if let Some(sample) = thread.answer() {
-                    server.1 = sample;
-                } else if thread.is_late() {
-                    server.1 = Err(thread.missing_answer());
-                }
+    let mut counts = vec![0; all.len()];
+    while !interrupt.is_set() {
+        for (at, (samples, heard)) in all.iter_mut().enumerate() {
+            let (name, last) = &mut screen.servers[at];
+            for sample in samples.try_iter() {
+                (*last, *heard) = (sample, Instant::now());
+                counts[at] += 1;
             }
-            let size = Terminal::size()?;
-            terminal.draw(&screen.lines(size), size)?;
-            let left = Duration::from_secs(args.interval).saturating_sub(began.elapsed());
-            if interrupt.is_set() {
+            if counts[at] == 0 || heard.elapsed() >= interval + LATE_TIME {
+                let seconds = heard.elapsed().as_secs();
+                *last = Err(format!("{name}: no answer for {seconds} s"));
+            }
+        }
+        if args.count.is_some_and(|count| counts.iter().any(|it| *it > count)) {
+            break;
+        }
+        let size = Terminal::size()?;
+        terminal.draw(&screen.lines(size), size)?;
+        for key in Terminal::keys(INTERRUPT_INTERVAL)? {
+            if screen.press(key) == KeyEffect::End {
                 return Ok(Outcome::Done);
             }
-            // A server that does not answer must not delay the others.
-            if left.is_zero() && threads.iter().any(|thread| thread.asked.is_none()) {
-                break;
-            }
-            let left = if left.is_zero() { INTERRUPT_INTERVAL } else { left };
-            for key in Terminal::keys(left.min(INTERRUPT_INTERVAL))? {
-                if screen.press(key) == KeyEffect::End {
-                    return Ok(Outcome::Done);
-                }
-            }
-        }
-        if args.count.is_some_and(|count| samples >= count) {
-            return Ok(Outcome::Done);
         }
     }
+    Ok(Outcome::Done)
 }
 
 impl Screen {

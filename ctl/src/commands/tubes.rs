@@ -3,65 +3,36 @@
 use anyhow::Result;
 
 use crate::args::TubesArgs;
-use crate::context::{Context, Outcome};
+use crate::client::Client;
+use crate::context::{Context, Outcome, Sender};
 use crate::filter::Tubes;
-use crate::message::usage;
 use crate::output::{Cell, Table, Tone};
-use crate::statistics;
+use crate::statistics::{self, TUBE_COLUMNS};
 use crate::yaml;
-
-/// The name of each column, its key in `stats-tube`, and whether it is shown by default.
-const COLUMNS: [(&str, &str, bool); 13] = [
-    ("tube", "name", true),
-    ("ready", "current-jobs-ready", true),
-    ("urgent", "current-jobs-urgent", false),
-    ("reserved", "current-jobs-reserved", true),
-    ("delayed", "current-jobs-delayed", true),
-    ("buried", "current-jobs-buried", true),
-    ("total", "total-jobs", false),
-    ("deleted", "cmd-delete", false),
-    ("using", "current-using", false),
-    ("watching", "current-watching", true),
-    ("waiting", "current-waiting", true),
-    ("pause", "pause", false),
-    ("paused-for", "pause-time-left", true),
-];
-
-/// Finds a column by its name.
-fn tubes_column(name: &str) -> Result<(&'static str, &'static str)> {
-    let found = COLUMNS.iter().find(|(column, _, _)| *column == name);
-    let Some(&(column, key, _)) = found else {
-        let names: Vec<_> = COLUMNS.iter().map(|(column, _, _)| *column).collect();
-        return Err(usage(format!("no column {name:?}; the columns are {}", names.join(", "))));
-    };
-    Ok((column, key))
-}
 
 /// Runs the command.
 pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let columns = if args.columns.is_empty() {
-        let shown = COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
+        let shown = TUBE_COLUMNS.iter().filter(|(_, _, is_shown)| *is_shown);
         shown.map(|&(name, key, _)| (name, key)).collect()
     } else {
-        args.columns.iter().map(|name| tubes_column(name)).collect::<Result<Vec<_>>>()?
+        args.columns.clone()
     };
-    let sort = args.sort.as_deref().map(tubes_column).transpose()?;
     let mut rows: Vec<(Option<String>, String, String)> = Vec::new();
-    let outcome = context.each_server(|client, _, server| {
+    let work = move |client: &mut Client, send: Sender<'_, _>| {
         let names = statistics::tube_names(client, &selected)?;
-        if names.is_empty() && !selected.is_all() {
-            Context::warn_if_no_tube(client, &selected)?;
-            return Ok(Outcome::Partial);
-        }
-        for (name, text) in statistics::tube_stats(client, &names)? {
-            rows.push((server.map(str::to_owned), name, text));
-        }
-        Ok(Outcome::Done)
+        send(statistics::tube_stats(client, &names)?)?;
+        let is_found = selected.is_all() || Context::warn_if_no_tube(client, &selected)?;
+        Ok(Outcome::done_if(is_found))
+    };
+    let outcome = context.each_server(work, |context, server, tubes| {
+        rows.extend(tubes.into_iter().map(|(name, text)| (context.label(server), name, text)));
+        Ok(())
     })?;
-    if let Some((_, key)) = sort.filter(|(name, _)| *name != "tube") {
+    if let Some((_, key)) = args.sort.filter(|(name, _)| *name != "tube") {
         rows.sort_by_key(|(_, _, text)| std::cmp::Reverse(yaml::number(text, key)));
-    } else if sort.is_some() {
+    } else if args.sort.is_some() {
         rows.sort_by(|left, right| left.1.cmp(&right.1));
     }
     if args.reverse {
@@ -93,15 +64,4 @@ pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     }
     context.out.table(&mut table)?;
     Ok(outcome)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_column_is_told_the_known_ones() {
-        assert_eq!(tubes_column("buried").unwrap(), ("buried", "current-jobs-buried"));
-        assert!(tubes_column("lost").unwrap_err().to_string().contains("ready, urgent"));
-    }
 }

@@ -30,15 +30,8 @@ fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
     Family { name, kind, help, sources }
 }
 
-/// Makes a gauge, or a counter if the name ends in `_total`, from one of this program's own keys.
-fn foreign_scrape_family(name: &str, help: &str, key: &'static str) -> Family {
-    let kind = if name.ends_with("_total") { Kind::Counter } else { Kind::Gauge };
-    let (name, help) = (name.to_owned(), help.to_owned());
-    Family { name, kind, help, sources: vec![Source::Number(key)] }
-}
-
 fn foreign_up_family() -> Family {
-    foreign_scrape_family("beanstalkd_up", "Whether the scrape is complete.", UP_KEY)
+    Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
 /// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
@@ -70,8 +63,8 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     };
     let keys = COMMAND_KEYS.split(' ').chain(STATS_KEYS.split(' '));
     let tube = STATS_TUBE_KEYS.split(' ');
-    let help = "Scrapes of the server.";
-    let scrapes = foreign_scrape_family("beanstalkd_exporter_scrapes_total", help, SCRAPES_KEY);
+    let (name_of_scrapes, help) = ("beanstalkd_exporter_scrapes_total", "Scrapes of the server.");
+    let scrapes = Family::new(name_of_scrapes, help, Source::Number(SCRAPES_KEY));
     let server = keys.map(|key| foreign_family(name("", key), key, "stats"));
     Names {
         server_label: (servers > 1).then_some("server"),

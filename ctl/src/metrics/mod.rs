@@ -17,7 +17,7 @@ mod scrape;
 mod serve;
 mod textfile;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 pub(crate) use args::MetricsArgs;
 
@@ -28,24 +28,18 @@ use scrape::Scraper;
 
 /// Runs the command.
 pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> {
-    if context.out.json {
-        bail!("metrics are text for Prometheus: remove --json");
-    }
     let tubes = Tubes::new(&args.tubes)?;
     let scraper = Scraper::new(&context.servers, args, tubes);
     if let Some(path) = &args.textfile {
         textfile::run(path, args.interval, &scraper, &context.interrupt)?;
         return Ok(Outcome::Done);
     }
-    let mut listeners = http::passed_sockets()?;
+    let listeners = http::listen(args.listen.as_deref(), 11390)?;
     if listeners.is_empty() {
-        let Some(address) = &args.listen else {
-            for piece in scraper.scrape(&context.interrupt)? {
-                context.out.bytes(piece.as_bytes())?;
-            }
-            return Ok(Outcome::Done);
-        };
-        listeners.push(http::bind_http(address)?);
+        for piece in scraper.scrape(&context.interrupt)? {
+            context.out.bytes(piece.as_bytes())?;
+        }
+        return Ok(Outcome::Done);
     }
     http::serve_http(listeners, &serve::metrics_router(scraper), &context.interrupt)?;
     Ok(Outcome::Done)

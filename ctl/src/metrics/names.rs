@@ -48,6 +48,19 @@ pub(crate) struct Family {
     pub(crate) sources: Vec<Source>,
 }
 
+impl Family {
+    /// Makes one of a single source. The name of a counter ends in `_total`.
+    pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
+        let name = name.into();
+        let kind = match source {
+            Source::Histogram(_) => Kind::Histogram,
+            _ if name.ends_with("_total") => Kind::Counter,
+            _ => Kind::Gauge,
+        };
+        Self { name, kind, help: help.to_owned(), sources: vec![source] }
+    }
+}
+
 /// All metrics, in the order of the text.
 #[derive(Debug)]
 pub(crate) struct Names {
@@ -89,10 +102,10 @@ pub(crate) const SCRAPE_SECONDS_KEY: &str = "(scrape-seconds)";
 pub(crate) const TUBES_LEFT_OUT_KEY: &str = "(tubes-left-out)";
 pub(crate) const SCRAPES_KEY: &str = "(scrapes)";
 
-type Row = (&'static str, Kind, &'static str, Source);
+/// A name, a help text, and the source.
+type Row = (&'static str, &'static str, Source);
 
-use Kind::{Counter, Gauge, Histogram};
-use Source::{Each, Labelled, Labels, Number, State};
+use Source::{Each, Histogram, Labelled, Labels, Number, State};
 
 const JOBS: Source = Each(&[
     Labelled("current-jobs-ready", "state", "ready"),
@@ -130,144 +143,105 @@ const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-wi
 
 /// Metrics of a server.
 const SERVER_METRICS: &[Row] = &[
-    ("up", Gauge, "Whether the scrape is complete.", Number(UP_KEY)),
-    ("scrape_duration_seconds", Gauge, "Duration of the scrape.", Number(SCRAPE_SECONDS_KEY)),
-    ("tubes_left_out", Gauge, "Tubes left out because of --max-tubes.", Number(TUBES_LEFT_OUT_KEY)),
+    ("up", "Whether the scrape is complete.", Number(UP_KEY)),
+    ("scrape_duration_seconds", "Duration of the scrape.", Number(SCRAPE_SECONDS_KEY)),
+    ("tubes_left_out", "Tubes left out because of --max-tubes.", Number(TUBES_LEFT_OUT_KEY)),
     (
         "info",
-        Gauge,
         "Always 1; the labels describe the server.",
         Labels(&["version", "hostname", "platform"]),
     ),
-    ("state", Gauge, "1 for the current state of the server.", STATES),
-    ("uptime_seconds", Gauge, "Time since the start.", Number("uptime")),
-    ("draining", Gauge, "Whether the server is draining.", Number("draining")),
-    ("cpu_seconds_total", Counter, "CPU time.", CPU),
-    ("jobs", Gauge, "Jobs by state.", JOBS),
-    ("urgent_jobs", Gauge, "Ready jobs with a priority below 1024.", Number("current-jobs-urgent")),
-    ("jobs_inserted_total", Counter, "Jobs put.", Number("total-jobs")),
-    ("job_timeouts_total", Counter, "Reserved jobs that timed out.", Number("job-timeouts")),
-    ("jobs_buried_for_losses_total", Counter, "Jobs buried by --bury-after.", LOSSES),
-    ("job_max_bytes", Gauge, "Largest body that the server accepts.", Number("max-job-size")),
-    ("tubes", Gauge, "All tubes, with or without metrics.", Number("current-tubes")),
-    ("connections", Gauge, "Open connections.", Number("current-connections")),
-    ("producers", Gauge, "Connections that have put jobs.", Number("current-producers")),
-    ("workers", Gauge, "Connections that have reserved jobs.", Number("current-workers")),
-    ("waiting_workers", Gauge, "Connections waiting for a job.", Number("current-waiting")),
-    ("connections_accepted_total", Counter, "Connections accepted.", Number("total-connections")),
-    ("commands_total", Counter, "Commands by name.", ABORTS),
+    ("state", "1 for the current state of the server.", STATES),
+    ("uptime_seconds", "Time since the start.", Number("uptime")),
+    ("draining", "Whether the server is draining.", Number("draining")),
+    ("cpu_seconds_total", "CPU time.", CPU),
+    ("jobs", "Jobs by state.", JOBS),
+    ("urgent_jobs", "Ready jobs with a priority below 1024.", Number("current-jobs-urgent")),
+    ("jobs_inserted_total", "Jobs put.", Number("total-jobs")),
+    ("job_timeouts_total", "Reserved jobs that timed out.", Number("job-timeouts")),
+    ("jobs_buried_for_losses_total", "Jobs buried by --bury-after.", LOSSES),
+    ("job_max_bytes", "Largest body that the server accepts.", Number("max-job-size")),
+    ("tubes", "All tubes, with or without metrics.", Number("current-tubes")),
+    ("connections", "Open connections.", Number("current-connections")),
+    ("producers", "Connections that have put jobs.", Number("current-producers")),
+    ("workers", "Connections that have reserved jobs.", Number("current-workers")),
+    ("waiting_workers", "Connections waiting for a job.", Number("current-waiting")),
+    ("connections_accepted_total", "Connections accepted.", Number("total-connections")),
+    ("commands_total", "Commands by name.", ABORTS),
     (
         "binlog_oldest_segment",
-        Gauge,
         "Number of the oldest file of the binlog.",
         Number("binlog-oldest-index"),
     ),
     (
         "binlog_current_segment",
-        Gauge,
         "Number of the current file of the binlog.",
         Number("binlog-current-index"),
     ),
-    (
-        "binlog_segment_max_bytes",
-        Gauge,
-        "Size of each file of the binlog.",
-        Number("binlog-max-size"),
-    ),
+    ("binlog_segment_max_bytes", "Size of each file of the binlog.", Number("binlog-max-size")),
     (
         "binlog_records_written_total",
-        Counter,
         "Records written to the binlog.",
         Number("binlog-records-written"),
     ),
     (
         "binlog_records_migrated_total",
-        Counter,
         "Records rewritten so that old files can be removed.",
         Number("binlog-records-migrated"),
     ),
-    ("binlog_state", Gauge, "1 for the current state of the binlog.", BINLOG_STATES),
+    ("binlog_state", "1 for the current state of the binlog.", BINLOG_STATES),
     (
         "binlog_trouble_seconds",
-        Gauge,
         "Time since the binlog became full or failed; 0 if it is sound.",
         Number("binlog-trouble-age"),
     ),
     (
         "binlog_unsynced_bytes",
-        Gauge,
         "Records written but not yet synced.",
         Number("binlog-unsynced-bytes"),
     ),
-    (
-        "binlog_bytes",
-        Gauge,
-        "Records of existing jobs (live), and obsolete records (dead).",
-        BINLOG_BYTES,
-    ),
-    (
-        "binlog_sync_seconds",
-        Histogram,
-        "Durations of syncs of the binlog.",
-        Source::Histogram("binlog-sync-seconds"),
-    ),
-    ("job_memory_bytes", Gauge, "Memory used by bodies of jobs.", Number("job-bytes")),
+    ("binlog_bytes", "Records of existing jobs (live), and obsolete records (dead).", BINLOG_BYTES),
+    ("binlog_sync_seconds", "Durations of syncs of the binlog.", Histogram("binlog-sync-seconds")),
+    ("job_memory_bytes", "Memory used by bodies of jobs.", Number("job-bytes")),
     (
         "job_memory_max_bytes",
-        Gauge,
         "The limit of --max-memory, if there is one.",
         Number("job-bytes-limit"),
     ),
-    (
-        "turn_seconds",
-        Histogram,
-        "Durations of turns of the event loop.",
-        Source::Histogram("turn-seconds"),
-    ),
+    ("turn_seconds", "Durations of turns of the event loop.", Histogram("turn-seconds")),
 ];
 
 /// Metrics of a tube.
 const TUBE_METRICS: &[Row] = &[
-    ("jobs", Gauge, "Jobs of the tube by state.", JOBS),
+    ("jobs", "Jobs of the tube by state.", JOBS),
     (
         "urgent_jobs",
-        Gauge,
         "Ready jobs of the tube with a priority below 1024.",
         Number("current-jobs-urgent"),
     ),
-    ("jobs_inserted_total", Counter, "Jobs put into the tube.", Number("total-jobs")),
-    ("jobs_deleted_total", Counter, "Jobs of the tube deleted.", Number("cmd-delete")),
-    ("jobs_buried_for_losses_total", Counter, "Jobs of the tube buried by --bury-after.", LOSSES),
-    ("pauses_total", Counter, "Pauses and resumes of the tube.", Number("cmd-pause-tube")),
-    ("users", Gauge, "Connections that use the tube.", Number("current-using")),
-    ("watchers", Gauge, "Connections that watch the tube.", Number("current-watching")),
-    (
-        "waiting_workers",
-        Gauge,
-        "Connections waiting for a job of the tube.",
-        Number("current-waiting"),
-    ),
-    ("pause_seconds", Gauge, "Length of the current pause.", Number("pause")),
-    ("pause_left_seconds", Gauge, "Time until the pause ends.", Number("pause-time-left")),
-    ("next_ready_age_seconds", Gauge, "Time since the next job was put.", Number("next-ready-age")),
-    (
-        "next_ready_wait_seconds",
-        Gauge,
-        "Time since the next job became ready.",
-        Number("next-ready-wait"),
-    ),
-    ("wait_seconds", Histogram, "Times from ready to reserved.", Source::Histogram("wait-seconds")),
-    ("run_seconds", Histogram, "Times from reserved to deleted.", Source::Histogram("run-seconds")),
+    ("jobs_inserted_total", "Jobs put into the tube.", Number("total-jobs")),
+    ("jobs_deleted_total", "Jobs of the tube deleted.", Number("cmd-delete")),
+    ("jobs_buried_for_losses_total", "Jobs of the tube buried by --bury-after.", LOSSES),
+    ("pauses_total", "Pauses and resumes of the tube.", Number("cmd-pause-tube")),
+    ("users", "Connections that use the tube.", Number("current-using")),
+    ("watchers", "Connections that watch the tube.", Number("current-watching")),
+    ("waiting_workers", "Connections waiting for a job of the tube.", Number("current-waiting")),
+    ("pause_seconds", "Length of the current pause.", Number("pause")),
+    ("pause_left_seconds", "Time until the pause ends.", Number("pause-time-left")),
+    ("next_ready_age_seconds", "Time since the next job was put.", Number("next-ready-age")),
+    ("next_ready_wait_seconds", "Time since the next job became ready.", Number("next-ready-wait")),
+    ("wait_seconds", "Times from ready to reserved.", Histogram("wait-seconds")),
+    ("run_seconds", "Times from reserved to deleted.", Histogram("run-seconds")),
 ];
 
 fn metric_families(prefix: &str, rows: &[Row]) -> Vec<Family> {
-    let family = |&(name, kind, help, source): &Row| {
-        let mut sources = vec![source];
+    let family = |&(name, help, source): &Row| {
+        let mut family = Family::new(format!("{prefix}{name}"), help, source);
         if name == "commands_total" {
             let labelled = |key: &'static str| Labelled(key, "command", &key["cmd-".len()..]);
-            sources.extend(COMMAND_KEYS.split(' ').map(labelled));
+            family.sources.extend(COMMAND_KEYS.split(' ').map(labelled));
         }
-        Family { name: format!("{prefix}{name}"), kind, help: help.to_owned(), sources }
+        family
     };
     rows.iter().map(family).collect()
 }
@@ -278,15 +252,14 @@ mod tests {
 
     use super::*;
 
-    /// The rules of Prometheus: base units, `_total` for counters, a help text for each metric.
+    /// The rules of Prometheus: names without digits, and a help text for each metric.
     #[test]
     fn names_follow_the_rules() {
         let names = Names::new(Naming::Own, 1);
         let mut seen = BTreeSet::new();
-        for Family { name, kind, help, sources } in names.server.iter().chain(&names.tube) {
+        for Family { name, help, sources, .. } in names.server.iter().chain(&names.tube) {
             assert!(seen.insert(name.clone()), "{name} is there twice");
             assert!(name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'), "{name}");
-            assert_eq!(name.ends_with("_total"), *kind == Counter, "{name}");
             assert!(help.ends_with('.') && !help.contains(['\\', '\n']), "{name}: {help}");
             assert!(!sources.is_empty(), "{name}");
         }

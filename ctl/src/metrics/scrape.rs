@@ -1,9 +1,7 @@
 //! Scrapes all servers at once, each over one connection, which is kept for the next scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -13,6 +11,7 @@ use super::names::{Names, SCRAPE_SECONDS_KEY, SCRAPES_KEY, TUBES_LEFT_OUT_KEY, U
 use super::page::{self, Page, Pairs};
 use crate::address::Address;
 use crate::client::{Client, Reply};
+use crate::deadline;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::message::{of_server, print_error};
@@ -23,22 +22,14 @@ use crate::yaml;
 /// no other client while it answers them.
 const WINDOW_COMMANDS: usize = 64;
 
-/// How much longer than its deadline to wait for a server, because its thread may be late.
-const LATE_ANSWER_TIME: Duration = Duration::from_millis(200);
-
-/// The largest time limit of a scrape, in seconds: a day.
-const TIMEOUT_SECONDS_MAX: u64 = 86_400;
-
-/// Interval at which a wait checks for Ctrl-C.
-const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
-
 /// The settings of a scrape.
 #[derive(Debug)]
 struct Settings {
     names: Names,
     tubes: Tubes,
     max_tubes: usize,
-    timeout: Duration,
+    /// The time limit in seconds.
+    timeout: u64,
 }
 
 /// A server, with its connection.
@@ -77,7 +68,7 @@ impl Scraper {
             names: Names::new(args.names, named.len()),
             tubes,
             max_tubes: args.max_tubes,
-            timeout: Duration::from_secs(args.timeout.clamp(1, TIMEOUT_SECONDS_MAX)),
+            timeout: args.timeout.max(1),
         };
         Self {
             settings: Arc::new(settings),
@@ -90,45 +81,21 @@ impl Scraper {
     /// reported as down. Fails only after an interrupt.
     pub(crate) fn scrape(&self, interrupt: &Interrupt) -> Result<Vec<String>> {
         let began = Instant::now();
-        let deadline = began + self.settings.timeout;
+        let deadline = deadline::after_seconds(self.settings.timeout);
         let scrapes = (self.scrapes.fetch_add(1, Ordering::Relaxed) + 1).to_string();
-        let answers: Vec<_> = self
-            .targets
-            .iter()
-            .map(|target| {
-                let (sender, receiver) = mpsc::channel();
-                let (settings, target) = (Arc::clone(&self.settings), Arc::clone(target));
-                // A name lookup or a connect to a UNIX socket may take any time. Such a thread is
-                // abandoned, and the next one does not wait for it.
-                thread::spawn(move || {
-                    let result = target.scrape(&settings, deadline);
-                    // If it is late, the receiver is gone.
-                    let _ = sender.send((result, began.elapsed()));
-                });
-                receiver
-            })
-            .collect();
-        let page = |(target, answer): (&Arc<Target>, Receiver<_>)| {
-            let late = || (Err(anyhow!("no answer in time")), began.elapsed());
-            let answer = Self::wait(&answer, deadline + LATE_ANSWER_TIME, interrupt)?;
-            let (result, elapsed) = answer.unwrap_or_else(late);
-            Ok(target.finish_page(&self.settings.names, result, elapsed, &scrapes))
+        let start = |target: &Arc<Target>| {
+            let (settings, target) = (Arc::clone(&self.settings), Arc::clone(target));
+            // The next scrape does not wait for an abandoned one.
+            deadline::start(move || Ok((target.scrape(&settings, deadline), began.elapsed())))
+        };
+        let answers: Vec<_> = self.targets.iter().map(start).collect();
+        let page = |(target, answer): (&Arc<Target>, _)| {
+            let answer = deadline::wait(&answer, deadline, interrupt)?;
+            let (page, took) = answer.unwrap_or_else(|late| (Err(late), began.elapsed()));
+            Ok(target.finish_page(&self.settings.names, page, took, &scrapes))
         };
         let pages: Result<_> = self.targets.iter().zip(answers).map(page).collect();
         Ok(page::join_pages(&self.settings.names, pages?))
-    }
-
-    /// Waits for an answer until the time `until`; `None` if there is none. Fails after an
-    /// interrupt.
-    fn wait<T>(answer: &Receiver<T>, until: Instant, interrupt: &Interrupt) -> Result<Option<T>> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match answer.recv_timeout(left.min(INTERRUPT_INTERVAL)) {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(RecvTimeoutError::Timeout) if !left.is_zero() => interrupt.check()?,
-                Err(_) => return Ok(None),
-            }
-        }
     }
 }
 
@@ -170,6 +137,7 @@ impl Target {
             }
         };
         let (mut client, stats) = Client::reuse(kept.take(), &self.address, Some(deadline))?;
+        client.window = WINDOW_COMMANDS;
         let page = self.scrape_server(&mut client, &stats, settings)?;
         *kept = Some(client);
         Ok(page)
@@ -218,7 +186,7 @@ fn scrape_tubes(
     let write = |(command, tube): &(&str, &String), out: &mut Vec<u8>| {
         out.extend([command, " ", tube, "\r\n"].concat().into_bytes());
     };
-    client.pipeline_within(WINDOW_COMMANDS, all, write, |(command, tube), reply: Reply| {
+    client.pipeline(all, write, |(command, tube), reply: Reply| {
         if command == "stats-tube" {
             texts.clear();
         }

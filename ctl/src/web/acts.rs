@@ -18,18 +18,14 @@ use serde_json::{Value, json};
 
 use super::questions::Question;
 use super::{Failure, Site};
-use crate::args::JobArgs;
+use crate::change::{Change, PlannedChange};
 use crate::client::Client;
-use crate::commands::kick::kick_ids;
 use crate::commands::move_jobs::Mover;
 use crate::commands::pause::pause_tubes;
-use crate::commands::put::new_job;
-use crate::commands::release::Change;
 use crate::copy::put_copies;
-use crate::deletion::{DELETABLE_STATES, Remover};
 use crate::filter::{Filter, Tubes};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::job::{State, TUBE_NAME_BYTES_MAX, parse_tube_name};
+use crate::job::{Job, State, TUBE_NAME_BYTES_MAX, parse_tube_name};
 use crate::message::{counted, log_action, usage};
 use crate::plan::{Instance, Plan};
 use crate::progress::Progress;
@@ -42,9 +38,6 @@ const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of jobs given by their ids.
 const ACTION_IDS_MAX: usize = 100_000;
-
-/// The largest number of jobs changed between two checks of the time limit.
-const BATCH_JOBS: usize = 1_000;
 
 /// The largest number of items of a list in a log line.
 const LOGGED_ITEMS_MAX: usize = 10;
@@ -256,7 +249,7 @@ impl Action {
             Self::Put { tube: Tube(tube), base64, pri, delay, ttr } => {
                 report.text = format!("put no job into the tube {tube}");
                 let body = BASE64.decode(base64).map_err(usage)?;
-                let job = new_job(&tube, &JobArgs { pri, delay, ttr }, body);
+                let job = Job::new(&tube, (pri, delay, ttr), body);
                 let copies = put_copies(client, &[job], None);
                 for id in copies.ids() {
                     *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
@@ -265,7 +258,7 @@ impl Action {
             }
             Self::Jobs(act) => {
                 let result = act.carry_out(client, plan, interrupt, report);
-                let (done, summary) = (act.act.words().1, &plan.summary);
+                let (done, summary) = (act.words().1, &plan.summary);
                 report.text = format!("{done} {} of {summary}", report.count);
                 result
             }
@@ -288,20 +281,26 @@ impl Action {
     }
 }
 
-impl Verb {
-    /// Returns the verb, its past, and the states that it accepts.
-    fn words(self) -> (&'static str, &'static str, &'static [State]) {
-        match self {
-            Self::Kick => ("kick", "kicked", &[State::Delayed, State::Buried]),
-            Self::Release => ("release", "released", &DELETABLE_STATES),
-            Self::Bury => ("bury", "buried", &[State::Ready, State::Delayed]),
-            Self::Move => ("move", "moved", &DELETABLE_STATES),
-            Self::Delete => ("delete", "deleted", &DELETABLE_STATES),
+impl JobAction {
+    /// Returns the change of the jobs; `None` for a move.
+    fn change(&self) -> Option<Change> {
+        let (pri, delay) = (self.pri, self.delay);
+        match self.act {
+            Verb::Kick => Some(Change::Kick),
+            Verb::Release => Some(Change::Release { pri, delay }),
+            Verb::Bury => Some(Change::Bury { pri }),
+            Verb::Delete => Some(Change::Delete),
+            Verb::Move => None,
         }
     }
-}
 
-impl JobAction {
+    /// Returns the verb, its past, and the states that it accepts.
+    fn words(&self) -> (&'static str, String, &'static [State]) {
+        let of_move = ("move", "moved", &State::DELETABLE[..]);
+        let (verb, past, states) = self.change().map_or(of_move, Change::words);
+        (verb, past.to_lowercase(), states)
+    }
+
     /// Fails if the arguments are wrong for any server.
     fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
@@ -320,7 +319,7 @@ impl JobAction {
     fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
         let Jobs { ids, tube, states, count } = std::mem::take(&mut self.jobs);
         let is_selected = |state: &&State| states.is_empty() || states.contains(state);
-        let states: Vec<_> = self.act.words().2.iter().filter(is_selected).copied().collect();
+        let states: Vec<_> = self.words().2.iter().filter(is_selected).copied().collect();
         let (mut plan, notes) = if let Some(Tube(tube)) = tube {
             ensure!(!states.is_empty(), usage("the action accepts no jobs in these states"));
             statistics::existing_tube_stats(client, &tube)?;
@@ -350,7 +349,7 @@ impl JobAction {
         ensure!(!is_same, usage("the jobs are already in that tube"));
         // A job that changes to another state was not named.
         plan.filter.states = plan.summary.states();
-        let (verb, count) = (self.act.words().0, plan.count());
+        let (verb, count) = (self.words().0, plan.count());
         let into = self.into.as_ref();
         let into = into.map_or(String::new(), |Tube(into)| format!(" to the tube {into}"));
         let text = match count {
@@ -368,39 +367,19 @@ impl JobAction {
         report: &mut Report,
     ) -> Result<()> {
         let hidden = Progress::hidden();
-        if self.act == Verb::Delete {
-            let mut remover = Remover::new(None);
-            let result = remover.delete_jobs(client, plan, &hidden, interrupt);
-            report.count = remover.deleted;
-            report.notes.extend(remover.describe_leftovers());
+        if let Some(change) = self.change() {
+            let mut change = PlannedChange::new(change, None);
+            let result = change.carry_out(client, plan, &hidden, interrupt);
+            report.count = change.done;
+            report.notes.extend(change.describe_leftovers());
             return result;
         }
-        if let Some(Tube(into)) = &self.into {
-            let mut to = Client::connect(client.address())?;
-            let mut mover = Mover::new(client, &mut to, into)?;
-            let result = mover.move_jobs(plan, &hidden, interrupt);
-            report.count = mover.moved;
-            report.notes.extend(mover.describe_leftovers());
-            return result;
-        }
-        let mut tried = 0;
-        let mut change = |ids: Vec<u64>| {
-            interrupt.check()?;
-            tried += ids.len() as u64;
-            let jobs = plan.current_jobs(client, ids)?;
-            let take = |_, is_done: bool| report.count += u64::from(is_done);
-            let (pri, delay) = (self.pri, self.delay);
-            match self.act {
-                Verb::Kick => kick_ids(client, jobs.iter().map(|job| job.id), take),
-                Verb::Release => Change::Release { pri, delay }.apply(client, &jobs, take),
-                _ => Change::Bury { pri }.apply(client, &jobs, take),
-            }
-        };
-        let result = plan.batches(BATCH_JOBS).try_for_each(&mut change);
-        let left = tried.saturating_sub(report.count);
-        if left > 0 {
-            report.notes.push(format!("Changed by others first: {}.", counted(left, "job")));
-        }
+        let Some(Tube(into)) = &self.into else { unreachable!("the arguments were checked") };
+        let mut to = Client::connect(client.address())?;
+        let mut mover = Mover::new(client, &mut to, into)?;
+        let result = mover.move_jobs(plan, &hidden, interrupt);
+        report.count = mover.moved;
+        report.notes.extend(mover.describe_leftovers());
         result
     }
 }

@@ -1,15 +1,8 @@
 //! The options of `web`.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
 use clap::Args;
-
-use crate::message::usage;
-
-/// The default port.
-const DEFAULT_PORT: u16 = 11380;
 
 /// The options of `web`.
 #[derive(Debug, Args)]
@@ -30,41 +23,4 @@ pub(crate) struct WebArgs {
     /// Refuse all actions
     #[arg(long)]
     pub(crate) read_only: bool,
-}
-
-impl WebArgs {
-    /// Reads `HOST:PORT`, `HOST` or `:PORT`.
-    pub(super) fn listen_address(text: &str) -> Result<SocketAddr> {
-        if text.parse::<u16>().is_ok() {
-            return Err(usage(format!("--listen {text}: write a port as :{text}")));
-        }
-        let found = match text.strip_prefix(':') {
-            Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
-            None => text.to_socket_addrs().or_else(|error| {
-                let host = text.trim_start_matches('[').trim_end_matches(']');
-                (host, DEFAULT_PORT).to_socket_addrs().map_err(|_| error)
-            }),
-        };
-        let mut found = found.with_context(|| format!("--listen {text}"))?;
-        found.next().with_context(|| format!("--listen {text}: the host has no address"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_may_lack_its_port_or_its_host() {
-        for (text, expected) in [
-            ("127.0.0.1:80", "127.0.0.1:80"),
-            ("127.0.0.1", "127.0.0.1:11380"),
-            (":81", "127.0.0.1:81"),
-            ("[::1]:82", "[::1]:82"),
-            ("[::1]", "[::1]:11380"),
-        ] {
-            assert_eq!(WebArgs::listen_address(text).unwrap().to_string(), expected, "{text}");
-        }
-        assert!(WebArgs::listen_address("127.0.0.1:x").is_err());
-    }
 }

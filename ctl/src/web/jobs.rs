@@ -92,7 +92,7 @@ impl ListRequest {
         } else if client.has_extension("list-jobs")? {
             Detail::Size
         } else {
-            Detail::Stats
+            Detail::Listed
         };
         let options = Options { is_quiet: true, ..Options::default() };
         let limit = self.limit.clamp(1, JOBS_MAX);

@@ -131,10 +131,7 @@ impl Site {
 
 /// Runs the command.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
-    let mut listeners = http::passed_sockets()?;
-    if listeners.is_empty() {
-        listeners.push(http::bind_http(WebArgs::listen_address(&args.listen)?)?);
-    }
+    let listeners = http::listen(Some(&args.listen), 11380)?;
     let addresses = listeners.iter().map(TcpListener::local_addr);
     let guard = Guard::new(&addresses.collect::<io::Result<Vec<_>>>()?, args)?;
     let watcher = |address| Watcher::start(address, context.interrupt.clone());

@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 
 use super::watch::{Point, TubeHistory, Watched, Watcher};
 use super::{Failure, Site};
+use crate::output::json_object;
 use crate::plan::Instance;
 use crate::progress::count_as_f64;
 use crate::sample::{COUNT_NAMES, Sample, TubeSample};
@@ -159,31 +160,20 @@ pub(super) async fn serve_overview(
     Ok(Json(Value::Object(answer)))
 }
 
-/// Makes an object that omits unknown values, because unknown is not zero.
-fn json_without_nulls(value: Value) -> Map<String, Value> {
-    let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
-    object.retain(|_, value| !value.is_null());
-    object
-}
-
-fn counts_as_json(line: &TubeSample) -> Map<String, Value> {
-    COUNT_NAMES.map(str::to_owned).into_iter().zip(line.counts.map(Value::from)).collect()
-}
-
 fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     let rate = |rate: f64| has_rates.then(|| rounded_json(rate));
-    json_without_nulls(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
+    json_object(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
 /// A summary of the state of a server.
 fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
-    let mut fields = json_without_nulls(json!({ "name": name }));
+    let mut fields = json_object(json!({ "name": name }));
     match &state.now {
         None => {}
-        Some(Err(error)) => fields.extend(json_without_nulls(json!({ "error": error }))),
+        Some(Err(error)) => fields.extend(json_object(json!({ "error": error }))),
         Some(Ok(sample)) => {
-            fields.extend(counts_as_json(&sample.server));
-            fields.extend(json_without_nulls(json!({
+            fields.extend(sample.server.counts_json());
+            fields.extend(json_object(json!({
                 "draining": sample.is_draining(),
                 "binlog": sample.binlog_trouble(),
             })));
@@ -225,7 +215,7 @@ fn tube_row((line, troubles): &Judged<'_>, sample: &Sample, state: &Watched) -> 
         Some(if bound.is_finite() { rounded_json(bound) } else { "longest".into() })
     };
     let names = TROUBLE_NAMES.iter().zip(troubles).filter(|(_, is)| **is).map(|(name, _)| *name);
-    let mut fields = json_without_nulls(json!({
+    let mut fields = json_object(json!({
         "name": line.tube,
         "paused": Some(line.paused).filter(|left| *left > 0),
         "trouble": names.collect::<Vec<_>>(),
@@ -234,7 +224,7 @@ fn tube_row((line, troubles): &Judged<'_>, sample: &Sample, state: &Watched) -> 
         "most": bound(95),
         "losses": known.and_then(|known| known.losses),
     }));
-    fields.extend(counts_as_json(line));
+    fields.extend(line.counts_json());
     fields.extend(rates_as_json(line, sample.has_rates));
     fields
 }

@@ -250,7 +250,7 @@ fn run(address: &Address, shared: &SharedState) {
             |it: &mut Watched| it.asked.is_none_or(|asked| asked.elapsed() >= ATTENTION_TIME);
         let state = shared.changed.wait_while(shared.lock(), is_idle);
         drop(state.unwrap_or_else(PoisonError::into_inner));
-        let mut sampler = Sampler::new(address.clone()).with_time_limit(SAMPLE_TIME_LIMIT);
+        let mut sampler = Sampler::new(address.clone(), Some(SAMPLE_TIME_LIMIT));
         loop {
             let began = Instant::now();
             shared.take_sample(&mut sampler);

@@ -60,6 +60,19 @@ fn what_the_server_refuses_is_told() {
     });
 }
 
+/// A `-` in place of a body is standard input, as for ids and files; it was put as a body.
+#[test]
+fn a_body_may_come_from_standard_input() {
+    each_server(&[], |server| {
+        let ran = server.run_with(b"two\nlines\n", &["put", "a", "-"]);
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(server.must(&["reserve", "a", "--delete", "--raw"]), "two\nlines\n");
+        server.run_with(b"from input", &["put", "a", "one", "-"]);
+        let bodies = server.must(&["reserve", "a", "--count", "2", "--delete", "--raw"]);
+        assert_eq!(bodies, "onefrom input");
+    });
+}
+
 /// With a number outside the protocol's range, the server would take the body for commands.
 #[test]
 fn a_body_is_never_taken_for_commands() {

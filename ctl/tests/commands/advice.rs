@@ -79,6 +79,11 @@ fn lines(count: usize, state: &str) -> String {
     })
 }
 
+/// Lines for `put --lines` with the same bodies.
+fn numbers(count: usize) -> String {
+    (1..=count).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat()
+}
+
 /// Carries out the advice of `put --lines`, which is a line for a shell.
 fn continue_put(server: &Server, ran: &Ran, file: &str) {
     let advice = ran.stderr.split_once("continue with ").unwrap().1.lines().next().unwrap();
@@ -92,12 +97,18 @@ fn continue_put(server: &Server, ran: &Ran, file: &str) {
 #[test]
 fn refused_lines_are_repeated() {
     for program in programs() {
-        for held in [1, 2_001, 4_500] {
+        for (held, is_import) in [(1, true), (2_001, true), (4_500, true), (2_700, false)] {
             let mut server = Server::tcp(&program, &[]);
             let file = server.file("jobs");
-            std::fs::write(&file, lines(5_000, "ready")).unwrap();
+            let text = if is_import { lines(5_000, "ready") } else { numbers(5_000) };
+            std::fs::write(&file, text).unwrap();
             let proxy = Proxy::new(&server.address, "put ", held);
-            let import = ["--server", &proxy.address, "import", &file];
+            let import: &[&str] = if is_import {
+                &["import", &file]
+            } else {
+                &["put", "a", "--lines", "--file", &file]
+            };
+            let import = [&["--server", &proxy.address], import].concat();
             let child = server.command(&import).spawn().unwrap();
             proxy.wait();
             server.daemon.signal(10).unwrap();
@@ -108,13 +119,17 @@ fn refused_lines_are_repeated() {
             proxy.go_on();
             let ran = Ran::of(child.wait_with_output().unwrap());
             assert_eq!(ran.code(), Some(1), "{ran:?}");
-            let skip = number_after(&ran.stderr, "continue with --skip ");
+            let skip = number_after(&ran.stderr, "Ended after line ");
             let before = drain(&mut server.client(), "a").len();
             assert_eq!(before, skip, "{ran:?}");
             assert!(ran.stderr.contains(&format!("Not put: lines {}-", skip + 1)), "{ran:?}");
             // Only a restart ends the draining of the original.
             server.restart(&[]);
-            server.must(&["import", &file, "--skip", &skip.to_string()]);
+            if is_import {
+                server.must(&["import", &file, "--skip", &skip.to_string()]);
+            } else {
+                continue_put(&server, &ran, &file);
+            }
             assert_eq!(drain(&mut server.client(), "a").len(), 5_000 - before);
         }
     }
@@ -132,8 +147,7 @@ fn lines_that_were_not_confirmed_are_repeated() {
         durable.server.must(&["import", &file, "--skip", &skip]);
         check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
 
-        let numbers = (1..=8_000).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
-        std::fs::write(&file, numbers).unwrap();
+        std::fs::write(&file, numbers(8_000)).unwrap();
         let put = ["put", "b", "--lines", "--file", &file];
         let ran = durable.kill_during("put ", 5_700, &put);
         continue_put(&durable.server, &ran, &file);
@@ -152,9 +166,8 @@ fn a_line_may_be_refused_and_later_ones_accepted() {
         body => Heard::Reply(format!("INSERTED {body}")),
     });
     let server = Server::tcp(&ours(), &[]);
-    let numbers = (1..=7).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat();
     for (input, command) in
-        [(lines(7, "ready"), &["import"][..]), (numbers, &["put", "a", "--lines"])]
+        [(lines(7, "ready"), &["import"][..]), (numbers(7), &["put", "a", "--lines"])]
     {
         let arguments = [&["--server", &played.address], command].concat();
         let ran = server.run_with(input.as_bytes(), &arguments);
@@ -162,6 +175,26 @@ fn a_line_may_be_refused_and_later_ones_accepted() {
         for part in ["Not put: lines 3, 5.", "exist twice", ": lines 4, 6-7.", "after line 2: "] {
             assert!(ran.stderr.contains(part), "{part}: {ran:?}");
         }
+    }
+}
+
+/// A line that is too large can never be put, so it is not repeated.
+#[test]
+fn a_line_that_is_too_large_is_reported_and_left_out() {
+    let server = Server::tcp(&ours(), &["-z", "100"]);
+    let file = server.file("jobs");
+    let long = "x".repeat(100_000);
+    std::fs::write(&file, lines(5, "ready").replace("\"3\"", &format!("\"{long}\""))).unwrap();
+    let ran = server.run(&["import", &file]);
+    assert!(ran.stderr.contains("line 3 is too large for the server: it is longer"), "{ran:?}");
+    let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
+    server.must(&["import", &file, "--skip", &skip]);
+    std::fs::write(&file, numbers(5).replace('3', &long)).unwrap();
+    let ran = server.run(&["put", "b", "--lines", "--file", &file]);
+    assert!(ran.stderr.contains("line 3 is too large for the server: it is longer"), "{ran:?}");
+    continue_put(&server, &ran, &file);
+    for tube in ["a", "b"] {
+        assert_eq!(drain(&mut server.client(), tube), [b"1", b"2", b"4", b"5"], "{tube}");
     }
 }
 

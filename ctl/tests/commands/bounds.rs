@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::page::Page;
 use crate::harness::played::{Heard, Played};
+use crate::harness::proxy::Proxy;
 use crate::harness::{PROGRAM, Ran, Server, bury, each_server, four, ours, put, state};
 
 /// A server that answers nothing.
@@ -64,13 +65,17 @@ fn a_check_ends_in_time_and_reports_the_servers_that_answered() {
 }
 
 /// Without `--timeout`, the limit is 30 seconds, also for a reply that never ends; servers that
-/// hang are waited for at the same time.
+/// hang are waited for at the same time, wherever they hang.
 #[test]
 fn hanging_servers_are_waited_for_together() {
     let server = Server::tcp(&ours(), &[]);
     put(&mut server.client(), "mail", 5, 0, b"x");
+    let later = Played::new(|line| match line {
+        "list-tube-used" => "USING default".into(),
+        _ => Heard::Nothing,
+    });
     let (silent, trickling) = (silent(), trickling());
-    let servers = [&silent.address[..], &trickling, &server.address];
+    let servers = [&later.address[..], &silent.address, &trickling, &server.address];
     let commands = [&["tubes"][..], &["stats"], &["grep", "x"], &["list", "*"]];
     thread::scope(|scope| {
         for command in commands {
@@ -78,13 +83,42 @@ fn hanging_servers_are_waited_for_together() {
                 let (ran, time) = run_on(&servers, command);
                 assert!(time < Duration::from_secs(50), "{command:?}: {time:?}");
                 assert!(ran.code() == Some(1) && !ran.stdout.is_empty(), "{command:?}: {ran:?}");
-                for address in &servers[..2] {
+                for address in &servers[..3] {
                     let why = format!("{address}: no complete reply within 30 seconds");
                     assert!(ran.stderr.contains(&why), "{command:?}: {ran:?}");
                 }
             });
         }
     });
+}
+
+/// A server that is slow at any moment holds up only the output of the others.
+#[test]
+fn servers_are_worked_on_at_the_same_time_and_shown_in_their_order() {
+    for (command, held, key) in [
+        (&["tubes", "a"][..], "list-tubes", "cmd-list-tubes"),
+        (&["list", "a"], "list-tubes", "cmd-list-tubes"),
+        (&["grep", "x", "a"], "list-tubes", "cmd-list-tubes"),
+        (&["stats", "a"], "stats-tube", "cmd-stats-tube"),
+    ] {
+        let (slow, fast) = (Server::tcp(&ours(), &[]), Server::tcp(&ours(), &[]));
+        for server in [&slow, &fast] {
+            put(&mut server.client(), "a", 5, 0, b"x");
+        }
+        let proxy = Proxy::new(&slow.address, held, 1);
+        let both = format!("{},{}", proxy.address, fast.address);
+        let arguments = [&["--json", "--server", &both], command].concat();
+        let child = fast.command(&arguments).spawn().unwrap();
+        proxy.wait();
+        ct::eventually("the other server has its commands", || {
+            fast.objects(&["stats"])[0][key].as_u64() > Some(0)
+        });
+        proxy.go_on();
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        let lines = ran.stdout.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
+        let servers: Vec<_> = lines.map(|line| line["server"].clone()).collect();
+        assert_eq!(servers, [json!(proxy.address), json!(fast.address)], "{command:?}: {ran:?}");
+    }
 }
 
 /// An old job at the head of a tube means that its workers are stuck, however few jobs there are.
@@ -236,7 +270,7 @@ fn addresses_are_explained() {
         (&["-s", "/run/b.sock", "tubes"][..], "unix:/run/b.sock"),
         (&["-s", "::1:22962", "tubes"], "[::1]:11300"),
         (&["web", "--listen", "22994"], ":22994"),
-        (&["metrics", "--listen", "22994"], "127.0.0.1:PORT"),
+        (&["metrics", "--listen", "22994"], ":22994"),
     ] {
         let ran = Ran::of(Command::new(PROGRAM).args(arguments).output().unwrap());
         assert!(!ran.status.success() && ran.stderr.contains(expected), "{arguments:?} {ran:?}");

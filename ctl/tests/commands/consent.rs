@@ -22,15 +22,32 @@ use crate::harness::{PROGRAM, Server, bury, has_tool, programs, put};
 const COUNTS: [usize; 12] = [1, 3, 20, 150, 150, 300, 300, 500, 9_999, 9_999, 10_001, 100_001];
 
 /// The acts of the command and of the page, each with the states that it takes jobs of.
-const ACTS: [(&str, &[&str]); 7] = [
+const ACTS: [(&str, &[&str]); 9] = [
     ("clear a", &["ready", "delayed", "buried"]),
     ("clear a --save", &["ready", "delayed", "buried"]),
     ("move a b", &["ready", "delayed", "buried"]),
+    ("delete", &["ready", "delayed", "buried"]),
     ("page delete", &["ready", "delayed", "buried"]),
     ("page move", &["ready", "delayed", "buried"]),
     ("page kick", &["delayed", "buried"]),
     ("page bury", &["ready", "delayed"]),
+    // They are delayed afterwards.
+    ("page release", &["ready", "buried"]),
 ];
+
+/// The largest number of jobs chosen by their ids, or by their number.
+const CHOSEN_MAX: usize = 500;
+
+/// How the jobs of an act are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// All in some states.
+    States,
+    /// Some of them, by their ids.
+    Ids,
+    /// The first ones of a state.
+    First,
+}
 
 /// The states of jobs by their ids.
 type States = BTreeMap<u64, String>;
@@ -55,7 +72,7 @@ impl Report {
         let words = ["jobs deleted (", "job deleted (", "jobs moved (", "job moved ("];
         let words = words.map(|word| format!(" {word}"));
         let taken = number(text, &words.each_ref().map(String::as_str), true).unwrap_or(0);
-        let words = ["or deleted them: ", "others took them: ", "by others first: "];
+        let words = ["or deleted them: ", "others took them: "];
         Self { taken, left: number(text, &words, false).unwrap_or(0) }
     }
 }
@@ -164,8 +181,19 @@ fn play(program: &Path, round: u64) {
     let (act, accepted) = choose(&ACTS, prng);
     let (is_restarted, is_durable) = (prng.below(6) == 0, prng.below(2) == 0);
     let chosen: Vec<_> = accepted.iter().filter(|_| prng.below(3) > 0).copied().collect();
-    let chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
-    eprintln!("round {round}: {act} of {count} jobs {chosen:?}, {is_restarted} {is_durable}");
+    let mut chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
+    let mut choice = choose(&[Choice::States, Choice::Ids, Choice::First], prng);
+    if act == "delete" {
+        choice = Choice::Ids;
+    } else if !act.starts_with("page ") || choice == Choice::First && count > CHOSEN_MAX {
+        choice = Choice::States;
+    }
+    if choice == Choice::First {
+        chosen.truncate(1);
+    }
+    eprintln!(
+        "round {round}: {act} of {count} jobs {chosen:?}, {choice:?} {is_restarted} {is_durable}"
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let flags = ["-b", folder.path().to_str().unwrap()];
@@ -173,10 +201,18 @@ fn play(program: &Path, round: u64) {
     let mut server = Server::tcp(program, flags);
     let before = fill(&server, count, prng);
     let named: Vec<_> = before.iter().filter(|(_, it)| chosen.contains(&it.as_str())).collect();
-    let named: Vec<u64> = named.into_iter().map(|(id, _)| *id).collect();
+    let mut named: Vec<u64> = named.into_iter().map(|(id, _)| *id).collect();
+    if choice == Choice::Ids {
+        let share = 1 + (named.len() / CHOSEN_MAX) as u64;
+        named.retain(|_| prng.below(2 * share) == 0);
+        named.truncate(CHOSEN_MAX);
+    } else if choice == Choice::First {
+        named.truncate(usize::try_from(1 + prng.below(count as u64)).unwrap());
+    }
     if named.is_empty() {
         return;
     }
+    let ids: Vec<_> = named.iter().map(ToString::to_string).collect();
     let mut client = server.client();
     let mut expected = before.clone();
     let restart = |server: &mut Server| {
@@ -191,9 +227,16 @@ fn play(program: &Path, round: u64) {
     };
     let report = if let Some(verb) = act.strip_prefix("page ") {
         let page = Page::start(&server.address, &[]);
-        let mut what = json!({ "act": verb, "jobs": { "tube": "a", "states": chosen } });
-        if verb == "move" {
-            what["into"] = "b".into();
+        let jobs = match choice {
+            Choice::States => json!({ "tube": "a", "states": chosen }),
+            Choice::Ids => json!({ "ids": ids }),
+            Choice::First => json!({ "tube": "a", "states": chosen, "count": named.len() }),
+        };
+        let mut what = json!({ "act": verb, "jobs": jobs });
+        match verb {
+            "move" => what["into"] = "b".into(),
+            "release" => what["delay"] = 3_000.into(),
+            _ => {}
         }
         let told = page.dry(&what);
         assert_eq!(told["count"], named.len(), "round {round}: {told}");
@@ -211,7 +254,10 @@ fn play(program: &Path, round: u64) {
     } else {
         let (file, address) = (server.file("saved"), server.address.clone());
         let act = act.replace("--save", &format!("--save {file}"));
-        let arguments = format!("{act} --state {}", chosen.join(","));
+        let arguments = match choice {
+            Choice::Ids => format!("{act} {}", ids.join(" ")),
+            _ => format!("{act} --state {}", chosen.join(",")),
+        };
         let text = answer_command(&address, &arguments, || {
             expected = if is_restarted {
                 restart(&mut server)

@@ -14,6 +14,7 @@
 //! | `carry` | jobs copied to files and other servers |
 //! | `extensions` | the use of a server with more commands, or with wrong answers |
 //! | `metrics`, `metrics_http` | the metrics, on standard output, in files, over HTTP |
+//! | `trouble` | servers that refuse changes, and why |
 //! | `stress` | acts ended at any moment, beside other clients; only on request |
 //! | `web`, `web_guard` | the page, and the requests that it refuses |
 //!
@@ -40,6 +41,7 @@ mod metrics;
 mod metrics_http;
 mod screen;
 mod stress;
+mod trouble;
 mod web;
 mod web_acts;
 mod web_guard;

@@ -1,0 +1,179 @@
+//! Changes of jobs by their ids: kicks, releases, burials and deletes; of the jobs of a plan in
+//! batches, saved to a file first if requested.
+
+use anyhow::{Context as _, Result};
+
+use crate::client::Client;
+use crate::interrupt::Interrupt;
+use crate::job::{Job, State};
+use crate::message::counted;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::save::SaveFile;
+use crate::sweep;
+
+/// The largest number of jobs changed at once.
+const BATCH_JOBS: usize = 1_000;
+
+/// A change of jobs. A job gets a new priority or keeps its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Makes them ready.
+    Kick,
+    /// Makes them ready, or delays them for a number of seconds.
+    Release {
+        pri: Option<u32>,
+        delay: u32,
+    },
+    Bury {
+        pri: Option<u32>,
+    },
+    Delete,
+}
+
+impl Change {
+    /// Returns its verb, the reply that confirms it, and the states that it accepts.
+    pub(crate) fn words(self) -> (&'static str, &'static str, &'static [State]) {
+        match self {
+            Self::Kick => ("kick", "KICKED", &[State::Delayed, State::Buried]),
+            Self::Release { .. } => ("release", "RELEASED", &State::DELETABLE),
+            Self::Bury { .. } => ("bury", "BURIED", &[State::Ready, State::Delayed]),
+            Self::Delete => ("delete", "DELETED", &State::DELETABLE),
+        }
+    }
+
+    /// Changes jobs, given by their ids and priorities. Passes each id to `take` with true if it
+    /// was changed, and with false if it does not exist or is in another state.
+    ///
+    /// Only a reserved job can be released or buried. Both commands are sent together, so it is
+    /// reserved only briefly.
+    pub(crate) fn apply(
+        self,
+        client: &mut Client,
+        jobs: impl IntoIterator<Item = (u64, u32)>,
+        mut take: impl FnMut(u64, bool),
+    ) -> Result<()> {
+        let (verb, done, _) = self.words();
+        let needs_reserve = matches!(self, Self::Release { .. } | Self::Bury { .. });
+        let steps = jobs.into_iter().flat_map(|job| {
+            let reserve = needs_reserve.then_some((job, false));
+            reserve.into_iter().chain([(job, true)])
+        });
+        let write = |&((id, own), is_change): &((u64, u32), bool), out: &mut Vec<u8>| {
+            let line = match self {
+                _ if !is_change => format!("reserve-job {id}\r\n"),
+                Self::Kick => format!("kick-job {id}\r\n"),
+                Self::Release { pri, delay } => {
+                    format!("release {id} {} {delay}\r\n", pri.unwrap_or(own))
+                }
+                Self::Bury { pri } => format!("bury {id} {}\r\n", pri.unwrap_or(own)),
+                Self::Delete => format!("delete {id}\r\n"),
+            };
+            out.extend_from_slice(line.as_bytes());
+        };
+        client.pipeline(steps, write, |((id, _), is_change), reply| {
+            match (is_change, reply.word()) {
+                // Without the reservation, the change is refused as well.
+                (false, "RESERVED" | "NOT_FOUND") => {}
+                (true, "NOT_FOUND") => take(id, false),
+                (true, word) if word == done => take(id, true),
+                _ => return Err(reply.error_for(verb)),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A change of the jobs of a plan, and how many it has changed so far.
+#[derive(Debug)]
+pub(crate) struct PlannedChange {
+    change: Change,
+    save: Option<SaveFile>,
+    /// The number of confirmed changes.
+    pub(crate) done: u64,
+    /// The number of jobs that other clients took or changed first.
+    pub(crate) left: u64,
+    /// The ids of jobs that were saved to the file but not deleted.
+    saved_in_vain: Vec<u64>,
+}
+
+impl PlannedChange {
+    /// Prepares a change that saves each job to this file first, if there is one.
+    pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
+        Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
+    }
+
+    /// Describes the jobs that were left, one sentence for each reason.
+    pub(crate) fn describe_leftovers(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if self.left > 0 {
+            let (done, left) = (self.change.words().1.to_lowercase(), counted(self.left, "job"));
+            sentences.push(format!(
+                "Not {done}, because others reserved, changed or deleted them: {left}."
+            ));
+        }
+        if let (Some(file), [_, ..]) = (&self.save, &self.saved_in_vain[..]) {
+            let ids: Vec<_> = self.saved_in_vain.iter().map(ToString::to_string).collect();
+            let name = file.name();
+            sentences.push(format!("Saved to {name} but not deleted: {}", ids.join(", ")));
+        }
+        sentences
+    }
+
+    /// Changes the jobs of a plan. No batch starts after an interrupt.
+    pub(crate) fn carry_out(
+        &mut self,
+        client: &mut Client,
+        plan: &Plan,
+        progress: &Progress,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let size =
+            if self.save.is_some() { client.bodies_at_once(BATCH_JOBS)? } else { BATCH_JOBS };
+        for ids in plan.batches(size) {
+            interrupt.check()?;
+            progress.add(ids.len() as u64);
+            self.change_batch(client, ids, plan)?;
+        }
+        Ok(())
+    }
+
+    fn change_batch(&mut self, client: &mut Client, ids: Vec<u64>, plan: &Plan) -> Result<()> {
+        let all = ids.len() as u64;
+        let id_and_pri = |job: &Job| (job.id, job.pri);
+        let jobs: Vec<_> = if let Some(file) = &mut self.save {
+            let jobs = plan.current_jobs(client, ids)?;
+            let jobs = sweep::peek_bodies(client, jobs)?;
+            file.write_and_sync(&jobs)?;
+            jobs.iter().map(id_and_pri).collect()
+        } else if self.change == Change::Delete && plan.filter.is_lasting() {
+            // Another look at these jobs would take as long as their deletes.
+            ids.into_iter().map(|id| (id, 0)).collect()
+        } else {
+            plan.current_jobs(client, ids)?.iter().map(id_and_pri).collect()
+        };
+        self.left += all - jobs.len() as u64;
+        let result = self.change.apply(client, jobs, |id, is_done| {
+            if is_done {
+                self.done += 1;
+            } else {
+                self.left += 1;
+                self.saved_in_vain.extend(self.save.is_some().then_some(id));
+            }
+        });
+        result.with_context(|| self.describe_unconfirmed())
+    }
+
+    /// Ends the file, if there is one.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.save.map_or(Ok(()), SaveFile::finish)
+    }
+
+    /// Describes a batch of changes that were not all confirmed.
+    fn describe_unconfirmed(&self) -> String {
+        let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name()));
+        let word = self.change.words().1.to_lowercase();
+        let (done, file) = (counted(self.done, "job"), file.unwrap_or_default());
+        format!("{done} {word}; the server did not confirm others, which may be {word}{file}")
+    }
+}
