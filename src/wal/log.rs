@@ -264,6 +264,7 @@ impl Log {
         budget: u64,
     ) -> io::Result<()> {
         let now = self.now;
+        self.reserve.forget_large_shortage(now);
         if let Some(current) = self.current.as_mut().filter(|_| self.syncs.are_of_each_change()) {
             current.write_zeros(self.lease.ask_if_due(now)?, self.end);
         }

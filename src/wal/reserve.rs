@@ -5,7 +5,7 @@
 //! filled with zeros, and are smaller. Each begins with a segment header: should those of the
 //! segments be damaged, it still has the key of the directory.
 
-use std::{cmp::Reverse, io};
+use std::{cmp::Reverse, io, time::Duration};
 
 use log::{info, warn};
 
@@ -21,6 +21,10 @@ use crate::clock::Time;
 
 /// The largest file if all of it must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
+
+/// How long the disk counts as full after it had no space for a job larger than a segment, although
+/// it has space for others.
+const LARGE_SHORTAGE_TIME: Duration = Duration::from_secs(60);
 
 /// A file with space for a later segment.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +49,8 @@ impl Preallocated {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
+    /// When the last attempt failed.
+    failed_at: Time,
     /// The smallest size in bytes that has failed since the last `retry_at`.
     size: u64,
     pub(super) reason: Unavailable,
@@ -97,7 +103,8 @@ impl Reserve {
     /// Whether to make a file now, or to continue filling the one being made. Only an attempt shows
     /// whether a full disk has space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
-        self.filling.is_some() || self.shortage.is_some() || demand.wants_file(space)
+        let is_of_usual = |it: Shortage| it.size <= self.segment_size;
+        self.filling.is_some() || self.shortage.is_some_and(is_of_usual) || demand.wants_file(space)
     }
 
     /// Whether no attempt to make a file of `size` bytes is due, because that has failed within the
@@ -125,9 +132,7 @@ impl Reserve {
             }
             size = (size / 2).next_multiple_of(SEGMENT_ALIGN_BYTES).max(least);
         }
-        if size == whole {
-            self.on_space();
-        }
+        self.on_space(size);
         Ok(())
     }
 
@@ -150,7 +155,7 @@ impl Reserve {
         }
         let before = self.shortage.map(|it| it.retry_at).filter(|at| *at > now);
         let retry_at = before.unwrap_or(now + RETRY_DELAY);
-        self.shortage = Some(Shortage { retry_at, size, reason });
+        self.shortage = Some(Shortage { retry_at, failed_at: now, size, reason });
     }
 
     /// Notes that the daemon itself has freed space: the next file is tried at once.
@@ -160,9 +165,19 @@ impl Reserve {
         }
     }
 
-    fn on_space(&mut self) {
-        if self.shortage.take().is_some() {
+    /// Notes that a file of `size` bytes could be made.
+    fn on_space(&mut self, size: u64) {
+        if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
+        }
+    }
+
+    /// Forgets that a large job had no space, if none has been tried for a while.
+    pub(super) fn forget_large_shortage(&mut self, now: Time) {
+        let size = self.segment_size;
+        let is_old = |it: Shortage| it.size > size && it.failed_at + LARGE_SHORTAGE_TIME <= now;
+        if self.shortage.is_some_and(is_old) {
+            self.on_space(u64::MAX);
         }
     }
 
@@ -257,7 +272,7 @@ impl Reserve {
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) -> bool {
         let made = self.make_step(disk, self.segment_size);
         match &made {
-            Ok(true) => self.on_space(),
+            Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
@@ -355,6 +370,28 @@ mod tests {
             assert_eq!(binlog.wal.trouble(), None, "{size}");
             assert_eq!(binlog.wal.next_deadline(), None, "nothing is left to do: {size}");
         }
+    }
+
+    /// A monitor would see a full disk only now and then, and each job would log two lines.
+    #[test]
+    fn a_disk_without_space_for_a_large_job_is_full_until_none_has_come_for_a_minute() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.settle();
+        let used: u64 = binlog.disk.state().files.values().map(|it| it.len() as u64).sum();
+        binlog.disk.state().capacity = Some(used + 64 * 1024);
+        for _ in 0..20 {
+            assert_eq!(binlog.try_put(100_000).err(), Some(Unavailable::Full));
+            let small = binlog.put(100);
+            binlog.turn();
+            binlog.delete(small);
+            binlog.wait(RETRY_DELAY);
+            binlog.settle();
+            assert_eq!(binlog.wal.trouble(), Some(Unavailable::Full));
+        }
+        binlog.wait(LARGE_SHORTAGE_TIME);
+        binlog.settle();
+        assert_eq!(binlog.wal.trouble(), None);
+        assert_eq!(binlog.wal.next_deadline(), None);
     }
 
     /// An operator must repair it, or another machine take over, because deleting jobs would not
