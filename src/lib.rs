@@ -24,7 +24,7 @@
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and a reader for any bytes;
-//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the budget that
+//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the levels that
 //!    must be asked before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. The flags of
 //!    `cli` are fields of the `Settings` of the server (`server/identity.rs`), and of the

@@ -24,9 +24,13 @@ use beanstalkd::{
     clock,
     service::{logging, notify::Notifier, ping},
     startup::{self, VERSION},
+    sys::ballast::Ballasted,
     wal::{self, Directory},
 };
 use log::error;
+
+#[global_allocator]
+static ALLOCATOR: Ballasted = Ballasted;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();

@@ -14,7 +14,7 @@ use std::{
 
 use slab::Slab;
 
-use crate::memory::{self, MemoryBudget, Need};
+use super::growth::{Growth, grow, probe};
 
 /// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
 pub struct Key<T> {
@@ -115,10 +115,10 @@ impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
 }
 
 impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
-    /// Ensures memory for the next item. Fails if there is none. O(1).
+    /// Makes room for the next item. Fails if there is no memory. O(1).
     #[inline]
-    pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
-        if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk(need, budget) }
+    pub fn make_room(&mut self) -> Growth {
+        if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk() }
     }
 
     /// The chunk for the next item, if it has memory.
@@ -129,16 +129,15 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     #[cold]
-    fn make_chunk(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
-        let next = self.open.last();
+    fn make_chunk(&mut self) -> Growth {
         // A slab stores a word beside each item; with padding, at most two.
-        budget.take(need, CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
-        if next.is_none() {
+        probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
+        if self.open.is_empty() {
             // Any chunk may become open or releasable later, when no memory can be refused.
             let chunks = self.chunks.len() + 1;
-            budget.grow_vec(need, &mut self.chunks, chunks)?;
-            budget.grow_vec(need, &mut self.open, chunks)?;
-            budget.grow_vec(need, &mut self.releasable, chunks)?;
+            grow(&mut self.chunks, chunks)?;
+            grow(&mut self.open, chunks)?;
+            grow(&mut self.releasable, chunks)?;
         }
         self.chunk_to_fill();
         Ok(())

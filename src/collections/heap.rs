@@ -10,8 +10,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
-use super::Key;
-use crate::memory::{self, MemoryBudget, Need};
+use super::{Growth, Key, growth::grow};
 
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
@@ -46,23 +45,25 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.is_empty()
     }
 
-    /// Ensures memory for one item more than there are, or one more than the minimum set by
-    /// [`Heap::set_min_capacity`]. Fails if there is none. O(1), unless the heap is reallocated.
+    /// Makes room for one item more than there are, or one more than the minimum set by
+    /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
+    /// reallocated.
+    ///
+    /// Memory becomes resident only when it is written to, and these items may be added when no
+    /// memory can be refused. So if `is_resident`, the new memory is written to at once.
     #[inline]
-    pub fn ensure_memory(&mut self, need: Need, budget: &mut MemoryBudget) -> memory::Result {
+    pub fn make_room(&mut self, is_resident: bool) -> Growth {
         let count = self.min_capacity.max(self.entries.len()) + 1;
         let unused = self.entries.capacity() - self.entries.len();
-        budget.grow_vec(need, &mut self.entries, count)?;
-        if budget.limits_resident {
-            // Memory counts only when it is written to. These items may be added when no memory can
-            // be refused, so it must count now.
+        grow(&mut self.entries, count)?;
+        if is_resident {
             self.entries.spare_capacity_mut()[unused..].fill_with(MaybeUninit::zeroed);
         }
         Ok(())
     }
 
     /// Keeps memory for `count` items from now on, because that many may be added when no memory
-    /// can be refused. Allocates nothing if [`Heap::ensure_memory`] was called before.
+    /// can be refused. Allocates nothing if [`Heap::make_room`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
         if self.entries.capacity() < count {

@@ -12,17 +12,10 @@
 
 use std::{collections::BTreeMap, mem};
 
-use super::{Arena, Key};
-use crate::memory::{self, MemoryBudget, Need};
+use super::{Arena, Growth, Key};
 
 const PAGE_IDS: usize = 32;
 const DIRECTORY_PAGES: usize = 1024;
-
-/// The most bytes that a directory takes, with its part of the tree.
-const DIRECTORY_BYTES: usize = size_of::<Directory<()>>() + 512;
-
-/// The approximate number of bytes that a single id takes in its tree.
-const SINGLE_BYTES: usize = 32;
 
 #[derive(Debug)]
 struct Page<T> {
@@ -44,8 +37,6 @@ pub struct IdMap<T> {
     latest: u64,
     /// Ids without neighbours.
     single: BTreeMap<u64, Key<T>>,
-    /// Bytes that `single` took since the last call of [`IdMap::ensure_memory`].
-    unbudgeted: usize,
     /// The pages; a chunk of them takes a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,
 }
@@ -56,7 +47,6 @@ impl<T> Default for IdMap<T> {
             directories: BTreeMap::new(),
             latest: 0,
             single: BTreeMap::new(),
-            unbudgeted: 0,
             pages: Arena::default(),
         }
     }
@@ -85,17 +75,9 @@ impl<T> IdMap<T> {
         page.and_then(|page| self.pages[page].keys[slot]).or_else(|| self.single.get(&id).copied())
     }
 
-    /// Ensures memory for a key under `id`. Fails if there is none. O(1), or O(log n) if `id` is
-    /// far from the latest insertion.
-    pub fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> memory::Result {
-        budget.deduct(mem::take(&mut self.unbudgeted));
-        let (number, _) = locate_page(locate(id).0);
-        let is_there = (number == locate_page(self.latest).0 && !self.directories.is_empty())
-            || self.directories.contains_key(&number);
-        if !is_there {
-            budget.take(Need::Storage, DIRECTORY_BYTES)?;
-        }
-        self.pages.ensure_memory(Need::Storage, budget)
+    /// Makes room for another key. Fails if there is no memory. O(1).
+    pub fn make_room(&mut self) -> Growth {
+        self.pages.make_room()
     }
 
     /// Adds a key under an id that has none.
@@ -146,7 +128,6 @@ impl<T> IdMap<T> {
         if let Some(slot) = page.keys.iter().position(Option::is_some) {
             let key = page.keys[slot].expect("it is used");
             self.single.insert(number * PAGE_IDS as u64 + slot as u64, key);
-            self.unbudgeted += SINGLE_BYTES;
         }
         directory.pages[at] = None;
         directory.used -= 1;

@@ -2,15 +2,18 @@
 //! their positions, [`List`] by key, [`IdMap`] from id to key, and [`Histogram`], which counts
 //! durations.
 //!
-//! A container that grows takes memory from [`crate::memory::MemoryBudget`] before it changes.
+//! A container that may become large has a method `make_room`, which fails if there is no memory
+//! for one more item. Then nothing has changed.
 
 mod arena;
+mod growth;
 mod heap;
 mod histogram;
 mod id_map;
 mod list;
 
 pub use arena::{Arena, Key, SmallArena};
+pub use growth::{Growth, OutOfMemory, grow, grow_deque, probe};
 pub use heap::Heap;
 pub use histogram::{Histogram, LongTimes, ShortTimes};
 pub use id_map::IdMap;

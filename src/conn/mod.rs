@@ -25,7 +25,8 @@ pub use output::{Output, SLICES};
 
 use crate::{
     clock::Time,
-    memory::{self, Bodies, Body, OutOfMemory},
+    collections::{Growth, OutOfMemory},
+    memory::{Bodies, Body},
     proto::{self, CRLF, LINE_LIMIT, PutHeader, Reply},
 };
 
@@ -297,7 +298,7 @@ impl Collecting {
     }
 
     /// Takes the bytes of the body off `rest`. Fails, and takes none, if there is no memory.
-    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> memory::Result {
+    fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {
             return Ok(());
@@ -315,21 +316,10 @@ impl Collecting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemorySource;
 
     fn put(size: u32) -> PendingPut {
         let header = PutHeader { pri: 0, delay: 0, ttr: 1, size };
         PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
-    }
-
-    /// A memory source that has little memory.
-    #[derive(Debug)]
-    struct Little;
-
-    impl MemorySource for Little {
-        fn can_allocate(&mut self, bytes: usize, _: usize) -> bool {
-            bytes <= 64 * 1024
-        }
     }
 
     /// All steps of a stream, as texts.
@@ -416,16 +406,15 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_collected_from_pieces_without_taking_memory_ahead() {
+    fn a_body_is_collected_from_pieces() {
         let (bodies, conn) = (&mut Bodies::default(), &mut Conn::default());
-        bodies.budget.set_source(Box::new(Little), true);
         let mut rest: &[u8] = b"abc";
         assert!(conn.expect_body(put(1 << 30), &mut rest).is_none());
         assert_eq!(steps_in(bodies, conn, rest), ["0 left"]);
         let Phase::Body(body) = &conn.phase else { panic!("in the middle of a body") };
-        assert_eq!(body.got.as_ref().map(Body::len), Some(3), "there is memory for these");
+        assert_eq!(body.got.as_ref().map(Body::len), Some(3));
         conn.close(bodies);
-        let left = bodies.budget.body_bytes;
+        let left = bodies.counted;
         assert_eq!(left, 0, "an unfinished body is freed with its connection");
     }
 
@@ -468,7 +457,7 @@ mod tests {
     fn input_pauses_while_too_much_output_is_unsent() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
-        conn.output.write(&mut bodies.budget, |buffer| buffer.resize(OUTPUT_MAX_BYTES, 0));
+        conn.output.write(|buffer| buffer.resize(OUTPUT_MAX_BYTES, 0));
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
         conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);

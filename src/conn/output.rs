@@ -2,12 +2,12 @@
 //! with their jobs, and all of it is passed to one `writev`.
 //!
 //! Invariant: `len` is the number of unsent bytes, and only bytes of the first piece have been
-//! sent; an empty output owns no memory. Its own memory is taken from the budget of [`Bodies`].
+//! sent; an empty output owns no memory.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
-    memory::{Bodies, Body, COPIED_BODY_MAX_BYTES, MemoryBudget},
+    memory::{Bodies, Body, COPIED_BODY_MAX_BYTES},
     proto::{CRLF, Reply},
 };
 
@@ -48,7 +48,7 @@ impl Piece {
 
     fn free(self, bodies: &mut Bodies) {
         match self {
-            Self::Copied(_, of_bodies) => bodies.budget.body_bytes -= of_bodies,
+            Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,
             Self::Shared(body) => bodies.remove(body),
         }
     }
@@ -123,18 +123,17 @@ impl Output {
     }
 
     /// Appends a reply.
-    pub fn reply(&mut self, reply: Reply<'_>, budget: &mut MemoryBudget) {
-        self.write(budget, |buffer| reply.write(buffer));
+    pub fn reply(&mut self, reply: Reply<'_>) {
+        self.write(|buffer| reply.write(buffer));
     }
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF.
     pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body, bodies: &mut Bodies) {
         debug_assert!(bodies.bytes(body).ends_with(CRLF));
-        self.reply(reply, &mut bodies.budget);
+        self.reply(reply);
         if body.is_large() {
             self.len += body.len();
-            let grown = self.push(Piece::Shared(bodies.add_ref(body)));
-            bodies.budget.deduct(grown);
+            self.rest.push_back(Piece::Shared(bodies.add_ref(body)));
         } else {
             self.copy(body, bodies);
         }
@@ -143,7 +142,7 @@ impl Output {
     /// Appends a copy of a body.
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
-        let grown = self.append(|buffer| {
+        self.write(|buffer| {
             // If one body follows another, more are likely to follow, and each reallocation would
             // copy them all.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
@@ -156,44 +155,28 @@ impl Output {
         });
         if let Piece::Copied(_, of_bodies) = self.rest.back_mut().unwrap_or(&mut self.first) {
             *of_bodies += body.len() as u64;
-            bodies.budget.body_bytes += body.len() as u64;
+            bodies.counted += body.len() as u64;
         }
-        bodies.budget.deduct(grown);
-    }
-
-    /// Appends a piece. Returns how much memory it took, in bytes.
-    fn push(&mut self, piece: Piece) -> usize {
-        let before = self.rest.capacity();
-        self.rest.push_back(piece);
-        (self.rest.capacity() - before) * size_of::<Piece>()
     }
 
     /// Appends the bytes that `write` appends to a buffer.
-    pub fn write(&mut self, budget: &mut MemoryBudget, write: impl FnOnce(&mut Vec<u8>)) {
-        budget.deduct(self.append(write));
-    }
-
-    /// Appends the bytes that `write` appends to a buffer. Returns how much memory they took.
-    fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
-        let mut grown = 0;
+    pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is freed when all of it has been sent, so it must not keep growing for a slow
         // client.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
-            grown = self.push(Piece::default());
+            self.rest.push_back(Piece::default());
         }
         let Piece::Copied(buffer, _) = self.rest.back_mut().unwrap_or(&mut self.first) else {
             unreachable!("the last piece takes copies");
         };
-        let capacity = buffer.capacity();
-        if capacity == 0 {
+        if buffer.capacity() == 0 {
             buffer.reserve(BUFFER_START_BYTES);
         }
         let before = buffer.len();
         write(buffer);
         self.len += buffer.len() - before;
-        grown + buffer.capacity() - capacity
     }
 
     /// The first bytes to send, as slices for one `writev`, and how many of them there are.
@@ -320,7 +303,7 @@ mod tests {
             }
             prop_assert_eq!(got, wanted);
             prop_assert!(output.rest.capacity() == 0 && output.first.len() == 0);
-            prop_assert_eq!(bodies.budget.body_bytes, 0);
+            prop_assert_eq!(bodies.counted, 0);
         }
     }
 }

@@ -29,11 +29,10 @@ use std::{collections::VecDeque, mem};
 
 use self::slots::{Hole, Pace, Place};
 use super::{
-    OutOfMemory, Result,
     block::{Block, MARK_BYTES, Mark, slot_bytes},
-    budget::{MemoryBudget, Need},
+    level::{Level, Memory},
 };
-use crate::collections::{Arena, Key};
+use crate::collections::{Arena, Growth, Key, OutOfMemory};
 
 /// A body of up to this many bytes is copied into replies; a larger one is shared. The extra eight
 /// bytes are for bodies of a round number of bytes, which end in CR LF.
@@ -90,11 +89,15 @@ pub(super) struct Referenced {
     handles: u32,
 }
 
-/// Owns all bodies, and the budget of all memory.
+/// Owns all bodies, and knows how much memory is left for everything.
 #[derive(Debug, Default)]
 pub struct Bodies {
-    /// The budget of the memory for bodies and everything else.
-    pub budget: MemoryBudget,
+    /// The memory for bodies and everything else.
+    pub memory: Memory,
+    /// The bytes of all bodies, each with [`BODY_OVERHEAD_BYTES`].
+    pub counted: u64,
+    /// The limit on that, if there is one. Bodies that exceed it stay.
+    pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
     /// Free slots to fill, the smallest first. The block of the last one is filled next.
@@ -113,7 +116,7 @@ pub struct Bodies {
 /// Bodies as a whole.
 impl Bodies {
     /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).
-    pub fn store(&mut self, bytes: &[u8]) -> Result<Body> {
+    pub fn store(&mut self, bytes: &[u8]) -> Growth<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
             if self.append(&mut body, bytes).is_ok() {
@@ -123,61 +126,58 @@ impl Bodies {
             return Err(OutOfMemory);
         }
         let counted = BODY_OVERHEAD_BYTES + bytes.len() as u64;
-        self.budget.ensure_limit_permits(counted)?;
-        let place = self.take_slot(slot_bytes(bytes.len()), Need::Storage)?;
+        self.ensure_limit_permits(counted)?;
+        let place = self.take_slot(slot_bytes(bytes.len()), Level::Plenty)?;
         self.blocks[place.block].write(place.start(), 0, bytes);
-        self.budget.body_bytes += counted;
+        self.counted += counted;
         Ok(Body { place, len: u32::try_from(bytes.len()).expect("it is small") })
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
     /// the limit on bodies does not permit another. Its bytes take memory as they arrive, and are
     /// counted then.
-    pub fn begin(&mut self, size: usize) -> Result<Body> {
-        self.budget.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
-        self.referenced.ensure_memory(Need::Storage, &mut self.budget)?;
+    pub fn begin(&mut self, size: usize) -> Growth<Body> {
+        self.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
+        self.referenced.make_room()?;
         let entry = Referenced { place: None, own: Vec::new(), size, handles: 1 };
         let key = self.referenced.insert(entry);
-        self.budget.body_bytes += BODY_OVERHEAD_BYTES;
+        self.counted += BODY_OVERHEAD_BYTES;
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
 
     /// Appends to an unfinished body, which must not exceed its size. Fails, and changes nothing,
     /// if there is no memory or the limit on bodies does not permit it.
-    pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Result {
-        self.budget.ensure_limit_permits(bytes.len() as u64)?;
+    pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Growth {
+        self.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");
         let Referenced { place, ref own, size, .. } = self.referenced[key];
         let (len, before) = (body.len() + bytes.len(), own.capacity());
         let capacity = (2 * len).min(size);
         if place.is_none() && size <= SLOT_BODY_MAX_BYTES {
             // At the memory limit, a slot may be free all the same.
-            let is_short = |budget: &mut MemoryBudget| !budget.admits(Need::Storage, capacity);
-            if capacity == size || len > before && is_short(&mut self.budget) {
+            if capacity == size || len > before && !self.memory.admits(Level::Plenty) {
                 self.move_to_slot(key)?;
             }
         }
         if let Some(at) = self.referenced[key].place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
-            if len > before {
-                self.take(capacity - body.len(), Need::Storage)?;
+            // Memory that was taken for an earlier piece may become resident only now.
+            if len > before || self.memory.limits_resident {
+                self.ensure_left(Level::Plenty)?;
                 let own = &mut self.referenced[key].own;
-                own.try_reserve_exact(capacity - own.len()).map_err(|_| OutOfMemory)?;
-            } else if self.budget.limits_resident {
-                // Memory that was taken for an earlier piece becomes resident only now.
-                self.take(bytes.len(), Need::Storage)?;
+                own.try_reserve_exact(capacity.max(before) - own.len())?;
             }
             self.referenced[key].own.extend_from_slice(bytes);
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
-        self.budget.body_bytes += bytes.len() as u64;
+        self.counted += bytes.len() as u64;
         Ok(())
     }
 
     /// Moves an unfinished body to a slot of its final size.
-    fn move_to_slot(&mut self, key: Key<Referenced>) -> Result {
-        let place = self.take_slot(slot_bytes(self.referenced[key].size), Need::Storage)?;
+    fn move_to_slot(&mut self, key: Key<Referenced>) -> Growth {
+        let place = self.take_slot(slot_bytes(self.referenced[key].size), Level::Plenty)?;
         let entry = &mut self.referenced[key];
         entry.place = Some(place);
         let block = &mut self.blocks[place.block];
@@ -231,7 +231,13 @@ impl Bodies {
         } else {
             self.free(body.place, slot_bytes(body.len()));
         }
-        self.budget.body_bytes -= BODY_OVERHEAD_BYTES + body.len() as u64;
+        self.counted -= BODY_OVERHEAD_BYTES + body.len() as u64;
+    }
+
+    /// Fails if the limit does not permit `bytes` more bytes of bodies.
+    pub fn ensure_limit_permits(&self, bytes: u64) -> Growth {
+        let all = self.counted.saturating_add(bytes);
+        if self.limit.is_none_or(|limit| all <= limit) { Ok(()) } else { Err(OutOfMemory) }
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    memory::{self, Need},
+    collections::{Growth, grow, grow_deque},
 };
 
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
@@ -24,10 +24,6 @@ const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
-/// While there are fewer connections than this, a new one may use nearly the last of the memory.
-/// Otherwise a worker could not connect to delete the jobs that take all other memory.
-const FEW_CONNECTIONS: usize = 64;
 
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
 /// next one.
@@ -103,7 +99,7 @@ impl EventLoop {
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
         use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
         // This is the last point at which a lack of memory can be handled.
-        let has_memory = self.ensure_memory_to_accept().is_ok();
+        let has_memory = self.make_room_to_accept().is_ok();
         let slot = &mut self.listeners[index];
         slot.lacks_memory = !has_memory && slot.listener.has_client();
         if slot.lacks_memory {
@@ -123,24 +119,14 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Makes sure that one more connection finds memory, in the loop and in the server.
-    fn ensure_memory_to_accept(&mut self) -> memory::Result {
-        let made = self.ensure_memory_to_accept_by(Need::Connection);
-        let is_one_of_few = self.server.connections() < FEW_CONNECTIONS;
-        if made.is_err() && is_one_of_few {
-            return self.ensure_memory_to_accept_by(Need::Worker);
-        }
-        made
-    }
-
-    fn ensure_memory_to_accept_by(&mut self, need: Need) -> memory::Result {
-        self.server.ensure_memory_to_open(need)?;
-        let budget = self.server.budget_mut();
+    /// Makes room for one more connection, in the loop and in the server.
+    fn make_room_to_accept(&mut self) -> Growth {
+        self.server.make_room_to_open()?;
         let count = self.sockets.len() + 1;
-        budget.grow_vec(need, &mut self.sockets, count)?;
+        grow(&mut self.sockets, count)?;
         let Queues { runnable, busy, ended, .. } = &mut self.queues;
         for queue in [runnable, busy, ended, &mut self.deferred.queue] {
-            budget.grow_deque(need, queue, count)?;
+            grow_deque(queue, count)?;
         }
         Ok(())
     }

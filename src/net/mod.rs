@@ -124,8 +124,6 @@ pub struct EventLoop {
     drain_log: DrainLog,
     /// Receives input. Bytes that are not consumed at once move to their socket.
     buffer: Box<[u8]>,
-    /// Takes these if there is no memory for a copy. Has the capacity of `buffer`, or none.
-    spare: Vec<u8>,
     is_stopping: bool,
 }
 
@@ -168,7 +166,6 @@ impl EventLoop {
             deferred: Deferred::default(),
             drain_log: DrainLog::default(),
             buffer: vec![0; READ_MAX_BYTES + LINE_LIMIT].into(),
-            spare: Vec::new(),
             is_stopping: false,
         })
     }

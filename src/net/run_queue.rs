@@ -9,7 +9,9 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
+    server::{
+        COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, Growing, SHORTAGE_RETRY_DELAY,
+    },
     service::logging::Throttle,
 };
 
@@ -125,7 +127,7 @@ impl EventLoop {
             return;
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
-        if has_hung_up && !self.server.has_memory_for_step() {
+        if has_hung_up && self.server.admit(Growing::Step).is_err() {
             // It cannot be answered. Others may be waiting for the memory that closing it frees.
             debug!("{key:?} hung up, and memory is too short to answer it");
             return self.end(key);

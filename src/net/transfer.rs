@@ -9,9 +9,7 @@ use crate::{
     clock::{self, Time},
     collections::Key,
     conn::Conn,
-    memory::Need,
-    proto::LINE_LIMIT,
-    server::FeedResult,
+    server::{FeedResult, Growing},
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
@@ -35,10 +33,7 @@ const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 impl EventLoop {
     /// Whether unconsumed bytes of a read can be stored, whatever memory its commands take.
     pub(super) fn may_store(&mut self) -> bool {
-        let (size, budget) = (self.buffer.len(), self.server.budget_mut());
-        budget.admits(Need::Storage, size)
-            && (self.spare.capacity() > 0
-                || budget.grow_vec(Need::Storage, &mut self.spare, size).is_ok())
+        self.server.admit(Growing::Storage).is_ok()
     }
 
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
@@ -61,21 +56,14 @@ impl EventLoop {
         // An incomplete line is stored if there is a little memory: the kernel would keep a whole
         // buffer for it, and might have no window for the rest.
         let stores = may_store
-            || feed_result == FeedResult::More
-                && self.server.budget_mut().admits(Need::Connection, LINE_LIMIT);
+            || feed_result == FeedResult::More && self.server.admit(Growing::PartOfLine).is_ok();
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
             // No event may report further input.
             feed_result = FeedResult::Short;
         }
         let has_more = feed_result != FeedResult::More && taken < end;
-        let before = socket.unconsumed.capacity();
-        socket.unconsumed = Vec::new();
-        if socket.unconsumed.try_reserve_exact(taken - consumed).is_err() {
-            socket.unconsumed = std::mem::take(&mut self.spare);
-        }
-        socket.unconsumed.extend_from_slice(&bytes[consumed..taken]);
-        self.server.budget_mut().deduct(socket.unconsumed.capacity().saturating_sub(before));
+        socket.unconsumed = bytes[consumed..taken].to_vec();
         if !may_store {
             if let Err(error) = socket.discard_peeked(&mut self.buffer[..taken - left]) {
                 return self.fail(key, &error);
@@ -197,7 +185,7 @@ impl EventLoop {
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
             return;
         }
-        if !refuses_clients && self.server.has_memory_for_step() {
+        if !refuses_clients && self.server.admit(Growing::Step).is_ok() {
             self.deferred.close_at = None;
             return;
         }
@@ -232,7 +220,7 @@ impl EventLoop {
         }
         self.end(key);
         // If resident memory is limited, freed memory may count for up to two more seconds.
-        if self.server.budget_mut().limits_resident {
+        if self.server.limits_resident() {
             let bytes = u32::try_from(held).unwrap_or(u32::MAX);
             self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);
         }

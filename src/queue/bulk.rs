@@ -3,10 +3,7 @@
 use std::{collections::BinaryHeap, mem};
 
 use super::{Job, Queue, State, Tube, job::DueKey};
-use crate::{
-    collections::Key,
-    memory::{self, MemoryBudget, Need},
-};
+use crate::collections::{Growth, Key, grow};
 
 /// The first jobs of a tube, in the order of service.
 impl Queue {
@@ -42,14 +39,9 @@ pub struct ListReserved {
 impl Queue {
     /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube is
     /// kept until [`Queue::unpin`].
-    pub fn begin_list_reserved(
-        &mut self,
-        tube: Key<Tube>,
-        count: usize,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<ListReserved> {
+    pub fn begin_list_reserved(&mut self, tube: Key<Tube>, count: usize) -> Growth<ListReserved> {
         let mut first = Vec::new();
-        budget.grow_vec(Need::Connection, &mut first, count + 1)?;
+        grow(&mut first, count + 1)?;
         self.tubes.arena[tube].pins += 1;
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }

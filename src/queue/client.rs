@@ -83,6 +83,11 @@ impl Client {
         self.unqueued.len()
     }
 
+    /// How many jobs it has reserved.
+    pub fn holding(&self) -> usize {
+        self.reserved.len()
+    }
+
     /// The job that it reserved first, of those it still holds.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
@@ -109,6 +114,11 @@ impl Client {
                 job.map(|at| at - SAFETY_MARGIN).into_iter().chain(until).min()
             }
         }
+    }
+
+    /// Whether it watches this tube. O(tubes watched).
+    pub fn watches(&self, tube: Key<Tube>) -> bool {
+        self.watch_of(tube).is_some()
     }
 
     pub(super) fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {

@@ -15,8 +15,8 @@ use std::num::NonZeroU32;
 
 use crate::{
     clock::Time,
-    collections::{Arena, IdMap, Key, Linked, Links},
-    memory::{self, BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT, MemoryBudget, Need, OutOfMemory},
+    collections::{Arena, Growth, IdMap, Key, Linked, Links, OutOfMemory},
+    memory::{BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT},
     queue::{client::Client, tube::Tube},
 };
 
@@ -215,13 +215,13 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Ensures memory for a job with this id, without its body. O(1).
-    pub(super) fn ensure_memory(&mut self, id: u64, budget: &mut MemoryBudget) -> memory::Result {
+    /// Makes room for another job, without its body. O(1).
+    pub(super) fn make_room(&mut self) -> Growth {
         if self.arena.slots() >= INDEX_LIMIT {
             return Err(OutOfMemory);
         }
-        self.arena.ensure_memory(Need::Storage, budget)?;
-        self.ids.ensure_memory(id, budget)
+        self.arena.make_room()?;
+        self.ids.make_room()
     }
 
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {

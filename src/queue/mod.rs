@@ -39,15 +39,12 @@ pub use self::{
 use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
     clock::Time,
-    collections::{Arena, Key, SmallArena},
-    memory::{self, Body, BodyOwners, MemoryBudget, Need},
+    collections::{Arena, Growth, Key, SmallArena},
+    memory::{Body, BodyOwners},
 };
 
 /// A waiting client is warned this long before a job that it has reserved reaches its deadline.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
-
-/// Bytes that the first lists of a client take, with the overhead of the allocator.
-const CLIENT_LISTS_BYTES: usize = 256;
 
 /// A `kick` in progress. Its number of jobs is fixed at the start; they move one at a time.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +86,10 @@ pub struct Queue {
     /// How many waits of all clients have begun.
     wait_count: u64,
     is_frozen: bool,
+    /// Whether memory for what cannot be refused must be resident: see [`Heap::make_room`].
+    ///
+    /// [`Heap::make_room`]: crate::collections::Heap::make_room
+    pub is_resident: bool,
     /// When the daemon began to serve. The wait of a job is not counted from any earlier time.
     started_at: Time,
 }
@@ -111,6 +112,7 @@ impl Default for Queue {
             next_id: 1,
             wait_count: 0,
             is_frozen: false,
+            is_resident: false,
             started_at: Time::default(),
         }
     }
@@ -118,17 +120,12 @@ impl Default for Queue {
 
 /// Clients that connect and disconnect.
 impl Queue {
-    /// Ensures memory for [`Queue::join`]. O(1), unless a list must be reallocated.
-    pub fn ensure_memory_to_join(
-        &mut self,
-        need: Need,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        let Self { clients, watches, timers, .. } = self;
-        clients.ensure_memory(need, budget)?;
-        watches.ensure_memory(need, budget)?;
-        timers.clients.ensure_memory(need, budget)?;
-        budget.take(need, CLIENT_LISTS_BYTES)
+    /// Makes room for [`Queue::join`]. Fails if there is no memory. O(1), unless a list must be
+    /// reallocated.
+    pub fn make_room_to_join(&mut self) -> Growth {
+        self.clients.make_room()?;
+        self.watches.make_room()?;
+        self.timers.clients.make_room(self.is_resident)
     }
 
     /// Adds a client that uses and watches `default`.
@@ -208,7 +205,7 @@ impl Queue {
 
 /// Reserving and waiting.
 impl Queue {
-    /// How many tubes [`Queue::reserve`] would scan: 0 if no unpaused tube has a ready job.
+    /// How many tubes [`Queue::best_ready_job`] would scan: 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
     }

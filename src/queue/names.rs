@@ -12,13 +12,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 use crate::{
-    collections::{Key, SmallArena},
-    memory::{self, MemoryBudget, Need},
+    collections::{Growth, Key, SmallArena, grow},
     queue::Tube,
 };
-
-/// The overhead of the allocator for a name, in bytes.
-const NAME_OVERHEAD_BYTES: usize = 32;
 
 /// The table's part of a tube.
 #[derive(Debug, Default)]
@@ -57,15 +53,10 @@ impl Names {
         at
     }
 
-    /// Ensures memory for one more tube of this name. O(1), unless the buckets are reallocated.
-    pub(super) fn ensure_memory(
-        &mut self,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
+    /// Makes room for one more tube. O(1), unless the buckets are reallocated.
+    pub(super) fn make_room(&mut self) -> Growth {
         let count = self.buckets.len() + 1;
-        budget.grow_vec(Need::Storage, &mut self.buckets, count)?;
-        budget.take(Need::Storage, name.len() + NAME_OVERHEAD_BYTES)
+        grow(&mut self.buckets, count)
     }
 
     /// Adds a tube, whose name no other has. O(1) on average.

@@ -3,8 +3,8 @@
 use super::{Dated, Job, Pause, Queue, Record, State, Tube};
 use crate::{
     clock::Time,
-    collections::Key,
-    memory::{self, Body, MemoryBudget},
+    collections::{Growth, Key},
+    memory::Body,
 };
 
 /// Arena slots scanned per job of a slice; scanning them takes no longer than shifting one job.
@@ -19,19 +19,17 @@ impl Queue {
         self.tubes.arena[self.default].forget_unused_times();
     }
 
-    /// Ensures memory for [`Queue::restore`], except for the body, and returns the tube, which is
-    /// created if it does not exist.
-    pub fn ensure_memory_to_restore(
-        &mut self,
-        id: u64,
-        tube: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<Key<Tube>> {
-        let tube = self.find_or_make_tube(tube, budget)?;
+    /// Makes room for [`Queue::restore`], except for the body, and returns the tube, which is
+    /// created if it does not exist. Fails if there is no memory.
+    pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
+        let tube = match self.tubes.find_latest_first(tube) {
+            Some(tube) => tube,
+            None => self.make_tube(tube)?,
+        };
         // Any record of a job may make it delayed. The first job of a tube needs so little that the
-        // headroom suffices, and many tubes with one job each must fit again after a restart.
+        // memory kept suffices, and many tubes with one job each must fit again after a restart.
         let may_delay = self.tubes.arena[tube].jobs() > 0;
-        self.ensure_memory_to_put(tube, id, may_delay.into(), budget).map(|()| tube)
+        self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 
     /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.

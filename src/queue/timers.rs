@@ -7,8 +7,7 @@
 
 use crate::{
     clock::Time,
-    collections::{Heap, Key, SmallArena},
-    memory::{self, MemoryBudget, Need},
+    collections::{Growth, Heap, Key, SmallArena},
     queue::{client::Client, job::DueKey, tube::Tube},
 };
 
@@ -37,10 +36,10 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Ensures memory for both timers of one more tube.
-    pub(super) fn ensure_memory_for_tube(&mut self, budget: &mut MemoryBudget) -> memory::Result {
-        self.delays.ensure_memory(Need::Storage, budget)?;
-        self.pauses.ensure_memory(Need::Storage, budget)
+    /// Makes room for both timers of one more tube: see [`Heap::make_room`].
+    pub(super) fn make_room_for_tube(&mut self, is_resident: bool) -> Growth {
+        self.delays.make_room(is_resident)?;
+        self.pauses.make_room(is_resident)
     }
 
     /// Keeps memory for the timers of `count` tubes from now on.

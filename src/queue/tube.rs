@@ -5,8 +5,7 @@
 
 use crate::{
     clock::Time,
-    collections::{Heap, Key, List, SmallArena},
-    memory::{self, MemoryBudget, Need},
+    collections::{Growth, Heap, Key, List, SmallArena, grow},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
@@ -102,16 +101,7 @@ impl Tube {
         }
     }
 
-    /// Ensures memory for the times of the tube's first job.
-    pub(super) fn ensure_memory_for_times(&self, budget: &mut MemoryBudget) -> memory::Result {
-        match self.times {
-            Some(_) => Ok(()),
-            None => budget.take(Need::Storage, Times::BYTES),
-        }
-    }
-
-    /// Counts one more job. [`Tube::ensure_memory_for_times`], and [`Heap::ensure_memory`] of
-    /// `ready`, have ensured its memory.
+    /// Counts one more job. [`Heap::make_room`] of `ready` has made room for it.
     pub(super) fn add_job(&mut self) {
         self.jobs += 1;
         self.times.get_or_insert_default();
@@ -176,18 +166,13 @@ impl Tubes {
         self.latest
     }
 
-    /// Ensures memory for a tube of this name, which no tube has. O(1), unless a list must be
-    /// reallocated.
-    pub(super) fn ensure_memory(
-        &mut self,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        self.arena.ensure_memory(Need::Storage, budget)?;
-        self.names.ensure_memory(name, budget)?;
+    /// Makes room for another tube. O(1), unless a list must be reallocated.
+    pub(super) fn make_room(&mut self) -> Growth {
+        self.arena.make_room()?;
+        self.names.make_room()?;
         let (tubes, best_ready) = (self.order.len() + 1, self.best_ready.len() + 1);
-        budget.grow_vec(Need::Storage, &mut self.order, tubes)?;
-        budget.grow_vec(Need::Storage, &mut self.best_ready, best_ready)
+        grow(&mut self.order, tubes)?;
+        grow(&mut self.best_ready, best_ready)
     }
 
     /// Adds a tube. No other tube may have its name.

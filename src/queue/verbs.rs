@@ -6,13 +6,9 @@ use super::{
 };
 use crate::{
     clock::Time,
-    collections::{Key, Links},
-    memory::{self, Body, MemoryBudget, Need},
+    collections::{Growth, Key, Links, grow},
+    memory::Body,
 };
-
-/// While a client holds fewer reserved jobs than this, it may use nearly the last of the memory to
-/// reserve another. Otherwise few clients could take all that new ones need.
-const FEW_RESERVED_JOBS: usize = 16;
 
 impl Queue {
     /// Takes the next job id. A put that fails later leaves a gap.
@@ -22,63 +18,38 @@ impl Queue {
         id
     }
 
-    /// Makes the client use a tube, which is created if it does not exist. Fails, and changes
-    /// nothing, if there is no memory.
-    pub fn use_tube(
-        &mut self,
-        client: Key<Client>,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        let tube = self.find_or_make_tube(name, budget)?;
+    /// Makes the client use a tube.
+    pub fn use_tube(&mut self, client: Key<Client>, tube: Key<Tube>) {
         self.tubes.arena[tube].users += 1;
         let before = std::mem::replace(&mut self.clients[client].using, tube);
         self.tubes.arena[before].users -= 1;
         self.drop_if_idle(before);
-        Ok(())
     }
 
-    /// The tube of this name, which is created if it does not exist. Fails if there is no memory.
-    pub(super) fn find_or_make_tube(
-        &mut self,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<Key<Tube>> {
-        if let Some(tube) = self.tubes.find_latest_first(name) {
-            return Ok(tube);
-        }
-        self.tubes.ensure_memory(name, budget)?;
-        self.timers.ensure_memory_for_tube(budget)?;
+    /// Makes a tube of this name, which no tube has. Somebody must use or watch it in the same
+    /// step. Fails if there is no memory.
+    pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
+        self.tubes.make_room()?;
+        self.timers.make_room_for_tube(self.is_resident)?;
         let tube = self.tubes.make(name);
         self.timers.set_tube_capacity(self.tubes.order.len());
         Ok(tube)
     }
 
-    /// Ensures memory for a job of this tube, without the body. O(1), unless a list is reallocated.
-    pub fn ensure_memory_to_put(
-        &mut self,
-        tube: Key<Tube>,
-        id: u64,
-        delay: u32,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        self.jobs.ensure_memory(id, budget)?;
-        self.tubes.arena[tube].ensure_memory_for_times(budget)?;
-        self.tubes.arena[tube].ready.ensure_memory(Need::Storage, budget)?;
-        self.ensure_memory_to_delay(tube, delay, budget)
+    /// Makes room for a job of this tube, without the body. Fails if there is no memory. O(1),
+    /// unless a list is reallocated.
+    pub fn make_room_to_put(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
+        self.jobs.make_room()?;
+        self.tubes.arena[tube].ready.make_room(self.is_resident)?;
+        self.make_room_to_delay(tube, delay)
     }
 
-    /// Ensures memory for one more delayed job of the tube. A `delay` of 0 needs none.
-    fn ensure_memory_to_delay(
-        &mut self,
-        tube: Key<Tube>,
-        delay: u32,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        match delay {
-            0 => Ok(()),
-            _ => self.tubes.arena[tube].delayed.ensure_memory(Need::Reply, budget),
+    /// Makes room for one more delayed job of the tube. A `delay` of 0 needs none.
+    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
+        if delay > 0 {
+            self.tubes.arena[tube].delayed.make_room(self.is_resident)?;
         }
+        Ok(())
     }
 
     /// Adds a job to the tube that the client uses. Without a delay, the caller must then call
@@ -107,24 +78,9 @@ impl Queue {
 }
 
 impl Queue {
-    /// Reserves the best ready job of the unpaused tubes that the client watches: by the smallest
-    /// `pri`, then by the smallest id. Fails, and changes nothing, if there is no memory. O(tubes
-    /// watched + log n).
-    pub fn reserve(
-        &mut self,
-        client: Key<Client>,
-        now: Time,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<Option<Key<Job>>> {
-        let job = self.best_ready_job(client);
-        if let Some(job) = job {
-            self.reserve_job(client, job, now, budget)?;
-        }
-        Ok(job)
-    }
-
-    /// The best ready job of the unpaused tubes that the client watches.
-    fn best_ready_job(&self, client: Key<Client>) -> Option<Key<Job>> {
+    /// The best ready job of the unpaused tubes that the client watches: by the smallest `pri`,
+    /// then by the smallest id. O(tubes watched).
+    pub fn best_ready_job(&self, client: Key<Client>) -> Option<Key<Job>> {
         if self.is_frozen || self.tubes_to_scan(client) == 0 {
             return None;
         }
@@ -135,16 +91,8 @@ impl Queue {
 
     /// Reserves a job of any tube and state, but not one that a client has reserved. Fails, and
     /// changes nothing, if there is no memory.
-    pub fn reserve_job(
-        &mut self,
-        client: Key<Client>,
-        job: Key<Job>,
-        now: Time,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        let deadlines = &mut self.clients[client].deadlines;
-        let need = if deadlines.len() < FEW_RESERVED_JOBS { Need::Worker } else { Need::Reply };
-        deadlines.ensure_memory(need, budget)?;
+    pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Growth {
+        self.clients[client].deadlines.make_room(self.is_resident)?;
         self.detach(job);
         self.assign(job, client, now);
         Ok(())
@@ -188,15 +136,8 @@ impl Queue {
     /// Releases a reserved job with a new priority. Without a delay, the caller must then call
     /// [`Queue::hand_out`] for the returned tube. Fails, and changes nothing, if there is no
     /// memory.
-    pub fn release(
-        &mut self,
-        job: Key<Job>,
-        pri: u32,
-        delay: u32,
-        now: Time,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<Key<Tube>> {
-        self.ensure_memory_to_delay(self.jobs.arena[job].tube, delay, budget)?;
+    pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Growth<Key<Tube>> {
+        self.make_room_to_delay(self.jobs.arena[job].tube, delay)?;
         let tube = self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;
@@ -229,27 +170,15 @@ impl Queue {
 
 /// Watching.
 impl Queue {
-    /// Adds a tube to the client's watched tubes and returns their number. The tube is created if
-    /// it does not exist. Watching a tube again changes nothing. Fails, and changes nothing, if
-    /// there is no memory. O(tubes watched).
-    pub fn watch(
-        &mut self,
-        client: Key<Client>,
-        name: &str,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result<usize> {
-        let of_client = &mut self.clients[client];
-        let found = self.tubes.find(name);
-        if found.is_none_or(|tube| of_client.watch_of(tube).is_none()) {
-            self.watches.ensure_memory(Need::Storage, budget)?;
-            let count = of_client.watching.len() + 1;
-            budget.grow_vec(Need::Storage, &mut of_client.watching, count)?;
-            // Each watch may lose its `waiters` entry later, when no memory can be refused.
-            budget.grow_vec(Need::Storage, &mut of_client.unqueued, count)?;
-            let tube = self.find_or_make_tube(name, budget)?;
-            self.add_watch(client, tube);
-        }
-        Ok(self.clients[client].watching())
+    /// Makes room for another tube among those that the client watches. Fails if there is no
+    /// memory.
+    pub fn make_room_to_watch(&mut self, client: Key<Client>) -> Growth {
+        self.watches.make_room()?;
+        let Client { watching, unqueued, .. } = &mut self.clients[client];
+        let count = watching.len() + 1;
+        grow(watching, count)?;
+        // Each watch may lose its `waiters` entry later, when no memory can be refused.
+        grow(unqueued, count)
     }
 
     /// Removes a tube from the client's watched tubes and returns the number left. Returns `None`,
@@ -267,7 +196,8 @@ impl Queue {
         Some(watching - 1)
     }
 
-    pub(super) fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
+    /// Adds a tube to the client's watched tubes, which do not include it yet.
+    pub fn add_watch(&mut self, client: Key<Client>, tube: Key<Tube>) {
         let watch = self.watches.insert(Watch { client, tube, queue_position: None });
         self.clients[client].watching.push((tube, watch));
         self.clients[client].unqueued.push(watch);

@@ -12,26 +12,20 @@
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
     clock::Time,
-    collections::Key,
-    memory::{self, MemoryBudget, Need},
+    collections::{Growth, Key},
 };
 
 impl Queue {
     /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
     /// tubes must have no job for it. Fails, and changes nothing, if there is no memory for that,
     /// or for the job. O(log n) for each entry lost since its last wait.
-    pub fn wait(
-        &mut self,
-        client: Key<Client>,
-        until: Option<Time>,
-        budget: &mut MemoryBudget,
-    ) -> memory::Result {
-        let Self { tubes, clients, watches, .. } = self;
+    pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
+        let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];
         for &watch in &of_client.unqueued {
-            tubes.arena[watches[watch].tube].waiters.ensure_memory(Need::Reply, budget)?;
+            tubes.arena[watches[watch].tube].waiters.make_room(*is_resident)?;
         }
-        of_client.deadlines.ensure_memory(Need::Reply, budget)?;
+        of_client.deadlines.make_room(*is_resident)?;
         self.wait_count += 1;
         let number = self.wait_count;
         of_client.waiting = Some(Wait { sequence: number, until });

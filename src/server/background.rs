@@ -3,12 +3,11 @@
 
 use std::collections::VecDeque;
 
-use super::{JOBS_PER_SLICE, Server};
+use super::{Growing, JOBS_PER_SLICE, Server};
 use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::{self, Need},
     proto::Reply,
     queue::{DeleteStep, DeleteTube, Expired, Job, Kick, ListReserved, Timer, Tube},
     wal::{Change, Unavailable, Wal},
@@ -19,9 +18,6 @@ const RESERVED_PER_STEP: usize = 16;
 
 /// After this many bytes of bodies have moved in a turn, the rest waits for the next.
 const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
-
-/// How many long commands may begin even if memory is scarce.
-const FEW_LONG_COMMANDS: usize = 16;
 
 /// A command that takes more than one turn.
 #[derive(Debug)]
@@ -61,7 +57,7 @@ impl Server {
     /// Returns whether there is memory for the next step of due or large work. If there is none,
     /// defers all such work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
-        let has_memory = self.has_memory_for_step();
+        let has_memory = self.admit(Growing::Step).is_ok();
         if !has_memory {
             self.shortage.until = Some(now + self.shortage.retry_delay);
         }
@@ -143,14 +139,6 @@ impl Server {
             let Some(pair) = self.queue.end_pause(tube, self.next_instant(now)) else { break };
             self.deliver(pair, now);
         }
-    }
-
-    /// Ensures memory for another long command. A few may use the last of the memory, because they
-    /// may free some.
-    pub(super) fn ensure_memory_for_long_command(&mut self) -> memory::Result {
-        let count = self.slices.long_commands.len() + 1;
-        let need = if count <= FEW_LONG_COMMANDS { Need::Essential } else { Need::Storage };
-        self.bodies.budget.grow_deque(need, &mut self.slices.long_commands, count)
     }
 
     /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,
@@ -271,7 +259,7 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Available, START, connect, exchange, receive, send, server};
+    use super::super::testing::{Left, START, connect, exchange, receive, send, server};
     use super::{super::COMMANDS_PER_CONNECTION, *};
 
     const JOBS: u32 = JOBS_PER_SLICE * 2 + 500;
@@ -296,7 +284,8 @@ mod tests {
         let (worker, watcher) = (connect(&mut server), connect(&mut server));
         exchange(&mut server, worker, "put 0 0 60 1\r\na\r\nreserve\r\n");
         exchange(&mut server, watcher, "watch a\r\nwatch b\r\n");
-        server.set_memory(Box::new(Available(0)));
+        server.set_supply(Box::new(Left(0)));
+        server.retry_at_once();
         server.close(worker, START);
         server.close(watcher, START);
         server.tick(START);

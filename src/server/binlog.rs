@@ -204,7 +204,7 @@ impl Server {
         let Some(wal) = &mut self.wal else { return Ok(None) };
         let tube = self.queue.client(key.paired()).using;
         let length = wal::full_length(self.queue.tube(tube).name(), size);
-        wal.ensure_memory_to_put(&mut self.bodies.budget)?;
+        wal.make_room_to_put()?;
         wal.permit(Change::Put(length), now).map(Some).map_err(error_reply)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::log::trace;
 
 use super::{
-    STEP_BYTES_MAX, Server,
+    Growing, Server,
     background::{LongCommand, LongWork},
     binlog::{self, Permit},
     stats::LISTED_JOB_MAX_BYTES,
@@ -14,7 +14,6 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::Need,
     proto::{self, Command, JobState, List, Reply},
     queue::{Client, Job, State, Tube},
     wal::Change,
@@ -23,9 +22,6 @@ use crate::{
 /// The result of a command. An error is the reply that gives the reason why the command was not
 /// executed.
 type Answer = Result<(), Reply<'static>>;
-
-/// The longest list, in bytes, that is sent even if memory is short.
-const SMALL_LIST_MAX_BYTES: usize = 4096;
 
 /// How many bytes of a deleted body are charged as one command: the kernel takes about as long to
 /// free their pages.
@@ -63,7 +59,8 @@ impl Server {
             Command::TooBig(size) => self.conns[key].skip_body(size, Reply::JOB_TOO_BIG),
             Command::Malformed => return Err(Reply::BAD_FORMAT),
             Command::Use(name) => {
-                self.queue.use_tube(client, name, &mut self.bodies.budget)?;
+                let tube = self.tube_named(name)?;
+                self.queue.use_tube(client, tube);
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve(timeout) => return self.reserve(key, timeout, now),
@@ -74,7 +71,8 @@ impl Server {
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
             Command::Touch(id) => return self.touch(key, id, now),
             Command::Watch(name) => {
-                let count = self.queue.watch(client, name, &mut self.bodies.budget)?;
+                self.watch(client, name)?;
+                let count = self.queue.client(client).watching();
                 self.charge(count);
                 self.reply(key, Reply::Number("WATCHING", count as u64));
             }
@@ -110,7 +108,7 @@ impl Server {
             Command::ListTubes => return self.list_tubes(key, None),
             Command::ListTubeUsed => {
                 let reply = Reply::Using(self.queue.used_name(client));
-                self.conns[key].output.reply(reply, &mut self.bodies.budget);
+                self.conns[key].output.reply(reply);
                 self.mark_dirty(key);
             }
             Command::ListTubesWatched => return self.list_tubes(key, Some(client)),
@@ -129,8 +127,20 @@ impl Server {
         Ok(())
     }
 
+    /// Adds a tube to those that the client watches, unless it is one of them.
+    fn watch(&mut self, client: Key<Client>, name: &str) -> Answer {
+        let found = self.queue.find_tube(name);
+        if !found.is_some_and(|tube| self.queue.client(client).watches(tube)) {
+            self.admit(Growing::Storage)?;
+            self.queue.make_room_to_watch(client)?;
+            let tube = found.map_or_else(|| self.queue.make_tube(name), Ok)?;
+            self.queue.add_watch(client, tube);
+        }
+        Ok(())
+    }
+
     fn kick(&mut self, key: Key<Conn>, bound: u32, now: Time) -> Answer {
-        self.ensure_memory_for_long_command()?;
+        self.make_room_for_long_command()?;
         let tube = self.used(key);
         let work = LongWork::Kick(self.queue.begin_kick(tube, bound));
         self.advance_long(LongCommand { by: Some(key), tube, work }, now);
@@ -161,7 +171,7 @@ impl Server {
         now: Time,
     ) -> Answer {
         let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
-        self.ensure_memory_for_long_command()?;
+        self.make_room_for_long_command()?;
         let state = match state {
             None => None,
             Some(JobState::Ready) => Some(State::Ready),
@@ -206,15 +216,14 @@ impl Server {
         };
         let count = limit.min(all);
         // A list that does not fit must not be made first.
-        self.ensure_memory_for_document(count * LISTED_JOB_MAX_BYTES * 2)?;
+        self.admit_list(count * LISTED_JOB_MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
             JobState::Delayed => self.queue.list_delayed(key_of_tube, count),
             JobState::Buried => self.queue.list_buried(key_of_tube, count),
             JobState::Reserved => {
-                self.ensure_memory_for_long_command()?;
-                let budget = &mut self.bodies.budget;
-                let list = self.queue.begin_list_reserved(key_of_tube, count, budget)?;
+                self.make_room_for_long_command()?;
+                let list = self.queue.begin_list_reserved(key_of_tube, count)?;
                 let (tube, work) = (key_of_tube, LongWork::ListReserved(list));
                 self.advance_long(LongCommand { by: Some(key), tube, work }, now);
                 return Ok(());
@@ -226,7 +235,7 @@ impl Server {
     /// Sends a list of jobs. Fails if there is no memory for it.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
         // Memory for the document, and for its copy in the output.
-        self.ensure_memory_for_document(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
+        self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
         }
@@ -239,8 +248,8 @@ impl Server {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
         self.queue.mark_worker(client);
-        let reserved = self.queue.reserve(client, now, &mut self.bodies.budget);
-        if let Some(job) = reserved? {
+        if let Some(job) = self.queue.best_ready_job(client) {
+            self.reserve_for(client, job, now)?;
             self.send_job(key, job, "RESERVED");
         } else if self.queue.client(client).is_deadline_soon(now) {
             self.reply(key, Reply::DEADLINE_SOON);
@@ -248,8 +257,10 @@ impl Server {
             self.reply(key, Reply::TIMED_OUT);
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
-            self.charge(self.queue.client(client).unqueued_watches());
-            self.queue.wait(client, until, &mut self.bodies.budget)?;
+            let waits = self.queue.client(client).unqueued_watches();
+            self.charge(waits);
+            self.admit_waits(waits)?;
+            self.queue.wait(client, until)?;
             self.conns[key].wait();
         }
         Ok(())
@@ -268,13 +279,18 @@ impl Server {
             self.permit(Change::DeferrableUpdate, now).map_err(|_| Reply::INTERNAL_ERROR)?;
         self.queue.mark_worker(key.paired());
         let is_ready = self.queue.job(job).record.state == State::Ready;
-        let budget = &mut self.bodies.budget;
-        self.queue.reserve_job(key.paired(), job, now, budget)?;
+        self.reserve_for(key.paired(), job, now)?;
         if !is_ready {
             self.record_change(permit, job, now);
             self.hold(key);
         }
         self.send_job(key, job, "RESERVED");
+        Ok(())
+    }
+
+    fn reserve_for(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Answer {
+        self.admit(Growing::ReservedJobs(self.queue.client(client).holding()))?;
+        self.queue.reserve_job(client, job, now)?;
         Ok(())
     }
 
@@ -301,8 +317,10 @@ impl Server {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
         let permit = self.permit(change, now).map_err(binlog::error_reply)?;
-        let budget = &mut self.bodies.budget;
-        let tube = self.queue.release(job, pri, delay, now, budget)?;
+        if delay > 0 {
+            self.admit(Growing::Waiting)?;
+        }
+        let tube = self.queue.release(job, pri, delay, now)?;
         self.record_change(permit, job, now);
         self.acknowledge(key, Reply::RELEASED);
         self.hand_out(tube, now);
@@ -348,19 +366,11 @@ impl Server {
     fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
         let list = self.queue.tube_names(of).fold(List::default(), List::with);
         self.charge(list.size() / 2);
-        self.ensure_memory_for_document(list.size())?;
-        let (names, budget) = (self.queue.tube_names(of), &mut self.bodies.budget);
-        self.conns[key].output.write(budget, |out| list.write(out, names));
+        self.admit_list(list.size())?;
+        let names = self.queue.tube_names(of);
+        self.conns[key].output.write(|out| list.write(out, names));
         self.mark_dirty(key);
         Ok(())
-    }
-
-    /// Ensures memory for a long reply of `size` bytes, which may follow others in a buffer. Fails
-    /// if there is none.
-    fn ensure_memory_for_document(&mut self, size: usize) -> Answer {
-        let need = if size > SMALL_LIST_MAX_BYTES { Need::Storage } else { Need::Essential };
-        let has_memory = self.bodies.budget.admits(need, size + STEP_BYTES_MAX);
-        has_memory.then_some(()).ok_or(Reply::OUT_OF_MEMORY)
     }
 }
 
@@ -368,7 +378,7 @@ impl Server {
 mod tests {
     use super::super::{
         COMMANDS_PER_CONNECTION, FeedResult,
-        testing::{Available, START, connect, exchange, receive, send, server},
+        testing::{Left, START, connect, exchange, receive, send, server},
     };
 
     /// The end of input may be read before an event reports it. The next job would go to a
@@ -391,7 +401,7 @@ mod tests {
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);
         let client = connect(&mut server);
-        server.set_memory(Box::new(Available(1100 << 10)));
+        server.set_supply(Box::new(Left(1 << 20)));
         let bytes = b"list-tube-used\r\n";
         let (consumed, result) = server.feed(client, bytes, COMMANDS_PER_CONNECTION, START);
         assert_eq!((consumed, result), (bytes.len(), FeedResult::More));

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use super::gathering::{Gathering, GatheringTime};
 use crate::{
     clock::Time,
-    collections::{Key, SmallArena},
+    collections::{Growth, Key, SmallArena, grow},
     conn::Conn,
-    memory::{self, MemoryBudget, Need},
 };
 
 /// Connections with changed output or input state, each once.
@@ -34,15 +33,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Ensures memory for holding the replies of `count` connections.
-    pub(super) fn ensure_memory(
-        &mut self,
-        need: Need,
-        budget: &mut MemoryBudget,
-        count: usize,
-    ) -> memory::Result {
-        budget.grow_vec(need, &mut self.until_commit, count)?;
-        budget.grow_vec(need, &mut self.until_sync, count)
+    /// Makes room for holding the replies of `count` connections.
+    pub(super) fn make_room(&mut self, count: usize) -> Growth {
+        grow(&mut self.until_commit, count)?;
+        grow(&mut self.until_sync, count)
     }
 
     /// Whether replies wait for the next commit.

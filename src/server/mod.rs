@@ -25,12 +25,14 @@
 //! | `dispatch`, `put` | the commands, each with its checks |
 //! | `replies` | sends replies, and hands out jobs to clients that wait |
 //! | `stats` | the answers to `stats`, `metrics`, `capabilities`; `list-jobs` |
+//! | `admission` | how much memory must be left for each kind of growth |
 //! | `background` | work done in slices: timers, long commands, disconnected clients |
 //! | `binlog` | permits, records, commits; `Health`, with its names |
 //! | `held` | `Dirty` connections; replies held until a commit, and whether one is needed |
 //! | `gathering` | waits for more changes before a sync, and the clients that join it |
 //! | `identity` | the process, and [`Settings`]: the flags that the server needs |
 
+mod admission;
 mod background;
 mod binlog;
 mod dispatch;
@@ -47,20 +49,21 @@ use std::{io::IoSlice, time::Duration};
 
 use ::log::{debug, info};
 
+pub use self::{
+    admission::Growing,
+    binlog::Health,
+    identity::{Identity, Settings},
+};
 use self::{
     background::Slices,
     held::{Dirty, Held},
     stats::Figures,
 };
-pub use self::{
-    binlog::Health,
-    identity::{Identity, Settings},
-};
 use crate::{
     clock::Time,
     collections::{Key, SmallArena},
     conn::{Conn, SLICES, Step},
-    memory::{self, Bodies, MemoryBudget, MemorySource, Need, OutOfMemory},
+    memory::{Bodies, Level, Supply},
     proto::Reply,
     queue::Queue,
     wal::{Jobs, Restored, Wal},
@@ -84,11 +87,6 @@ const RELEASES_PER_TURN: u32 = 16;
 
 /// How many steps of a walk through tubes or clients are charged as one command.
 const STEPS_PER_COMMAND: u32 = 64;
-
-/// How many bytes one step may allocate in one piece, apart from memory that it requests itself: a
-/// full buffer of replies that has to be reallocated. Replies to a second client come out of the
-/// headroom for memory that is not counted.
-const STEP_BYTES_MAX: usize = 32 * 1024;
 
 /// How long to wait before retrying work for which there was no memory.
 pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -164,7 +162,7 @@ impl Server {
             queue.freeze();
         }
         queue.start(now);
-        bodies.budget.body_limit = settings.memory_limit;
+        bodies.limit = settings.memory_limit;
         Self {
             queue,
             bodies,
@@ -184,25 +182,21 @@ impl Server {
         }
     }
 
-    /// Takes memory from `memory` from now on, which is asked each time. Work for which there is no
-    /// memory is retried at once. For tests.
-    pub fn set_memory(&mut self, memory: Box<dyn MemorySource>) {
-        self.bodies.budget.set_source(memory, true);
+    /// Takes memory from `supply` from now on.
+    pub fn set_supply(&mut self, supply: Box<dyn Supply>) {
+        self.bodies.memory.set_supply(supply);
+    }
+
+    /// Retries work for which there was no memory at once. For tests.
+    pub fn retry_at_once(&mut self) {
         self.shortage.retry_delay = Duration::ZERO;
     }
 
-    /// Ensures memory for [`Server::open`]. Fails if there is none. O(1), unless a list is
-    /// reallocated.
-    pub fn ensure_memory_to_open(&mut self, need: Need) -> memory::Result {
-        let budget = &mut self.bodies.budget;
-        self.queue.ensure_memory_to_join(need, budget)?;
-        self.conns.ensure_memory(need, budget)?;
-        let count = self.conns.len() + 1;
-        for queue in [&mut self.dirty.0, &mut self.slices.disconnecting] {
-            budget.grow_deque(need, queue, count)?;
-        }
-        budget.grow_vec(need, &mut self.slices.reclaimable, count)?;
-        if self.wal.is_some() { self.held.ensure_memory(need, budget, count) } else { Ok(()) }
+    /// Writes to memory when it is taken for what cannot be refused later, because resident memory
+    /// is limited.
+    pub fn keep_resident(&mut self) {
+        self.bodies.memory.limits_resident = true;
+        self.queue.is_resident = true;
     }
 
     /// How many connections have memory: closed ones until all their jobs have returned.
@@ -210,9 +204,9 @@ impl Server {
         self.conns.len()
     }
 
-    /// The memory budget of the server and the event loop.
-    pub fn budget_mut(&mut self) -> &mut MemoryBudget {
-        &mut self.bodies.budget
+    /// Whether resident memory is limited.
+    pub fn limits_resident(&self) -> bool {
+        self.bodies.memory.limits_resident
     }
 
     /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator,
@@ -221,14 +215,9 @@ impl Server {
         self.latest
     }
 
-    /// Whether there is memory for a small step that cannot be avoided.
-    pub fn has_memory_for_step(&mut self) -> bool {
-        self.bodies.budget.admits(Need::Essential, STEP_BYTES_MAX)
-    }
-
-    /// Whether memory for a small step has been refused since the last tick. Does not probe.
+    /// Whether memory for a step has been refused since the last tick.
     pub fn lacks_memory(&self) -> bool {
-        self.bodies.budget.was_refused(Need::Essential)
+        self.bodies.memory.has_refused(Level::Critical)
     }
 
     /// Adds a connection.
@@ -254,14 +243,14 @@ impl Server {
         let end = self.commands_this_turn.saturating_add(command_limit);
         // If memory is short, clients that have read all their replies come first.
         let has_unsent = !self.conns[key].output.is_empty();
-        let mut need = if has_unsent { Need::Reply } else { Need::Essential };
+        let mut growing = if has_unsent { Growing::UnsentReplies } else { Growing::Step };
         while self.commands_this_turn < end {
             // After the last byte, a step takes no memory, and reports how the client may go on.
-            if !rest.is_empty() && !self.bodies.budget.admits(need, STEP_BYTES_MAX) {
+            if !rest.is_empty() && self.admit(growing).is_err() {
                 feed_result = FeedResult::Short;
                 break;
             }
-            need = Need::Reply;
+            growing = Growing::UnsentReplies;
             self.commands_this_turn += 1;
             match self.conns[key].step(&mut rest, &mut self.bodies) {
                 Step::Line(line) => self.dispatch(key, line, &mut rest, now),
@@ -465,7 +454,7 @@ impl Server {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
         let jobs = self.queue.jobs();
-        let (all, of_jobs) = (self.bodies.budget.body_bytes, self.queue.job_bytes());
+        let (all, of_jobs) = (self.bodies.counted, self.queue.job_bytes());
         let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
         assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
         let bodies = self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);
@@ -486,11 +475,5 @@ impl Server {
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);
-    }
-}
-
-impl From<OutOfMemory> for Reply<'static> {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OUT_OF_MEMORY
     }
 }

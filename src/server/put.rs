@@ -1,6 +1,6 @@
 //! Adding a job: its header, its body, and the only decision on whether it is admitted.
 
-use super::{Server, binlog::Permit};
+use super::{Growing, Server, binlog::Permit};
 use crate::{
     clock::Time,
     collections::Key,
@@ -22,7 +22,7 @@ impl Server {
     ) {
         self.queue.mark_producer(key.paired());
         let counted = u64::from(header.size) + CRLF.len() as u64 + BODY_OVERHEAD_BYTES;
-        if self.bodies.budget.ensure_limit_permits(counted).is_err() {
+        if self.bodies.ensure_limit_permits(counted).is_err() {
             return self.conns[key].skip_body(header.size, Reply::OUT_OF_MEMORY);
         }
         let put = PendingPut { id: self.queue.take_id(), header, received_at: now };
@@ -37,7 +37,7 @@ impl Server {
     pub(super) fn put(&mut self, key: Key<Conn>, put: PendingPut, body: Body, now: Time) {
         let now = self.instant(now);
         let PendingPut { id, header: PutHeader { pri, delay, ttr, .. }, received_at } = put;
-        let permit = match self.admit(key, &put, &body, now) {
+        let permit = match self.admit_put(key, &put, &body, now) {
             Ok(permit) => permit,
             Err(error) => {
                 self.bodies.remove(body);
@@ -55,7 +55,7 @@ impl Server {
 
     /// Decides whether a job is admitted. The body must end in CR LF, the daemon must not be
     /// draining, and the queue must have memory and the binlog space.
-    fn admit(
+    fn admit_put(
         &mut self,
         key: Key<Conn>,
         put: &PendingPut,
@@ -68,10 +68,9 @@ impl Server {
         if self.is_draining {
             return Err(Reply::DRAINING);
         }
-        let budget = &mut self.bodies.budget;
-        let (id, delay) = (put.id, put.header.delay);
         let tube = self.queue.client(key.paired()).using;
-        self.queue.ensure_memory_to_put(tube, id, delay, budget)?;
+        self.admit(Growing::Storage)?;
+        self.queue.make_room_to_put(tube, put.header.delay)?;
         self.permit_put(key, body.len(), now)
     }
 }
@@ -118,9 +117,9 @@ mod tests {
         let client = connect(&mut server);
         server.set_draining(true);
         send(&mut server, client, "put 0 0 1 9\r\n1234");
-        assert!(server.bodies().budget.body_bytes > 0);
+        assert!(server.bodies().counted > 0);
         assert_eq!(exchange(&mut server, client, "56789\r\n"), "DRAINING\r\n");
-        assert_eq!(server.bodies().budget.body_bytes, 0);
+        assert_eq!(server.bodies().counted, 0);
         server.check();
     }
 

@@ -50,7 +50,7 @@ impl Server {
 
     pub(super) fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
-        self.conns[key].output.reply(reply, &mut self.bodies.budget);
+        self.conns[key].output.reply(reply);
         self.mark_dirty(key);
     }
 
@@ -61,7 +61,7 @@ impl Server {
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         // Formatting it took long: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
-        self.conns[key].output.reply(Reply::Ok(document), &mut self.bodies.budget);
+        self.conns[key].output.reply(Reply::Ok(document));
         self.mark_dirty(key);
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::{MemorySource, Need},
+    memory::Supply,
     wal::{Restored, Wal},
 };
 
@@ -37,19 +37,20 @@ pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
     Server::with_wal(identity(), settings(None), restored, Some(wal), START)
 }
 
-/// This many bytes of memory are available.
+/// This many bytes of memory are left.
 #[derive(Debug)]
-pub(super) struct Available(pub(super) usize);
+pub(super) struct Left(pub(super) usize);
 
-impl MemorySource for Available {
-    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        bytes + headroom <= self.0
+impl Supply for Left {
+    fn left(&mut self) -> usize {
+        self.0
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 /// Opens a connection.
 pub(super) fn connect(server: &mut Server) -> Key<Conn> {
-    server.ensure_memory_to_open(Need::Connection).expect("there is memory");
+    server.make_room_to_open().expect("there is memory");
     server.open()
 }
 

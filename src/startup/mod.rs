@@ -6,7 +6,7 @@ mod lock;
 mod report;
 mod retry;
 
-use std::{env, ffi::OsString, io, ops::ControlFlow, path::Path, time::Duration};
+use std::{env, ffi::OsString, io, ops::ControlFlow, path::Path};
 
 use log::{debug, info, warn};
 
@@ -15,7 +15,7 @@ use self::{lock::Holder, report::report_damage};
 use crate::{
     cli::Config,
     clock::{self, Time},
-    memory::{MemorySource, SystemMemory},
+    memory::{ResidentLimit, SystemMemory},
     net::{EventLoop, Limits, LoopError},
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
@@ -30,19 +30,12 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
-/// on bodies: for the headroom, the program, and changes between two probes.
+/// on bodies: for what each level leaves, the program, and changes between two readings.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory for serving workers after a start, however low the limit is: the
-/// headroom that a connection must leave with a binlog, and some for their use.
+/// Bytes of resident memory for serving workers after a start, however low the limit is: what a
+/// connection must leave with a binlog, and some for their use.
 const SERVICE_BYTES: u64 = 5_000_000;
-
-/// The least time between two releases of free memory, for each byte of the limit. A release takes
-/// some milliseconds for 100 MB: about a hundredth of that time.
-const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
-
-/// The most of that time, whatever the limit.
-const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
@@ -118,7 +111,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         start.notifier.stopping();
         return Ok(());
     };
-    limit_resident_memory(&mut server, config);
+    supply_memory(&mut server, config);
     let limits =
         Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
     let Start { signals, notifier, .. } = start;
@@ -153,7 +146,10 @@ impl Start<'_> {
         };
         let mut restored = Restored::default();
         // Memory kept for restored jobs must be resident before the limit is computed.
-        restored.bodies.budget.limits_resident = config.settings.memory_limit.is_some();
+        let limits_resident = config.settings.memory_limit.is_some();
+        restored.bodies.memory.limits_resident = limits_resident;
+        restored.queue.is_resident = limits_resident;
+        restored.bodies.memory.set_supply(Box::new(SystemMemory));
         // The steps before reading may take long as well.
         let began = clock::now();
         let directory = match directory {
@@ -219,11 +215,13 @@ impl Start<'_> {
     }
 }
 
-/// Limits the resident memory, if the flags limit the bodies and the system reports resident
-/// memory.
-fn limit_resident_memory(server: &mut Server, config: &Config) {
-    let Some(bytes) = config.settings.memory_limit else { return };
-    let restored = server.budget_mut().body_bytes;
+/// Supplies the server with the system's memory; with resident memory up to a limit, if the flags
+/// limit the bodies and the system reports resident memory.
+fn supply_memory(server: &mut Server, config: &Config) {
+    let Some(bytes) = config.settings.memory_limit else {
+        return server.set_supply(Box::new(SystemMemory));
+    };
+    let restored = server.bodies().counted;
     if restored > bytes {
         warn!("the binlog's jobs take {restored} bytes, more than --max-memory: no job can be put");
     }
@@ -233,51 +231,13 @@ fn limit_resident_memory(server: &mut Server, config: &Config) {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
             // If the binlog's jobs exceed the limit, workers must be able to delete them.
             let limit = limit.max(now + SERVICE_BYTES);
-            let limit = ResidentLimit { limit, resident, released_at: Time::default() };
-            let budget = server.budget_mut();
-            budget.set_source(Box::new(limit), false);
-            budget.limits_resident = true;
+            server.keep_resident();
+            server.set_supply(Box::new(ResidentLimit::new(limit, resident)));
         }
-        Err(error) => warn!("--max-memory limits only bodies: reading resident memory: {error}"),
-    }
-}
-
-/// Grants the system's memory only while resident memory is below a limit. The limit on bodies
-/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
-#[derive(Debug)]
-struct ResidentLimit {
-    /// How many bytes may be resident, the headroom of all needs included.
-    limit: u64,
-    resident: sys::ResidentMemory,
-    /// When memory was last released that was free and resident all the same.
-    released_at: Time,
-}
-
-impl ResidentLimit {
-    /// Whether `more` resident bytes would exceed the limit. If they cannot be read, only the
-    /// system's memory is the limit.
-    fn is_exceeded_by(&self, more: u64) -> bool {
-        self.resident.bytes().is_ok_and(|now| now.saturating_add(more) > self.limit)
-    }
-}
-
-impl MemorySource for ResidentLimit {
-    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        let more = bytes.saturating_add(headroom) as u64;
-        if self.is_exceeded_by(more) {
-            let now = clock::now();
-            let bytes = u32::try_from(self.limit).unwrap_or(u32::MAX);
-            let interval = (RELEASE_INTERVAL_PER_BYTE * bytes).min(RELEASE_INTERVAL_MAX);
-            if now < self.released_at + interval {
-                return false;
-            }
-            self.released_at = now;
-            sys::release_free_memory();
-            if self.is_exceeded_by(more) {
-                return false;
-            }
+        Err(error) => {
+            warn!("--max-memory limits only bodies: reading resident memory: {error}");
+            server.set_supply(Box::new(SystemMemory));
         }
-        SystemMemory.can_allocate(bytes, headroom)
     }
 }
 
@@ -298,36 +258,4 @@ pub fn identify() -> io::Result<Identity> {
         platform: machine,
         rusage: sys::cpu_time,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limited(limit: impl Fn(u64) -> u64) -> ResidentLimit {
-        let resident = sys::ResidentMemory::open().expect("Linux reports it");
-        let limit = limit(resident.bytes().expect("Linux reports it"));
-        ResidentLimit { limit, resident, released_at: Time::default() }
-    }
-
-    #[test]
-    #[cfg_attr(not(target_os = "linux"), ignore = "only Linux reports it")]
-    fn resident_memory_counts_and_what_is_wanted_too() {
-        assert!(limited(|resident| resident << 10).can_allocate(1 << 20, 7 << 20));
-        assert!(!limited(|resident| resident / 8).can_allocate(1 << 20, 7 << 20));
-        assert!(!limited(|resident| resident << 10).can_allocate(usize::MAX, 7 << 20));
-    }
-
-    /// Memory that the C library keeps would lock all clients out of an empty daemon.
-    #[test]
-    #[cfg_attr(
-        not(all(target_os = "linux", target_env = "gnu")),
-        ignore = "only glibc releases it"
-    )]
-    fn free_memory_is_released_before_a_need_is_refused() {
-        let mut pieces: Vec<_> = (0..200_000).map(|_| vec![1u8; 1000]).collect();
-        let mut limited = limited(|resident| resident);
-        pieces.drain(..pieces.len() - 1);
-        assert!(limited.can_allocate(1 << 20, 7 << 20), "beside {} piece", pieces.len());
-    }
 }

@@ -4,6 +4,7 @@
 //! descriptors, plain numbers, `io::Error`. Nothing here depends on how the daemon uses them.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
+pub mod ballast;
 mod clock;
 mod file;
 mod memory;

@@ -106,7 +106,7 @@ impl Dates {
 mod tests {
     use super::*;
     use crate::wal::{
-        Restored, SyncPolicy,
+        SyncPolicy,
         testing::{Fixture, START},
     };
 
@@ -115,9 +115,9 @@ mod tests {
     fn a_reservation_is_recorded_once_it_has_ended() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
         let job = binlog.put(10);
-        let Restored { queue, bodies } = &mut binlog.restored;
+        let queue = &mut binlog.restored.queue;
         let client = queue.join();
-        let taken = queue.reserve_job(client, job, START, &mut bodies.budget);
+        let taken = queue.reserve_job(client, job, START);
         taken.expect("there is memory");
         let recorded = |queue: &Queue| binlog.wal.dates.fields(queue, job).history.reserves;
         assert_eq!(recorded(queue), 0);

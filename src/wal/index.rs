@@ -14,8 +14,7 @@ use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::{segment::End, space::SHORT_BYTES};
 use crate::{
-    collections::{Arena, Key, Linked, Links, List},
-    memory::{self, MemoryBudget, Need},
+    collections::{Arena, Growth, Key, Linked, Links, List, grow_deque},
     queue::Job,
 };
 
@@ -97,13 +96,9 @@ pub(super) struct SegmentIndex {
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 impl SegmentIndex {
-    /// Ensures memory for `count` segments, and for those begun at startup.
-    pub(super) fn ensure_memory_for_segments(
-        &mut self,
-        budget: &mut MemoryBudget,
-        count: usize,
-    ) -> memory::Result {
-        budget.grow_deque(Need::Storage, &mut self.segments, count + 2)
+    /// Makes room for `count` segments, and for those begun at startup.
+    pub(super) fn make_room_for_segments(&mut self, count: usize) -> Growth {
+        grow_deque(&mut self.segments, count + 2)
     }
 
     /// Notes that records have been appended up to `end`. If that is in a new segment, it is the
@@ -136,9 +131,9 @@ impl SegmentIndex {
         self.segments[at].is_damaged = true;
     }
 
-    /// Ensures the memory that [`SegmentIndex::insert`] takes.
-    pub(super) fn ensure_memory(&mut self, budget: &mut MemoryBudget) -> memory::Result {
-        self.locations.ensure_memory(Need::Storage, budget)
+    /// Makes room for [`SegmentIndex::insert`].
+    pub(super) fn make_room(&mut self) -> Growth {
+        self.locations.make_room()
     }
 
     /// Adds a new job, whose full record is in the current segment.

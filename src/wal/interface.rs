@@ -6,8 +6,8 @@ use std::{error, fmt, io, time::Duration};
 use super::Wal;
 use super::syncs::SyncEvents;
 use crate::{
-    collections::Key,
-    memory::{Bodies, OutOfMemory},
+    collections::{Key, OutOfMemory},
+    memory::Bodies,
     queue::{Job, Queue},
 };
 

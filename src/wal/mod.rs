@@ -59,8 +59,7 @@ pub use self::{
 };
 use crate::{
     clock::{Calendar, Time},
-    collections::{Key, ShortTimes},
-    memory::{self, MemoryBudget, Need},
+    collections::{Growth, Key, ShortTimes, grow},
     queue::{Job, Queue},
 };
 
@@ -245,11 +244,11 @@ impl Wal {
         has_space.then_some(Permit(change)).ok_or(Unavailable::Full)
     }
 
-    /// Ensures the memory that [`Wal::put`] takes.
-    pub fn ensure_memory_to_put(&mut self, budget: &mut MemoryBudget) -> memory::Result {
+    /// Makes room for [`Wal::put`]. Fails if there is no memory.
+    pub fn make_room_to_put(&mut self) -> Growth {
         let count = self.log.unrecorded.len() + 1;
-        budget.grow_vec(Need::Storage, &mut self.log.unrecorded, count)?;
-        self.index.ensure_memory(budget)
+        grow(&mut self.log.unrecorded, count)?;
+        self.index.make_room()
     }
 
     /// Whether the binlog works and holds every job. If not, no jobs may be handed out.

@@ -227,8 +227,8 @@ impl Fixture {
 
     pub(crate) fn bury(&mut self, job: Key<Job>) {
         let permit = self.wal.permit(Change::Update, self.now).expect("it is permitted");
-        let Restored { queue, bodies } = &mut self.restored;
-        let reserved = queue.reserve_job(self.client, job, self.now, &mut bodies.budget);
+        let queue = &mut self.restored.queue;
+        let reserved = queue.reserve_job(self.client, job, self.now);
         reserved.expect("there is memory");
         queue.bury(job, 7, self.now);
         self.wal.update(permit, &self.restored.queue, job, self.now);

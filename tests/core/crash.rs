@@ -23,7 +23,7 @@ use beanstalkd::{
     clock::{Calendar, Time},
     collections::Key,
     conn::Conn,
-    memory::MemorySource,
+    memory::Supply,
     queue::{JOB_OVERHEAD_BYTES, Job, Queue, State},
     server::{COMMANDS_PER_CONNECTION, Server, Settings},
     wal::{self, Name, Options, Restored, SHIFTS_AT_ONCE_MAX, SyncPolicy, Wal},
@@ -205,11 +205,12 @@ struct Scarce {
     tries: u64,
 }
 
-impl MemorySource for Scarce {
-    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
+impl Supply for Scarce {
+    fn left(&mut self) -> usize {
         self.tries = self.tries.saturating_sub(1);
-        self.tries > 0
+        if self.tries > 0 { usize::MAX } else { 0 }
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 impl Run {
@@ -735,7 +736,7 @@ impl Run {
         let mut restored = Restored::default();
         let what = if self.prng.chance(1, 2) {
             let tries = self.prng.below(60);
-            restored.bodies.budget.set_source(Box::new(Scarce { tries }), true);
+            restored.bodies.memory.set_supply(Box::new(Scarce { tries }));
             format!("memory after {tries} tries")
         } else {
             let call = self.prng.below(40);

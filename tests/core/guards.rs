@@ -125,7 +125,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
         }
         for &upload in &uploads[1..] {
             world.send(upload, "x".repeat(500).as_bytes());
-            let held = world.server.bodies().budget.body_bytes;
+            let held = world.server.bodies().counted;
             assert!(held <= ceiling, "{held} bytes are held");
             world.server.check();
         }
@@ -138,7 +138,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
         }
         world.send(other, format!("put 0 0 60 1000\r\n{}\r\n", "x".repeat(1000)).as_bytes());
         assert!(text(world.receive(other)).starts_with("INSERTED "));
-        assert_eq!(world.server.bodies().budget.body_bytes, ceiling);
+        assert_eq!(world.server.bodies().counted, ceiling);
     }
 }
 
@@ -165,7 +165,7 @@ fn a_deleted_job_counts_until_it_has_been_sent() {
         assert!(text(world.receive(client)).ends_with("OUT_OF_MEMORY\r\n"), "{size}");
         world.turn();
         assert!(text(world.receive(worker)).ends_with("DELETED\r\n"));
-        assert_eq!(world.server.bodies().budget.body_bytes, all / 2);
+        assert_eq!(world.server.bodies().counted, all / 2);
         world.send(client, put.as_bytes());
         world.turn();
         world.turn();

@@ -10,6 +10,7 @@
 //! | `corpus` | the inputs kept from fuzzing, judged again |
 //! | `guards` | a limit on memory, and HTTP requests |
 //! | `scale` | the cost of a command in a crowd, counted in items visited |
+//! | `steps` | the memory that a step takes, counted by the allocator |
 //!
 //! These modules share `world` (the event loop without sockets), `model` (the oracle of the
 //! simulator), `disk` (a disk that fails in every way), `seeds` and `oracles` (those of the fuzz
@@ -27,5 +28,6 @@ mod oracles;
 mod scale;
 mod seeds;
 mod sim;
+mod steps;
 mod takeover;
 mod world;

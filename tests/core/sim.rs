@@ -15,7 +15,7 @@ use std::{
 
 use beanstalkd::{
     clock::{Calendar, Time},
-    memory::MemorySource,
+    memory::Supply,
     queue::Queue,
     server::{Server, Settings},
     wal::{self, Options, Restored, SyncPolicy, Wal},
@@ -194,10 +194,16 @@ struct Fickle {
     is_reliable: Arc<AtomicBool>,
 }
 
-impl MemorySource for Fickle {
-    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
-        self.is_reliable.load(Relaxed) || self.prng.chance(4, 5)
+impl Supply for Fickle {
+    fn left(&mut self) -> usize {
+        let is_whole = self.is_reliable.load(Relaxed) || self.prng.chance(4, 5);
+        if is_whole {
+            usize::MAX
+        } else {
+            usize::try_from(self.prng.below(4 << 20)).expect("small")
+        }
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 impl Setting {
@@ -317,7 +323,7 @@ impl Run {
     fn make_fickle(&mut self) {
         if let Some(seed) = self.setting.fickle {
             let (prng, is_reliable) = (Prng::new(seed), self.is_reliable.clone());
-            self.world.set_source(Box::new(Fickle { prng, is_reliable }));
+            self.world.set_supply(Box::new(Fickle { prng, is_reliable }));
         }
     }
 

@@ -7,11 +7,13 @@ use beanstalkd::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    memory::MemorySource,
+    memory::Supply,
     server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Server, Settings},
     wal::Wal,
 };
 use ct::Prng;
+
+use crate::steps::{self, Bytes};
 
 /// How the bytes of one send arrive.
 #[derive(Debug, Clone)]
@@ -65,6 +67,8 @@ pub(crate) struct World {
     share: u32,
     /// The most bytes of replies that have ever waited for a client.
     pub(crate) most_waiting: usize,
+    /// The most memory that a command or a tick has taken, since it was last set.
+    pub(crate) most_taken: Bytes,
 }
 
 /// Constants in place of the values that the real daemon gets from the system.
@@ -96,6 +100,7 @@ impl World {
             is_paused: false,
             share: COMMANDS_PER_CONNECTION,
             most_waiting: 0,
+            most_taken: Bytes::default(),
         }
     }
 
@@ -107,6 +112,11 @@ impl World {
         self.server = Server::new(identity(), self.settings, self.now);
     }
 
+    /// Executes one command of a client at a time.
+    pub(crate) fn single_steps(&mut self) {
+        self.share = 1;
+    }
+
     /// Buries a job that is lost for the n-th time; called before any client connects.
     pub(crate) fn bury_after(&mut self, losses: NonZeroU32) {
         self.settings.bury_after = Some(losses);
@@ -115,8 +125,9 @@ impl World {
 
     /// Takes memory from a source that may refuse at any call. Refused work that must be done is
     /// retried at once.
-    pub(crate) fn set_source(&mut self, memory: Box<dyn MemorySource>) {
-        self.server.set_memory(memory);
+    pub(crate) fn set_supply(&mut self, memory: Box<dyn Supply>) {
+        self.server.set_supply(memory);
+        self.server.retry_at_once();
         self.is_short = true;
     }
 
@@ -255,7 +266,9 @@ impl World {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
         if !is_of_log || is_due(self.server.queue().next_deadline()) {
-            self.server.tick(self.now);
+            let (server, now) = (&mut self.server, self.now);
+            let ((), taken) = steps::measured(|| server.tick(now));
+            self.most_taken = self.most_taken.max(taken);
         }
     }
 
@@ -277,8 +290,10 @@ impl World {
             let piece = self.arrival.next_piece(peer.in_flight.len());
             peer.arrived.extend(peer.in_flight.drain(..piece));
         }
-        let (consumed, feed_result) =
-            self.server.feed(peer.key, &peer.arrived, self.share, self.now);
+        let (server, share, now) = (&mut self.server, self.share, self.now);
+        let ((consumed, feed_result), taken) =
+            steps::measured(|| server.feed(peer.key, &peer.arrived, share, now));
+        self.most_taken = self.most_taken.max(taken);
         peer.arrived.drain(..consumed);
         peer.feed_result = feed_result;
         true

@@ -4,10 +4,10 @@ use std::mem;
 
 use super::{Bodies, Body, Referenced};
 use crate::{
-    collections::Key,
+    collections::{Growth, Key, OutOfMemory, probe},
     memory::{
-        Need, Result,
         block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
+        level::{BINLOG_MARKS, Level, Marks, REPLAY_MARKS},
     },
 };
 
@@ -24,6 +24,10 @@ pub(super) const FREED_PART: usize = 7;
 
 /// If memory is short, each block is emptied in which at least one in this many bytes is free.
 const SPARSE_PART: usize = 64;
+
+/// The most bytes of memory that a daemon still needs until its first connection, in addition to
+/// what a connection must leave. With less, it could serve no client.
+const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// The place of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +77,9 @@ pub trait BodyOwners {
 /// Slots and blocks.
 impl Bodies {
     /// Takes a slot, from the smallest hole that is large enough.
-    pub(super) fn take_slot(&mut self, size: usize, need: Need) -> Result<Place> {
+    pub(super) fn take_slot(&mut self, size: usize, level: Level) -> Growth<Place> {
         if self.holes.last().is_none_or(|hole| hole.size < size) {
-            self.add_block(need)?;
+            self.add_block(level)?;
         }
         let at = self.holes.partition_point(|hole| hole.size < size);
         let Hole { place, size: whole } = self.holes[at];
@@ -85,8 +89,8 @@ impl Bodies {
             self.freed -= size;
         } else {
             block.end += size;
-            if self.budget.limits_resident {
-                // A hole is reused without a probe, so its memory must be resident already.
+            if self.memory.limits_resident {
+                // A hole is reused without a question, so its memory must be resident already.
                 block.bytes[place.start()..block.end].fill(0);
             }
         }
@@ -146,27 +150,38 @@ impl Bodies {
         self.holes.last().map(|hole| hole.place.block)
     }
 
-    fn add_block(&mut self, need: Need) -> Result {
-        self.blocks.ensure_memory(need, &mut self.budget)?;
-        // The headroom for later needs may be in emptied blocks: these are not free for other use.
-        let kept = if self.budget.admits(need, 1) { self.releasable.pop_back() } else { None };
+    fn add_block(&mut self, level: Level) -> Growth {
+        self.blocks.make_room()?;
+        // What must be left may be in emptied blocks: these are not free for other use.
+        let kept = if self.memory.admits(level) { self.releasable.pop_back() } else { None };
         let bytes = match kept {
             Some(bytes) => bytes,
-            None => self.take(BLOCK_BYTES, need).map(|()| vec![0; BLOCK_BYTES])?,
+            None => self.make_block(level)?,
         };
         let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
         self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
         Ok(())
     }
 
-    /// Takes memory from the budget. If there is none, releases empty blocks and tries again.
-    pub(super) fn take(&mut self, bytes: usize, need: Need) -> Result {
-        let mut taken = self.budget.take(need, bytes);
-        if taken.is_err() && self.release_all() {
-            self.budget.forget_refusals();
-            taken = self.budget.take(need, bytes);
+    fn make_block(&mut self, level: Level) -> Growth<Vec<u8>> {
+        self.ensure_left(level)?;
+        probe(BLOCK_BYTES).inspect_err(|_| self.expect_shortage())?;
+        Ok(vec![0; BLOCK_BYTES])
+    }
+
+    /// Fails if not at least the memory of this level is left, even if empty blocks are released.
+    pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
+        if self.memory.admits(level) {
+            return Ok(());
         }
-        taken.inspect_err(|_| self.expect_shortage())
+        if self.release_all() {
+            self.memory.begin_turn();
+            if self.memory.admits(level) {
+                return Ok(());
+            }
+        }
+        self.expect_shortage();
+        Err(OutOfMemory)
     }
 }
 
@@ -178,16 +193,32 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Moves all bodies together, without any headroom, and releases the memory of all blocks that
-    /// are then empty. Returns whether there was any. Then sets the headroom. O(all).
-    pub fn compact(&mut self, owners: &mut impl BodyOwners, headroom: [usize; 5]) -> bool {
+    /// Begins to store the bodies of a binlog's jobs.
+    pub fn begin_replay(&mut self) {
+        self.memory.set_marks(REPLAY_MARKS);
+    }
+
+    /// Notes that all are stored. Fails if the memory that they leave is not enough to serve a
+    /// client.
+    pub fn end_replay(&mut self, owners: &mut impl BodyOwners) -> Growth {
+        self.release_all();
+        self.memory.set_marks(BINLOG_MARKS);
+        if !self.memory.admits(Level::Plenty) {
+            self.compact(owners);
+        }
+        let is_enough = self.memory.leaves(UNTIL_SERVING_BYTES, Level::Low);
+        if is_enough { Ok(()) } else { Err(OutOfMemory) }
+    }
+
+    /// Moves all bodies together, with all memory that there is, and releases the memory of all
+    /// blocks that are then empty. Returns whether there was any. O(all).
+    pub fn compact(&mut self, owners: &mut impl BodyOwners) -> bool {
         // Moving bodies needs a block for a while.
-        self.budget.set_headroom([0; 5]);
+        let marks = self.memory.set_marks(Marks::default());
         self.expect_shortage();
         self.move_some(owners, u32::MAX, usize::MAX);
         let is_freed = self.release_all();
-        self.budget.set_headroom(headroom);
-        self.budget.forget_refusals();
+        self.memory.set_marks(marks);
         is_freed
     }
 
@@ -199,13 +230,12 @@ impl Bodies {
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn: allows refused needs to be probed again, and if a need other than storage was
-    /// refused, frees memory.
+    /// Begins a turn. If anything was refused in the last one, frees memory.
     pub fn begin_turn(&mut self) {
-        if self.budget.was_refused(Need::Reply) {
+        if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();
         }
-        self.budget.forget_refusals();
+        self.memory.begin_turn();
     }
 
     /// Makes bodies move even if free slots take little, until no block is sparse.
@@ -248,7 +278,7 @@ impl Bodies {
             Mark::Job(index) => slot_bytes(owners.body_mut(index).len()),
             Mark::Referenced(key) => slot_bytes(self.referenced[key].size),
         };
-        let to = self.take_slot(size, Need::Connection).ok()?;
+        let to = self.take_slot(size, Level::Low).ok()?;
         // Both blocks are in one arena, so the memory of one is taken out of the arena during the
         // copy.
         let bytes = mem::take(&mut self.blocks[from.block].bytes);

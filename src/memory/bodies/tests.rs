@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::slots::FREED_PART;
 use super::*;
-use crate::memory::{MemorySource, block::BLOCK_BYTES};
+use crate::memory::{Supply, block::BLOCK_BYTES};
 
 fn filled(len: usize, byte: u8) -> Vec<u8> {
     vec![byte; len]
@@ -39,7 +39,7 @@ impl Jobs {
         index
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+    fn put(&mut self, bytes: &[u8]) -> Growth<usize> {
         let body = self.bodies.store(bytes)?;
         Ok(self.add(body))
     }
@@ -91,7 +91,7 @@ fn small_and_large_bodies_read_the_same() {
         bodies.remove(whole);
         assert_eq!(bodies.bytes(&grown), wanted);
         bodies.remove(grown);
-        assert_eq!(bodies.budget.body_bytes, 0);
+        assert_eq!(bodies.counted, 0);
     }
 }
 
@@ -111,7 +111,7 @@ fn a_shared_body_stays_until_its_last_handle_is_removed() {
         assert_eq!(bodies.bytes(&other), filled(len, 2));
         bodies.remove(other);
         bodies.remove(next);
-        assert_eq!((bodies.budget.body_bytes, bodies.referenced.len()), (0, 0));
+        assert_eq!((bodies.counted, bodies.referenced.len()), (0, 0));
     }
 }
 
@@ -173,10 +173,11 @@ fn a_few_survivors_of_each_size_keep_little_memory() {
 #[derive(Debug)]
 struct Nothing;
 
-impl MemorySource for Nothing {
-    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
-        false
+impl Supply for Nothing {
+    fn left(&mut self) -> usize {
+        0
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 /// At the memory limit, jobs would be refused although others had been deleted.
@@ -186,7 +187,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     for _ in 0..64 {
         all.put(&filled(60_000, 1)).expect("there is memory");
     }
-    all.bodies.budget.set_source(Box::new(Nothing), true);
+    all.bodies.memory.set_supply(Box::new(Nothing));
     for round in 0..20 {
         let index = *all.owned.keys().nth(round * 3 % all.owned.len()).expect("there are some");
         all.delete(index);
@@ -227,8 +228,8 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     }
     while all.bodies.release_one() {}
     assert_eq!(all.held(), 2 * BLOCK_BYTES);
-    all.bodies.budget.set_source(Box::new(Nothing), false);
-    assert!(!all.bodies.budget.admits(Need::Connection, 1));
+    all.bodies.memory.set_supply(Box::new(Nothing));
+    assert!(!all.bodies.memory.admits(Level::Low));
     all.bodies.begin_turn();
     while all.bodies.release_one() {}
     assert_eq!(all.held(), BLOCK_BYTES);
@@ -244,7 +245,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
         all.delete(*index);
     }
     assert!(all.bodies.should_move());
-    all.bodies.budget.set_source(Box::new(Nothing), true);
+    all.bodies.memory.set_supply(Box::new(Nothing));
     all.bodies.release_all();
     while let Ok(index) = all.put(&filled(4000, 2)) {
         assert!(index < 10_000);
@@ -326,20 +327,21 @@ struct Limited {
     held: Arc<AtomicUsize>,
 }
 
-impl MemorySource for Limited {
-    fn can_allocate(&mut self, bytes: usize, headroom: usize) -> bool {
-        self.held.load(Relaxed) + bytes + headroom <= self.bytes
+impl Supply for Limited {
+    fn left(&mut self) -> usize {
+        self.bytes.saturating_sub(self.held.load(Relaxed))
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 /// After some rounds of jobs that come and go at the limit, no client could connect: blocks that
 /// bodies left would become blocks for more jobs.
 #[test]
-fn moves_leave_the_headroom_of_connections() {
+fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;
     let (mut all, held) = (Jobs::default(), Arc::new(AtomicUsize::new(0)));
     let source = Limited { bytes: BYTES, held: held.clone() };
-    all.bodies.budget.set_source(Box::new(source), true);
+    all.bodies.memory.set_supply(Box::new(source));
     let mut most = 0;
     for round in 0..8 {
         while all.put(&filled(5000, 1)).is_ok() {
@@ -353,7 +355,7 @@ fn moves_leave_the_headroom_of_connections() {
         for index in put.iter().filter(|index| **index % 3 == round % 3) {
             all.delete(*index);
         }
-        all.bodies.budget.forget_refusals();
+        all.bodies.memory.begin_turn();
         all.bodies.expect_shortage();
         while all.bodies.should_move() {
             all.bodies.move_some(&mut all.owned, 100, usize::MAX);
@@ -421,7 +423,7 @@ proptest! {
                 .collect();
             let lens = all.owned.values().map(Body::len).chain(orphans.into_values());
             let counted: u64 = lens.map(|len| len as u64 + BODY_OVERHEAD_BYTES).sum();
-            prop_assert_eq!(all.bodies.budget.body_bytes, counted);
+            prop_assert_eq!(all.bodies.counted, counted);
         }
         for (index, body) in &all.owned {
             prop_assert_eq!(all.bodies.bytes(body), &wanted[index][..]);
@@ -439,8 +441,8 @@ fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let held = Arc::new(AtomicUsize::new(0));
     let mut bodies = Bodies::default();
     let source = Limited { bytes: 60_000_000, held: held.clone() };
-    bodies.budget.set_source(Box::new(source), false);
-    bodies.budget.limits_resident = true;
+    bodies.memory.set_supply(Box::new(source));
+    bodies.memory.limits_resident = true;
     let mut body = bodies.begin(90_000).expect("there is memory");
     assert_eq!(bodies.append(&mut body, &[0; 100]), Ok(()));
     held.store(59_000_000, Relaxed);

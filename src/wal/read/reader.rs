@@ -6,7 +6,7 @@ use super::{
     formats,
     key::{self, START},
     records::{CHECKED_MAX_BYTES, Verdict},
-    replay::{HEADROOM_BYTES, SegmentReport},
+    replay::SegmentReport,
     sink::Sink,
     window::Window,
 };
@@ -234,7 +234,7 @@ impl Reader<'_> {
             return Ok(Ok(()));
         }
         let (tube, body) = match sink.store_body(window, at, frame) {
-            Err(Error::OutOfMemory(_)) if sink.bodies.compact(sink.queue, HEADROOM_BYTES) => {
+            Err(Error::OutOfMemory(_)) if sink.bodies.compact(sink.queue) => {
                 sink.store_body(window, at, frame)?
             }
             result => result?,

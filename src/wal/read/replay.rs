@@ -18,7 +18,8 @@ use std::ops::ControlFlow;
 use super::{key, reader::Reader, sink::Sink, window::Window};
 use crate::{
     clock::{Calendar, Time},
-    memory::{BINLOG_HEADROOM_BYTES, Bodies, Need},
+    collections::grow,
+    memory::Bodies,
     queue::Queue,
     wal::{
         Error, Jobs,
@@ -30,13 +31,6 @@ use crate::{
         space::HEADER_BYTES,
     },
 };
-
-/// How many bytes of memory a replay leaves free, for lists that are small compared to the jobs.
-pub(super) const HEADROOM_BYTES: [usize; 5] = [1 << 20; 5];
-
-/// The most bytes of memory that a daemon still needs until its first connection, in addition to
-/// the headroom that a connection must leave free. With less, it could serve no client.
-const UNTIL_SERVING_BYTES: usize = 5 << 19;
 
 /// How many numbers must be left for segments: more than a daemon uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
@@ -144,12 +138,10 @@ pub(in crate::wal) fn replay(
     number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
     // Jobs that fitted while clients were served must fit now.
     let Restored { queue, bodies } = restored;
-    bodies.budget.set_headroom(HEADROOM_BYTES);
+    bodies.begin_replay();
     let (mut report, mut index) = (Report::default(), SegmentIndex::default());
-    let budget = &mut bodies.budget;
-    let made = budget
-        .grow_vec(Need::Storage, &mut report.segments, files.len())
-        .and_then(|()| index.ensure_memory_for_segments(budget, files.len()));
+    let made = grow(&mut report.segments, files.len())
+        .and_then(|()| index.make_room_for_segments(files.len()));
     made.map_err(|_| Error::OutOfMemory(format!(" for a list of {} files", files.len())))?;
     let segments = files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
@@ -186,22 +178,10 @@ pub(in crate::wal) fn replay(
     }
     sink.queue.raise_id(sink.seen_below);
     sink.queue.sort_buried();
-    sink.bodies.budget.set_headroom(BINLOG_HEADROOM_BYTES);
-    ensure_memory_to_serve(&mut sink)?;
-    Ok((report, sink.index))
-}
-
-/// Fails if the memory that the restored jobs leave is not enough to serve a client.
-fn ensure_memory_to_serve(sink: &mut Sink<'_>) -> Result<(), Error> {
-    sink.bodies.release_all();
-    if !sink.bodies.budget.admits(Need::Storage, UNTIL_SERVING_BYTES) {
-        sink.bodies.compact(sink.queue, BINLOG_HEADROOM_BYTES);
-    }
-    if sink.bodies.budget.admits(Need::Connection, UNTIL_SERVING_BYTES) {
-        return Ok(());
-    }
     let jobs = sink.queue.jobs();
-    Err(Error::OutOfMemory(format!(" for a connection beside {jobs} jobs")))
+    let no_memory = |_| Error::OutOfMemory(format!(" for a connection beside {jobs} jobs"));
+    sink.bodies.end_replay(sink.queue).map_err(no_memory)?;
+    Ok((report, sink.index))
 }
 
 /// Describes the error that ended a replay, and how much memory was needed if memory was short.

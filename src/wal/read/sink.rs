@@ -3,8 +3,8 @@
 use super::window::Window;
 use crate::{
     clock::{Calendar, Time},
-    collections::Key,
-    memory::{Bodies, Body},
+    collections::{Key, OutOfMemory},
+    memory::{Bodies, Body, Level},
     queue::{Queue, Record, State, Tube},
     wal::{
         Error,
@@ -61,8 +61,11 @@ impl Sink<'_> {
         let length = frame.head_length + frame.body_length;
         let bytes = window.at(at, length.min(Window::BYTES))?;
         let name = frame.name(bytes).expect("it has been verified");
-        index.ensure_memory(&mut bodies.budget)?;
-        let tube = queue.ensure_memory_to_restore(frame.fields.id, name, &mut bodies.budget)?;
+        if !bodies.memory.admits(Level::Plenty) {
+            return Err(OutOfMemory.into());
+        }
+        index.make_room()?;
+        let tube = queue.make_room_to_restore(name)?;
         if length <= Window::BYTES {
             return Ok((tube, bodies.store(&bytes[frame.head_length..length])?));
         }

@@ -52,12 +52,13 @@ struct Memory {
 #[derive(Debug)]
 struct Scarce(u32);
 
-impl memory::MemorySource for Scarce {
-    fn can_allocate(&mut self, _: usize, _: usize) -> bool {
-        let is_there = self.0 > 0;
+impl memory::Supply for Scarce {
+    fn left(&mut self) -> usize {
+        let left = if self.0 > 0 { usize::MAX } else { 0 };
         self.0 = self.0.saturating_sub(1);
-        is_there
+        left
     }
+    fn refill(&mut self, _: usize) {}
 }
 
 impl Memory {
@@ -194,7 +195,7 @@ fn refuse(files: &Files, granted: u32) {
         let disk = Memory { files, unreadable: None, refusal };
         let mut restored = Restored::default();
         if let Some(memory) = memory {
-            restored.bodies.budget.set_source(Box::new(memory), true);
+            restored.bodies.memory.set_supply(Box::new(memory));
         }
         let options = Options { segment_size: 4096, sync: SyncPolicy::Within(Duration::ZERO), key };
         let opened = Wal::open(
@@ -285,7 +286,9 @@ fn put_into(
     body: &[u8],
 ) -> Key<Job> {
     let Restored { queue, bodies } = restored;
-    queue.use_tube(client, tube, &mut bodies.budget).expect("there is memory");
+    let found = queue.find_tube(tube);
+    let of_name = found.map_or_else(|| queue.make_tube(tube), Ok).expect("there is memory");
+    queue.use_tube(client, of_name);
     let length = full_length(tube, body.len());
     let body = bodies.store(body).expect("there is memory");
     let permit = wal.permit(Change::Put(length), START).expect("there is room");
@@ -297,7 +300,7 @@ fn put_into(
 
 fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Job>) {
     let permit = wal.permit(Change::Update, START).expect("there is room");
-    let reserved = restored.queue.reserve_job(client, job, START, &mut restored.bodies.budget);
+    let reserved = restored.queue.reserve_job(client, job, START);
     reserved.expect("there is memory");
     restored.queue.bury(job, 7, START);
     wal.update(permit, &restored.queue, job, START);

@@ -1,0 +1,85 @@
+//! Growth that may fail: a large list cannot grow out of the memory that is kept for small steps,
+//! so the attempt comes before the change.
+
+use std::{
+    collections::{TryReserveError, VecDeque},
+    error::Error,
+    fmt,
+    hint::black_box,
+};
+
+/// A list of at least this many bytes grows by an eighth, and the kernel moves it without copying.
+const LARGE_LIST_BYTES: usize = 256 << 10;
+
+/// There is no memory, or a limit does not permit it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// The result of making room: after an error, nothing has changed.
+pub type Growth<T = ()> = Result<T, OutOfMemory>;
+
+impl From<TryReserveError> for OutOfMemory {
+    fn from(_: TryReserveError) -> Self {
+        Self
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not enough memory")
+    }
+}
+
+impl Error for OutOfMemory {}
+
+/// Fails if `bytes` bytes in one piece are not available now. Takes nothing.
+pub fn probe(bytes: usize) -> Growth {
+    let mut piece = Vec::<u8>::new();
+    piece.try_reserve_exact(bytes)?;
+    // Otherwise the compiler would see that the memory is unused, and not allocate it.
+    black_box(piece);
+    Ok(())
+}
+
+/// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
+/// there is no memory. O(1), unless the list is reallocated.
+#[inline]
+pub fn grow<T>(list: &mut Vec<T>, length: usize) -> Growth {
+    let capacity = next_capacity::<T>(list.capacity(), length);
+    Ok(list.try_reserve_exact(capacity - list.len())?)
+}
+
+/// The same for a deque.
+#[inline]
+pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
+    let capacity = next_capacity::<T>(deque.capacity(), length);
+    Ok(deque.try_reserve_exact(capacity - deque.len())?)
+}
+
+/// Returns the capacity if that suffices; otherwise twice as much, or an eighth more.
+#[inline]
+fn next_capacity<T>(before: usize, length: usize) -> usize {
+    if before >= length {
+        return before;
+    }
+    let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
+    length.max(before + if is_large { before / 8 } else { before.max(4) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of a change would have happened.
+    #[test]
+    fn a_list_that_cannot_grow_stays_as_it_was() {
+        let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));
+        assert!(grow(&mut list, 1 << 60).is_err());
+        assert!(grow_deque(&mut deque, 1 << 60).is_err());
+        assert!(probe(1 << 62).is_err());
+        assert_eq!((list.len(), deque.len()), (3, 3));
+        grow(&mut list, 1000).expect("there is memory");
+        grow_deque(&mut deque, 1000).expect("there is memory");
+        assert!(list.capacity() >= 1000 && deque.capacity() >= 1000);
+    }
+}

@@ -1,0 +1,144 @@
+//! How much memory is left, in a few levels.
+//!
+//! A list that grows cannot report an error: if memory for it is missing, the process ends. So some
+//! memory is kept that nobody uses, the *ballast* of [`crate::sys::ballast`], out of which small
+//! allocations are served when the system has no more. What is left of it is the [`Level`]. Before
+//! a command changes anything, the server asks for the level that it needs; so the table of who
+//! needs which is in one place, `server/admission.rs`. Only a large list asks the system itself, by
+//! an attempt to grow that may fail.
+
+use std::{fmt, mem};
+
+/// How much memory must be left for a purpose. So workers can connect and go on when there is no
+/// memory for more jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// For a reply to a client without unsent replies, and timers that are due. Nothing that lasts,
+    /// or it would end all service.
+    Critical,
+    /// For one of the first few connections, and of the first few jobs that a client reserves.
+    Scarce,
+    /// For other connections, a part of a line, a wait for a job, a job that is released with a
+    /// delay, a reply to a client that has unsent replies.
+    Low,
+    /// For lasting data: jobs, tubes, input that is kept.
+    Plenty,
+}
+
+/// The bytes that must be left, by level.
+pub(super) type Marks = [usize; 4];
+
+/// The marks without a binlog.
+const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
+
+/// The marks with a binlog. The records of a turn take up to five quarters of a MiB. And after a
+/// restart the same jobs may be laid out differently, and the first connection must still fit.
+pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
+
+/// The marks while a binlog is read: for lists that are small compared to the jobs. There are no
+/// clients yet, and jobs that fitted before must find memory.
+pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
+
+/// A source of memory. Tests have others, which refuse.
+pub trait Supply: fmt::Debug {
+    /// Returns how many bytes are left.
+    fn left(&mut self) -> usize;
+    /// Begins a turn, with up to `wanted` bytes left, if there are as many.
+    fn refill(&mut self, wanted: usize);
+}
+
+/// The memory that may be taken.
+#[derive(Debug)]
+pub struct Memory {
+    /// Without one, there is always enough.
+    supply: Option<Box<dyn Supply>>,
+    marks: Marks,
+    /// The lowest level that was refused in this turn.
+    refused: Option<Level>,
+    /// Whether resident memory is limited. Memory becomes resident when it is first written to.
+    pub limits_resident: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { supply: None, marks: MARKS, refused: None, limits_resident: false }
+    }
+}
+
+impl Memory {
+    /// Takes memory from `supply` from now on.
+    pub fn set_supply(&mut self, supply: Box<dyn Supply>) {
+        self.supply = Some(supply);
+        self.begin_turn();
+    }
+
+    /// Sets the marks, and returns the previous ones.
+    pub(super) fn set_marks(&mut self, marks: Marks) -> Marks {
+        let before = mem::replace(&mut self.marks, marks);
+        self.begin_turn();
+        before
+    }
+
+    /// Begins a turn: memory that was freed counts, and nothing is refused yet.
+    pub fn begin_turn(&mut self) {
+        self.refused = None;
+        if let Some(supply) = &mut self.supply {
+            supply.refill(self.marks[Level::Plenty as usize]);
+        }
+    }
+
+    /// Whether at least the memory of `level` is left. O(1).
+    #[inline]
+    pub fn admits(&mut self, level: Level) -> bool {
+        let Some(supply) = &mut self.supply else { return true };
+        let is_left = supply.left() >= self.marks[level as usize];
+        if !is_left && self.refused.is_none_or(|lowest| level < lowest) {
+            self.refused = Some(level);
+        }
+        is_left
+    }
+
+    /// Whether `bytes` more than the memory of `level` are left.
+    pub(super) fn leaves(&mut self, bytes: usize, level: Level) -> bool {
+        let wanted = self.marks[level as usize] + bytes;
+        self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)
+    }
+
+    /// Whether `level` or a lower one was refused in this turn.
+    pub fn has_refused(&self, level: Level) -> bool {
+        self.refused.is_some_and(|lowest| lowest <= level)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Left(usize);
+
+    impl Supply for Left {
+        fn left(&mut self) -> usize {
+            self.0
+        }
+        fn refill(&mut self, _: usize) {}
+    }
+
+    /// Workers must be able to take jobs out of a queue that fills all memory.
+    #[test]
+    fn storage_is_refused_first_and_replies_last() {
+        let all = [Level::Critical, Level::Scarce, Level::Low, Level::Plenty];
+        for marks in [MARKS, BINLOG_MARKS] {
+            for (admitted, left) in [0].into_iter().chain(marks).enumerate() {
+                let mut memory = Memory { marks, ..Memory::default() };
+                memory.set_supply(Box::new(Left(left)));
+                let count = all.iter().filter(|&&level| memory.admits(level)).count();
+                assert_eq!(count, admitted);
+                let refused = all.iter().filter(|&&level| memory.has_refused(level)).count();
+                assert_eq!(refused, 4 - admitted, "from the lowest that was refused on");
+                memory.begin_turn();
+                assert!(!memory.has_refused(Level::Plenty));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What supplies a real daemon: the system's memory, perhaps with a limit on resident memory.
+
+use std::time::Duration;
+
+use super::Supply;
+use crate::{
+    clock::{self, Time},
+    sys::{self, ballast},
+};
+
+/// After so many bytes of allocations, resident memory is read again.
+const READ_INTERVAL_BYTES: usize = 192 << 10;
+
+/// The least time between two releases of free memory, for each byte of the limit. A release takes
+/// some milliseconds for 100 MB: about a hundredth of that time.
+const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
+
+/// The most of that time, whatever the limit.
+const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
+
+/// The system's memory: what is left is the ballast.
+#[derive(Debug)]
+pub struct SystemMemory;
+
+impl Supply for SystemMemory {
+    fn left(&mut self) -> usize {
+        ballast::held_bytes()
+    }
+
+    fn refill(&mut self, wanted: usize) {
+        ballast::refill(wanted);
+    }
+}
+
+/// Supplies the system's memory only while resident memory is below a limit. The limit on bodies
+/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
+#[derive(Debug)]
+pub struct ResidentLimit {
+    /// How many bytes may be resident, with those that each level leaves.
+    limit: u64,
+    resident: sys::ResidentMemory,
+    /// How many bytes were left when resident memory was last read.
+    left: usize,
+    /// The bytes ever allocated until then. Since then each allocation counts as resident.
+    allocated: usize,
+    /// When memory was last released that was free and resident all the same.
+    released_at: Time,
+}
+
+impl ResidentLimit {
+    /// At most `limit` bytes.
+    pub fn new(limit: u64, resident: sys::ResidentMemory) -> Self {
+        Self { limit, resident, left: 0, allocated: 0, released_at: Time::default() }
+    }
+
+    /// Reads how much memory is resident. If that is unknown, only the system's memory is a limit.
+    fn read(&mut self) {
+        self.allocated = ballast::allocated_bytes();
+        let now = self.resident.bytes().unwrap_or(0);
+        self.left = usize::try_from(self.limit.saturating_sub(now)).unwrap_or(usize::MAX);
+    }
+}
+
+impl Supply for ResidentLimit {
+    fn left(&mut self) -> usize {
+        let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
+        if taken >= READ_INTERVAL_BYTES {
+            self.read();
+            taken = 0;
+        }
+        self.left.saturating_sub(taken).min(SystemMemory.left())
+    }
+
+    fn refill(&mut self, wanted: usize) {
+        SystemMemory.refill(wanted);
+        self.read();
+        let bytes = u32::try_from(self.limit).unwrap_or(u32::MAX);
+        let interval = (RELEASE_INTERVAL_PER_BYTE * bytes).min(RELEASE_INTERVAL_MAX);
+        if self.left < wanted + READ_INTERVAL_BYTES && self.released_at + interval <= clock::now() {
+            self.released_at = clock::now();
+            sys::release_free_memory();
+            self.read();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limited(limit: impl Fn(u64) -> u64) -> ResidentLimit {
+        let resident = sys::ResidentMemory::open().expect("Linux reports it");
+        let limit = limit(resident.bytes().expect("Linux reports it"));
+        ResidentLimit::new(limit, resident)
+    }
+
+    #[test]
+    #[cfg_attr(not(target_os = "linux"), ignore = "only Linux reports it")]
+    fn what_is_left_is_the_least_of_the_limit_and_the_systems_memory() {
+        let left = |mut limited: ResidentLimit| {
+            limited.refill(1 << 20);
+            limited.left()
+        };
+        // Another test may have refilled it, too.
+        assert!(left(limited(|resident| resident << 10)) >= 1 << 20);
+        assert_eq!(left(limited(|resident| resident / 8)), 0);
+        let little = left(limited(|resident| resident + (1 << 19)));
+        assert!(little < 1 << 20, "{little} bytes");
+    }
+
+    /// Memory that the C library keeps would lock all clients out of an empty daemon.
+    #[test]
+    #[cfg_attr(
+        not(all(target_os = "linux", target_env = "gnu")),
+        ignore = "only glibc releases it"
+    )]
+    fn free_memory_is_released_before_anything_is_refused() {
+        let mut pieces: Vec<_> = (0..200_000).map(|_| vec![1u8; 1000]).collect();
+        let mut limited = limited(|resident| resident);
+        pieces.drain(..pieces.len() - 1);
+        limited.refill(1 << 20);
+        assert!(limited.left() >= 1 << 20, "beside {} piece", pieces.len());
+    }
+}

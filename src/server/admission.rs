@@ -1,0 +1,135 @@
+//! Admission: how much memory must be left for each kind of growth. Nothing else decides that a
+//! command is answered with `OUT_OF_MEMORY`, except lists so large that they ask the system, and
+//! the limit on bodies.
+//!
+//! A step is only taken if [`Level::Critical`] is left, which is more than any step takes. So no
+//! allocation of a step fails, whatever it grows.
+
+use super::Server;
+use crate::{
+    collections::{Growth, Key, OutOfMemory, grow, grow_deque, probe},
+    memory::Level,
+    proto::Reply,
+    queue::Tube,
+};
+
+/// How many connections may be made even if memory is scarce. Otherwise a worker could not connect
+/// to delete the jobs that take all other memory.
+const FEW_CONNECTIONS: usize = 64;
+
+/// While a client holds fewer reserved jobs than this, it may reserve another even if memory is
+/// scarce. Otherwise few clients could take all that new ones need.
+const FEW_RESERVED_JOBS: usize = 16;
+
+/// How many long commands may begin even if memory is scarce, because they may free some.
+const FEW_LONG_COMMANDS: usize = 16;
+
+/// The longest list, in bytes, that is sent even if memory is short.
+const SMALL_LIST_MAX_BYTES: usize = 4096;
+
+/// How many bytes a list needs beside its own: for a buffer of replies that is copied to grow.
+const LIST_EXTRA_BYTES: usize = 32 * 1024;
+
+/// A client may wait at this many tubes more out of the memory that is kept for a step.
+const FEW_WAITS: usize = 1024;
+
+/// The most bytes that the wait at one more tube takes.
+const WAIT_BYTES: usize = 128;
+
+/// What grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growing {
+    /// A job, a tube, a watch, or input that is kept.
+    Storage,
+    /// A reply that is a list of so many bytes.
+    List(usize),
+    /// The long commands under way, of which there are so many.
+    LongCommands(usize),
+    /// The connections, of which there are so many.
+    Connections(usize),
+    /// The jobs that a client has reserved, which are so many.
+    ReservedJobs(usize),
+    /// The waits for jobs, or the delayed jobs of a tube.
+    Waiting,
+    /// A part of a line that is kept until the rest arrives.
+    PartOfLine,
+    /// The output of a client that has unsent replies already.
+    UnsentReplies,
+    /// The output of another client, or what a due timer changes.
+    Step,
+}
+
+impl Growing {
+    fn level(self) -> Level {
+        match self {
+            Self::List(size) if size <= SMALL_LIST_MAX_BYTES => Level::Critical,
+            Self::LongCommands(count) if count < FEW_LONG_COMMANDS => Level::Critical,
+            Self::Storage | Self::List(_) | Self::LongCommands(_) => Level::Plenty,
+            Self::Connections(count) if count < FEW_CONNECTIONS => Level::Scarce,
+            Self::ReservedJobs(count) if count < FEW_RESERVED_JOBS => Level::Scarce,
+            Self::Connections(_)
+            | Self::ReservedJobs(_)
+            | Self::Waiting
+            | Self::PartOfLine
+            | Self::UnsentReplies => Level::Low,
+            Self::Step => Level::Critical,
+        }
+    }
+}
+
+impl Server {
+    /// Fails if not enough memory is left for this. O(1).
+    pub fn admit(&mut self, growing: Growing) -> Growth {
+        if self.bodies.memory.admits(growing.level()) { Ok(()) } else { Err(OutOfMemory) }
+    }
+
+    /// Makes room for [`Server::open`]. Fails if there is no memory. O(1), unless a list is
+    /// reallocated.
+    pub fn make_room_to_open(&mut self) -> Growth {
+        self.admit(Growing::Connections(self.conns.len()))?;
+        self.queue.make_room_to_join()?;
+        self.conns.make_room()?;
+        let count = self.conns.len() + 1;
+        for queue in [&mut self.dirty.0, &mut self.slices.disconnecting] {
+            grow_deque(queue, count)?;
+        }
+        grow(&mut self.slices.reclaimable, count)?;
+        if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
+    }
+
+    /// The tube of this name, which is made if it does not exist. The caller must have a client use
+    /// or watch it.
+    pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
+        if let Some(tube) = self.queue.find_tube(name) {
+            return Ok(tube);
+        }
+        self.admit(Growing::Storage)?;
+        self.queue.make_tube(name)
+    }
+
+    /// Makes room for another long command.
+    pub(super) fn make_room_for_long_command(&mut self) -> Growth {
+        let count = self.slices.long_commands.len();
+        self.admit(Growing::LongCommands(count))?;
+        grow_deque(&mut self.slices.long_commands, count + 1)
+    }
+
+    /// Fails if there is no memory for the client to wait at `count` tubes more.
+    pub(super) fn admit_waits(&mut self, count: usize) -> Growth {
+        self.admit(Growing::Waiting)?;
+        if count > FEW_WAITS { probe(count * WAIT_BYTES) } else { Ok(()) }
+    }
+
+    /// Fails if there is no memory for a list of `size` bytes, which may follow other replies in a
+    /// buffer.
+    pub(super) fn admit_list(&mut self, size: usize) -> Growth {
+        self.admit(Growing::List(size))?;
+        if size > SMALL_LIST_MAX_BYTES { probe(size + LIST_EXTRA_BYTES) } else { Ok(()) }
+    }
+}
+
+impl From<OutOfMemory> for Reply<'static> {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OUT_OF_MEMORY
+    }
+}

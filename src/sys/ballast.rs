@@ -1,0 +1,155 @@
+//! The allocator, with ballast: memory that nobody uses, and that is freed if the system refuses an
+//! allocation. So an allocation that cannot report an error succeeds while there is ballast.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    ptr,
+    sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed},
+};
+
+/// The size of a piece of ballast in bytes. Each is mapped by itself, unless only the heap has
+/// space for it.
+pub const PIECE_BYTES: usize = 64 * 1024;
+
+/// The largest allocation in bytes that ballast is freed for. A larger one fails, because freed
+/// pieces may be too far apart for it.
+pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
+
+/// The most pieces.
+const PIECES_MAX: usize = 96;
+
+/// Smaller allocations are not counted: a turn has few bytes of them.
+const COUNTED_MIN_BYTES: usize = 512;
+
+/// The pieces: addresses, with [`FROM_HEAP`] added to those that are not mapped.
+static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
+
+/// How many of the first entries of `PIECES` are in use.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// How many of these are from the heap.
+static HELD_FROM_HEAP: AtomicUsize = AtomicUsize::new(0);
+
+/// The bytes of all allocations of at least `COUNTED_MIN_BYTES`.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+const FROM_HEAP: usize = 1;
+
+const PIECE: Layout = match Layout::from_size_align(PIECE_BYTES, 16) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two"),
+};
+
+/// The system's allocator, with ballast. The program installs it; tests and the library need not.
+#[derive(Debug)]
+pub struct Ballasted;
+
+/// Returns how many bytes of ballast there are.
+pub fn held_bytes() -> usize {
+    HELD.load(Relaxed) * PIECE_BYTES
+}
+
+/// Returns how many bytes were ever allocated in pieces that are not tiny.
+pub fn allocated_bytes() -> usize {
+    ALLOCATED.load(Relaxed)
+}
+
+/// Makes the ballast `bytes` bytes, or as many as there is memory for. Only the queue's thread
+/// calls this.
+pub fn refill(bytes: usize) {
+    let wanted = (bytes / PIECE_BYTES).min(PIECES_MAX);
+    while HELD.load(Relaxed) > wanted && free_piece() {}
+    while HELD.load(Relaxed) < wanted {
+        let Some(piece) = map_piece().or_else(heap_piece) else { return };
+        PIECES[HELD.load(Relaxed)].store(piece, Relaxed);
+        HELD.fetch_add(1, Relaxed);
+    }
+    // A piece at the end of the heap would keep all of the heap from being released.
+    while HELD_FROM_HEAP.load(Relaxed) > 0 {
+        let Some(mapped) = map_piece() else { return };
+        let is_of_heap = |slot: &&AtomicPtr<u8>| is_from_heap(slot.load(Relaxed));
+        match PIECES.iter().find(is_of_heap) {
+            Some(slot) => release(slot.swap(mapped, Relaxed)),
+            None => return release(mapped),
+        }
+    }
+}
+
+fn is_from_heap(piece: *mut u8) -> bool {
+    piece.addr() & FROM_HEAP != 0
+}
+
+fn map_piece() -> Option<*mut u8> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+    // SAFETY: makes a mapping of its own, and touches no other.
+    let piece = unsafe { libc::mmap(ptr::null_mut(), PIECE_BYTES, access, flags, -1, 0) };
+    (piece != libc::MAP_FAILED).then_some(piece.cast())
+}
+
+fn heap_piece() -> Option<*mut u8> {
+    // SAFETY: the layout is not empty.
+    let piece = unsafe { System.alloc(PIECE) };
+    if piece.is_null() {
+        return None;
+    }
+    HELD_FROM_HEAP.fetch_add(1, Relaxed);
+    Some(piece.map_addr(|address| address | FROM_HEAP))
+}
+
+/// Releases a piece that has been taken out of the list.
+fn release(piece: *mut u8) {
+    if is_from_heap(piece) {
+        HELD_FROM_HEAP.fetch_sub(1, Relaxed);
+        // SAFETY: it was allocated with this layout, and nobody else has it.
+        unsafe { System.dealloc(piece.map_addr(|address| address & !FROM_HEAP), PIECE) };
+    } else if !piece.is_null() {
+        // SAFETY: it is a mapping of this size, and nobody else has it.
+        unsafe { libc::munmap(piece.cast(), PIECE_BYTES) };
+    }
+}
+
+/// Frees a piece. Returns false if there is none.
+fn free_piece() -> bool {
+    let taken = HELD.fetch_update(Relaxed, Relaxed, |held| held.checked_sub(1));
+    let Ok(held) = taken else { return false };
+    release(PIECES[held - 1].swap(ptr::null_mut(), Relaxed));
+    true
+}
+
+/// Calls `allocate` for `size` bytes, and again after each freed piece while it fails.
+#[inline]
+fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
+    if size >= COUNTED_MIN_BYTES {
+        ALLOCATED.fetch_add(size, Relaxed);
+    }
+    let mut memory = allocate();
+    while memory.is_null() && size <= SERVED_MAX_BYTES && free_piece() {
+        memory = allocate();
+    }
+    memory
+}
+
+// SAFETY: all memory is the system's, allocated and freed by its own rules.
+unsafe impl GlobalAlloc for Ballasted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are the same.
+        allocated(layout.size(), || unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are the same.
+        allocated(layout.size(), || unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promises are the same. If it fails, `memory` is unchanged.
+        allocated(size, || unsafe { System.realloc(memory, layout, size) })
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
