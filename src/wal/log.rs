@@ -11,7 +11,7 @@ use super::{
     Error, Options, SyncPolicy,
     disk::{Disk, Lease, Name},
     record::{HEAD_MAX_BYTES, NewRecord},
-    reserve::Reserve,
+    reserve::{Reserve, is_full},
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
     space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
@@ -201,7 +201,13 @@ impl Log {
         disk.sync(from)?;
         // The calls above may have taken long.
         let disk = self.lease.ask()?;
-        disk.rename(from, to)?;
+        match disk.rename(from, to) {
+            // XFS may need space for the new name.
+            Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {
+                disk.rename(from, to)?;
+            }
+            renamed => renamed?,
+        }
         self.reserve.take_first();
         // Even if the sync fails, the number is used.
         self.end.open(number);
@@ -381,7 +387,7 @@ fn no_segment() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{SyncPolicy, testing::Fixture};
+    use crate::wal::{CommitOutcome, SyncPolicy, testing::Fixture};
 
     /// One system call per record would cost more than everything else.
     #[test]
@@ -414,6 +420,28 @@ mod tests {
         let sizes = binlog.disk.state().files[&Name::Segment(1)].len();
         assert!(sizes < 4096, "the unused end of a closed segment is truncated: {sizes}");
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
+    }
+
+    /// On a full disk, XFS may need space for a name. Otherwise all connections would be closed.
+    #[test]
+    fn if_a_file_cannot_be_renamed_another_is_removed() {
+        let mut binlog = Fixture::new(SyncPolicy::Never);
+        binlog.put(100);
+        binlog.settle();
+        while binlog.disk.names().iter().filter(|it| it.starts_with("spare.")).count() < 2 {
+            binlog.put(100);
+            binlog.settle();
+        }
+        let current = binlog.wal.counts().current;
+        let mut state = binlog.disk.state();
+        (state.failing, state.errno, state.fails_once) = (Some("rename"), Some(libc::ENOSPC), true);
+        drop(state);
+        while binlog.wal.counts().current == current {
+            binlog.put(100);
+            assert_eq!(binlog.commit(), CommitOutcome::Done);
+        }
+        assert!(binlog.disk.state().failing.is_none(), "it has failed once");
+        assert!(binlog.wal.is_sound());
     }
 
     /// Otherwise the buffer would grow beyond a megabyte, or a body would be copied again.

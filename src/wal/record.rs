@@ -57,9 +57,6 @@ const HEADER_ID: u64 = u64::MAX;
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
 const HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRK");
 
-/// The same in segments of builds before 2.0.0, whose checksums start from other salts.
-const EARLIER_HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRS");
-
 /// The offset of the checksum in the fields.
 const CHECKSUM_AT: usize = 12;
 
@@ -272,23 +269,19 @@ impl SegmentHeader {
     /// constant parts suffice. The name of a tube may contain the magic, but neither of the other
     /// two parts.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
-        Self::has_signs(bytes, HEADER_MAGIC, 2)
-    }
-
-    /// Whether `bytes` begin with a segment header of a build before 2.0.0.
-    pub(super) fn is_earlier(bytes: &[u8]) -> bool {
-        Self::has_signs(bytes, EARLIER_HEADER_MAGIC, 3)
-    }
-
-    /// Whether `bytes` have `wanted` of the three constant parts of a segment header.
-    fn has_signs(bytes: &[u8], magic: i64, wanted: usize) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
             bytes[..4] == [0; 4],
             part(fields, 0) == HEADER_ID.to_le_bytes(),
-            part(fields, 40) == magic.to_le_bytes(),
+            part(fields, 40) == HEADER_MAGIC.to_le_bytes(),
         ];
-        signs.into_iter().filter(|&sign| sign).count() >= wanted
+        signs.into_iter().filter(|&sign| sign).count() >= 2
+    }
+
+    /// Whether `bytes` begin with a segment header of a build before 2.0.0, whose checksums start
+    /// from other salts. It is a short record with another magic.
+    pub(super) fn is_earlier(bytes: &[u8]) -> bool {
+        bytes.starts_with(&[0; 4]) && bytes.get(44..52) == Some(b"bnstlkRS")
     }
 }
 

@@ -103,8 +103,8 @@ impl Reserve {
     /// Whether to make a file now, or to continue filling the one being made. Only an attempt shows
     /// whether a full disk has space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
-        let is_of_usual = |it: Shortage| it.size <= self.segment_size;
-        self.filling.is_some() || self.shortage.is_some_and(is_of_usual) || demand.wants_file(space)
+        let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
+        self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
     }
 
     /// Whether no attempt to make a file of `size` bytes is due, because that has failed within the
@@ -174,9 +174,8 @@ impl Reserve {
 
     /// Forgets that a large job had no space, if none has been tried for a while.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        let size = self.segment_size;
-        let is_old = |it: Shortage| it.size > size && it.failed_at + LARGE_SHORTAGE_TIME <= now;
-        if self.shortage.is_some_and(is_old) {
+        // For other jobs it is tried again each second.
+        if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }
     }
@@ -266,6 +265,16 @@ impl Reserve {
             }
         }
         file.size
+    }
+
+    /// Removes the smallest file, unless it is the first. Returns whether it did.
+    pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
+        if self.files.len() < 2 || disk.remove(self.files[0].name()).is_err() {
+            return false;
+        }
+        self.slots -= file_slots(self.files.remove(0).size);
+        self.on_freed();
+        true
     }
 
     /// Makes a piece of another file. Returns false if no more of it can be made now.
