@@ -8,7 +8,8 @@ use std::{
     hint::black_box,
 };
 
-/// A list of at least this many bytes grows by an eighth, and the kernel moves it without copying.
+/// A list of at least this many bytes grows by half as many, and the kernel moves it without
+/// copying. So no list takes much more memory at once, however large it is.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// There is no memory, or a limit does not permit it.
@@ -56,14 +57,16 @@ pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity if that suffices; otherwise twice as much, or an eighth more.
+/// Returns the capacity if that suffices; otherwise twice as much, or a little more for a large
+/// list.
 #[inline]
-fn next_capacity<T>(before: usize, length: usize) -> usize {
+pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {
         return before;
     }
+    let more = (LARGE_LIST_BYTES / 2 / size_of::<T>().max(1)).max(1);
     let is_large = before * size_of::<T>() >= LARGE_LIST_BYTES;
-    length.max(before + if is_large { before / 8 } else { before.max(4) })
+    length.max(before + if is_large { more } else { before.max(4) })
 }
 
 #[cfg(test)]

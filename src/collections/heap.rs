@@ -10,7 +10,10 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
-use super::{Growth, Key, growth::grow};
+use super::{
+    Growth, Key,
+    growth::{grow, next_capacity},
+};
 
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
@@ -43,6 +46,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Returns how many bytes [`Heap::make_room`] would allocate.
+    pub fn growth_bytes(&self) -> usize {
+        let (capacity, count) =
+            (self.entries.capacity(), self.min_capacity.max(self.entries.len()));
+        let next = next_capacity::<(K, Key<T>)>(capacity, count + 1);
+        if next > capacity { next * size_of::<(K, Key<T>)>() } else { 0 }
     }
 
     /// Makes room for one item more than there are, or one more than the minimum set by

@@ -9,6 +9,8 @@
 
 use std::{fmt, mem};
 
+use crate::collections::probe;
+
 /// How much memory must be left for a purpose. So workers can connect and go on when there is no
 /// memory for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +47,10 @@ pub trait Supply: fmt::Debug {
     fn left(&mut self) -> usize;
     /// Begins a turn, with up to `wanted` bytes left, if there are as many.
     fn refill(&mut self, wanted: usize);
+    /// Whether a piece of `bytes` bytes can be taken, and `left` bytes are left beside it.
+    fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
+        self.left() >= left && probe(bytes).is_ok()
+    }
 }
 
 /// The memory that may be taken.
@@ -96,6 +102,13 @@ impl Memory {
             self.refused = Some(level);
         }
         is_left
+    }
+
+    /// Whether a large piece of `bytes` bytes may be taken, and the memory of `level` is left beside
+    /// it.
+    pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
+        let left = self.marks[level as usize];
+        self.supply.as_mut().is_none_or(|supply| supply.has_piece(bytes, left))
     }
 
     /// Whether `bytes` more than the memory of `level` are left.

@@ -71,6 +71,11 @@ impl Supply for ResidentLimit {
         self.left.saturating_sub(taken).min(SystemMemory.left())
     }
 
+    fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
+        self.read();
+        self.left >= left.saturating_add(bytes) && SystemMemory.has_piece(bytes, left)
+    }
+
     fn refill(&mut self, wanted: usize) {
         SystemMemory.refill(wanted);
         self.read();

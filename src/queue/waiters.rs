@@ -16,6 +16,13 @@ use crate::{
 };
 
 impl Queue {
+    /// Returns how many bytes [`Queue::wait`] would allocate. O(entries lost since its last wait).
+    pub fn bytes_to_wait(&self, client: Key<Client>) -> usize {
+        let unqueued = self.clients[client].unqueued.iter();
+        let tubes = unqueued.map(|&watch| &self.tubes.arena[self.watches[watch].tube]);
+        tubes.map(|tube| tube.waiters.growth_bytes()).sum()
+    }
+
     /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
     /// tubes must have no job for it. Fails, and changes nothing, if there is no memory for that,
     /// or for the job. O(log n) for each entry lost since its last wait.

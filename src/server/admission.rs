@@ -7,7 +7,7 @@
 
 use super::Server;
 use crate::{
-    collections::{Growth, Key, OutOfMemory, grow, grow_deque, probe},
+    collections::{Growth, Key, OutOfMemory, grow, grow_deque},
     memory::Level,
     proto::Reply,
     queue::Tube,
@@ -30,11 +30,8 @@ const SMALL_LIST_MAX_BYTES: usize = 4096;
 /// How many bytes a list needs beside its own: for a buffer of replies that is copied to grow.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
-/// A client may wait at this many tubes more out of the memory that is kept for a step.
-const FEW_WAITS: usize = 1024;
-
-/// The most bytes that the wait at one more tube takes.
-const WAIT_BYTES: usize = 128;
+/// A growth of more bytes than this at once asks for a large piece.
+const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,17 +111,18 @@ impl Server {
         grow_deque(&mut self.slices.long_commands, count + 1)
     }
 
-    /// Fails if there is no memory for the client to wait at `count` tubes more.
-    pub(super) fn admit_waits(&mut self, count: usize) -> Growth {
-        self.admit(Growing::Waiting)?;
-        if count > FEW_WAITS { probe(count * WAIT_BYTES) } else { Ok(()) }
+    /// The same for a growth of `bytes` bytes at once.
+    pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
+        self.admit(growing)?;
+        let is_large = bytes > LARGE_GROWTH_BYTES;
+        let is_there = !is_large || self.bodies.memory.has_piece(bytes, growing.level());
+        if is_there { Ok(()) } else { Err(OutOfMemory) }
     }
 
     /// Fails if there is no memory for a list of `size` bytes, which may follow other replies in a
     /// buffer.
     pub(super) fn admit_list(&mut self, size: usize) -> Growth {
-        self.admit(Growing::List(size))?;
-        if size > SMALL_LIST_MAX_BYTES { probe(size + LIST_EXTRA_BYTES) } else { Ok(()) }
+        self.admit_bytes(Growing::List(size), size + LIST_EXTRA_BYTES)
     }
 }
 

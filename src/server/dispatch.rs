@@ -257,9 +257,8 @@ impl Server {
             self.reply(key, Reply::TIMED_OUT);
         } else {
             let until = timeout.map(|seconds| now + Duration::from_secs(seconds.into()));
-            let waits = self.queue.client(client).unqueued_watches();
-            self.charge(waits);
-            self.admit_waits(waits)?;
+            self.charge(self.queue.client(client).unqueued_watches());
+            self.admit_bytes(Growing::Waiting, self.queue.bytes_to_wait(client))?;
             self.queue.wait(client, until)?;
             self.conns[key].wait();
         }
