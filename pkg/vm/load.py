@@ -1,5 +1,6 @@
 """The load, and the journal of its changes beside the log of the disk's writes."""
 
+import contextlib
 import os
 import random
 import socket
@@ -210,6 +211,7 @@ class Worker(threading.Thread):
 
     def end(self):
         """Waits for the thread. It may wait for a reply itself, so its connection is ended."""
-        self.client.stream.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # The daemon may have closed it.
+            self.client.stream.shutdown(socket.SHUT_RDWR)
         self.join()
         self.client.close()

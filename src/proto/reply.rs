@@ -114,6 +114,19 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// The longest word before numbers, with two numbers, spaces and CR LF, in bytes.
 const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
+/// Writes the digits of a number to the end of `line`, and returns where they begin.
+pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
+    let (mut start, mut rest) = (line.len(), number);
+    loop {
+        start -= 1;
+        line[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return start;
+        }
+    }
+}
+
 /// Appends a line of a word and numbers. Takes a fifth of the instructions of `write!`, because
 /// nearly every reply is such a line: it is written from its end, and copied once.
 fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
@@ -121,16 +134,7 @@ fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
     let mut start = line.len() - CRLF.len();
     line[start..].copy_from_slice(CRLF);
     for &number in numbers.iter().rev() {
-        let mut rest = number;
-        loop {
-            start -= 1;
-            line[start] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        start -= 1;
+        start = digits(&mut line[..start], number) - 1;
         line[start] = b' ';
     }
     start -= word.len();

@@ -1,6 +1,8 @@
 //! The bodies of the replies to `stats`, `stats-job`, `stats-tube`, `capabilities`, `metrics` and
 //! `list-jobs`, as YAML. doc/protocol.md explains each key. Times are in seconds, sizes in bytes.
 
+use std::sync::LazyLock;
+
 use super::{Health, Server};
 use crate::{
     clock::Time,
@@ -20,6 +22,12 @@ const EXTENSIONS: [&str; 6] =
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
+
+/// Their keys, and their places in [`Figures::commands`].
+static COUNTED: LazyLock<Vec<(String, usize)>> = LazyLock::new(|| {
+    let names = COUNTED_COMMANDS.split_whitespace();
+    names.map(|name| (format!("cmd-{name}"), proto::place(name))).collect()
+});
 
 /// The most bytes of one job in `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
@@ -59,8 +67,8 @@ impl Server {
         out.pair("current-jobs-reserved", counts.reserved);
         out.pair("current-jobs-delayed", counts.delayed);
         out.pair("current-jobs-buried", counts.buried);
-        for name in COUNTED_COMMANDS.split_whitespace() {
-            out.pair(format_args!("cmd-{name}"), self.figures.commands[proto::place(name)]);
+        for (key, place) in &*COUNTED {
+            out.pair(key, self.figures.commands[*place]);
         }
         out.pair("job-timeouts", counts.timeouts);
         out.pair("total-jobs", counts.total_jobs);
@@ -74,7 +82,7 @@ impl Server {
         out.pair("pid", self.identity.pid);
         out.quoted("version", &self.identity.version);
         for (key, time) in [("rusage-utime", user), ("rusage-stime", system)] {
-            out.pair(key, format_args!("{}.{:06}", time.as_secs(), time.subsec_micros()));
+            out.pair(key, &*format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
         }
         out.pair("uptime", self.figures.started_at.seconds_until(now));
         out.pair("binlog-oldest-index", binlog.oldest);
@@ -83,7 +91,7 @@ impl Server {
         out.pair("binlog-records-written", binlog.written);
         out.pair("binlog-max-size", self.settings.binlog_size);
         out.pair("draining", self.is_draining);
-        out.pair("id", &self.identity.id);
+        out.pair("id", &*self.identity.id);
         out.quoted("hostname", &self.identity.hostname);
         out.quoted("os", &self.identity.os);
         out.quoted("platform", &self.identity.platform);
