@@ -86,12 +86,6 @@ pub struct List {
 }
 
 impl List {
-    /// The list with one more name.
-    #[must_use]
-    pub fn with(self, name: &str) -> Self {
-        Self { count: self.count + 1, bytes: self.bytes + name.len() }
-    }
-
     /// The length of the reply in bytes, overestimated by at most 19.
     pub fn size(self) -> usize {
         let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;

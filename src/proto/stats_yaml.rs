@@ -22,11 +22,11 @@ pub(super) fn list_length(names: usize, bytes: usize) -> usize {
 /// Appends a list document.
 pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
     out.extend_from_slice(HEAD.as_bytes());
-    for name in names {
+    names.for_each(|name| {
         out.extend_from_slice(b"- ");
         out.extend_from_slice(name.as_bytes());
         out.push(b'\n');
-    }
+    });
 }
 
 /// Seconds with as many decimals as they need, up to nine.

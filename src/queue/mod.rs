@@ -328,6 +328,13 @@ impl Queue {
         tubes.map(|tube| self.tubes.arena[tube].name())
     }
 
+    /// The number of these names, and their length in bytes. O(1) for all tubes.
+    pub fn size_of_tube_names(&self, of: Option<Key<Client>>) -> (usize, usize) {
+        let Some(_) = of else { return (self.tubes.order.len(), self.tubes.name_bytes) };
+        let names = self.tube_names(of);
+        names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
+    }
+
     /// The name of the tube the client uses.
     pub fn used_name(&self, client: Key<Client>) -> &str {
         self.tubes.arena[self.clients[client].using].name()

@@ -144,6 +144,8 @@ pub(super) struct Tubes {
     latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
+    /// The length of all names in bytes.
+    pub(super) name_bytes: usize,
     /// By index of the key: the sort key of the best ready job, in one array for a fast search.
     best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then no search is needed.
@@ -184,6 +186,7 @@ impl Tubes {
         }
         self.names.insert(&mut self.arena, tube);
         self.order.push(tube);
+        self.name_bytes += name.len();
         tube
     }
 
@@ -212,6 +215,7 @@ impl Tubes {
         self.names.remove(&mut self.arena, key);
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
+        self.name_bytes -= tube.name().len();
         self.order.swap_remove(tube.order_index);
         if let Some(&moved) = self.order.get(tube.order_index) {
             self.arena[moved].order_index = tube.order_index;
@@ -222,6 +226,8 @@ impl Tubes {
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len(), self.names.len());
+        let bytes = self.order.iter().map(|&key| self.arena[key].name().len());
+        assert_eq!(bytes.sum::<usize>(), self.name_bytes);
         for (order_index, &key) in self.order.iter().enumerate() {
             assert_eq!(self.arena[key].order_index, order_index);
             assert_eq!(self.find(self.arena[key].name()), Some(key));

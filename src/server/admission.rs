@@ -87,9 +87,8 @@ impl Server {
         self.queue.make_room_to_join()?;
         self.conns.make_room()?;
         let count = self.conns.len() + 1;
-        for queue in [&mut self.dirty.0, &mut self.slices.disconnecting] {
-            grow_deque(queue, count)?;
-        }
+        self.dirty.make_room(count)?;
+        grow_deque(&mut self.slices.disconnecting, count)?;
         grow(&mut self.slices.reclaimable, count)?;
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }

@@ -363,7 +363,8 @@ impl Server {
 
     /// Lists all tubes, or those that a client watches.
     fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
-        let list = self.queue.tube_names(of).fold(List::default(), List::with);
+        let (count, bytes) = self.queue.size_of_tube_names(of);
+        let list = List { count, bytes };
         self.charge(list.size() / 2);
         self.admit_list(list.size())?;
         let names = self.queue.tube_names(of);

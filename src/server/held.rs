@@ -5,20 +5,49 @@ use std::collections::VecDeque;
 use super::gathering::{Gathering, GatheringTime};
 use crate::{
     clock::Time,
-    collections::{Growth, Key, SmallArena, grow},
+    collections::{Growth, Key, SmallArena, grow, grow_deque},
     conn::Conn,
 };
 
 /// Connections with changed output or input state, each once.
 #[derive(Debug, Default)]
-pub(super) struct Dirty(pub(super) VecDeque<Key<Conn>>);
+pub(super) struct Dirty {
+    /// Those that got a job they had waited for. A job must reach its worker before its producer
+    /// hears of it, because the worker's time is lost.
+    first: VecDeque<Key<Conn>>,
+    others: VecDeque<Key<Conn>>,
+}
 
 impl Dirty {
+    /// Makes room for `count` connections.
+    pub(super) fn make_room(&mut self, count: usize) -> Growth {
+        grow_deque(&mut self.first, count)?;
+        grow_deque(&mut self.others, count)
+    }
+
     /// Adds a connection, unless it is there already.
     pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
-            self.0.push_back(key);
+            self.others.push_back(key);
         }
+    }
+
+    /// Adds the connection of a worker whose wait has ended, unless it is there already.
+    pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
+        if !std::mem::replace(&mut conn.is_dirty, true) {
+            self.first.push_back(key);
+        }
+    }
+
+    /// Returns the next connection, which is not here any more.
+    pub(super) fn next(&mut self, conns: &mut SmallArena<Conn>) -> Option<Key<Conn>> {
+        let key = self.first.pop_front().or_else(|| self.others.pop_front())?;
+        conns[key].is_dirty = false;
+        Some(key)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.others.is_empty()
     }
 }
 

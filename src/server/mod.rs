@@ -391,9 +391,7 @@ impl Server {
 
     /// Returns the next connection whose output or input state changed since it was last returned.
     pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
-        let key = self.dirty.0.pop_front()?;
-        self.conns[key].is_dirty = false;
-        Some(key)
+        self.dirty.next(&mut self.conns)
     }
 
     /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if it has
@@ -415,7 +413,7 @@ impl Server {
     /// Before this, the event loop must empty [`Server::next_dirty`] and drop all copies of those
     /// keys.
     pub fn reclaim(&mut self) {
-        assert!(self.dirty.0.is_empty(), "a note may refer to a connection that is gone");
+        assert!(self.dirty.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {
             self.conns.remove(key);
             self.queue.forget(key.paired());

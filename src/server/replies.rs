@@ -28,7 +28,9 @@ impl Server {
     /// that two jobs handed out in one step also time out in that order.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
-        self.conns[client.paired()].resume();
+        let conn = &mut self.conns[client.paired()];
+        conn.resume();
+        self.dirty.mark_first(client.paired(), conn);
         self.send_job(client.paired(), job, "RESERVED");
     }
 
