@@ -330,7 +330,8 @@ fn waiting_at_tubes_of_its_own() {
 #[test]
 fn a_wait_for_which_a_thousand_full_lists_must_grow() {
     let mut siege = Siege::begin(&[]);
-    let names: String = (0..1000).map(|number| format!("watch {number}\r\n")).collect();
+    let names: Vec<_> = (0..1000).map(|number| format!("watch {number}\r\n")).collect();
+    let names = names.concat();
     let mut watching: Vec<Client> = Vec::new();
     for _ in 0..129 {
         let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
@@ -358,8 +359,8 @@ fn a_long_list_at_a_limit_on_resident_memory() {
     let mut client = Client::connect(daemon.address()).expect("a connection");
     client.set_timeout(LONG).expect("a connection");
     for number in 0..46 {
-        let names = (0..1000).map(|at| format!("watch {}\r\n", long_name(1000 * number + at)));
-        client.send(names.collect::<String>()).expect("it is taken");
+        let name = |at| format!("watch {}\r\n", long_name(1000 * number + at));
+        client.send((0..1000).map(name).collect::<Vec<_>>().concat()).expect("it is taken");
         (0..1000).for_each(|_| drop(client.line().expect("a reply")));
     }
     client.send("list-tubes\r\n").expect("it is taken");

@@ -434,7 +434,8 @@ mod tests {
         }
         let current = binlog.wal.counts().current;
         let mut state = binlog.disk.state();
-        (state.failing, state.errno, state.fails_once) = (Some("rename"), Some(libc::ENOSPC), true);
+        (state.failing, state.errno, state.failures) =
+            (Some("rename"), Some(libc::ENOSPC), Some(1));
         drop(state);
         while binlog.wal.counts().current == current {
             binlog.put(100);

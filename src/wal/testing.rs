@@ -30,8 +30,8 @@ pub(crate) struct MemoryDiskState {
     pub(crate) failing: Option<&'static str>,
     /// The number of their error, `EIO` if there is none.
     pub(crate) errno: Option<i32>,
-    /// Whether only the first such call fails.
-    pub(crate) fails_once: bool,
+    /// How many such calls fail; all of them if `None`.
+    pub(crate) failures: Option<u32>,
     /// No file grows if the total would then exceed this many bytes.
     pub(crate) capacity: Option<u64>,
     /// Whether background syncs end; if not, they stay under way.
@@ -68,8 +68,9 @@ impl MemoryDisk {
         let fails = state.failing.is_some_and(|failing| text.starts_with(failing));
         state.calls.push(text);
         let errno = state.errno.unwrap_or(libc::EIO);
-        if fails && state.fails_once {
-            state.failing = None;
+        if fails {
+            state.failures = state.failures.map(|left| left - 1);
+            state.failing = state.failing.filter(|_| state.failures != Some(0));
         }
         if fails { Err(io::Error::from_raw_os_error(errno)) } else { Ok(state) }
     }
