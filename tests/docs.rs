@@ -262,6 +262,51 @@ fn no_line_of_rust_is_longer_than_100_columns() {
     }
 }
 
+/// Memory would again be asked for everywhere, and a place that forgets it be found by an attack.
+#[test]
+fn few_places_know_of_memory() {
+    const PLACES: usize = 72;
+    const FILES: usize = 21;
+    const WORDS: [&str; 9] = [
+        "Level",
+        "Growing",
+        "Supply",
+        "SystemMemory",
+        "OutOfMemory",
+        "admit",
+        "admits",
+        "probe",
+        "try_reserve_exact",
+    ];
+    let is_its_own = |path: &Path| {
+        // Levels of logs, and the space of the binlog, are other things.
+        let of = [
+            "src/memory",
+            "src/server/admission.rs",
+            "src/collections/growth.rs",
+            "src/service",
+            "src/wal/space.rs",
+        ];
+        of.iter().any(|part| path.starts_with(root().join(part))) || path.ends_with("testing.rs")
+    };
+    let mut sources = Vec::new();
+    rust_sources(&root().join("src"), &mut sources);
+    let (mut places, mut found) = (0, Vec::new());
+    for path in sources.into_iter().filter(|path| !is_its_own(path)) {
+        let text = fs::read_to_string(&path).expect("it can be read");
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words =
+            lines.flat_map(|line| line.split(|it: char| !it.is_alphanumeric() && it != '_'));
+        let count = words.filter(|word| WORDS.contains(word)).count();
+        if count > 0 {
+            places += count;
+            found.push(format!("{count} {}", path.display()));
+        }
+    }
+    assert!(places <= PLACES && found.len() <= FILES, "{places} places: {found:#?}");
+}
+
 /// The names behind `crate::` in a text, those of a list in braces one by one.
 fn modules_used(code: &str) -> BTreeSet<String> {
     let word = |text: &str| {

@@ -358,8 +358,8 @@ fn a_long_list_at_a_limit_on_resident_memory() {
     let daemon = Daemon::start(Path::new(OURS), &["--max-memory=20000000"]).expect("it starts");
     let mut client = Client::connect(daemon.address()).expect("a connection");
     client.set_timeout(LONG).expect("a connection");
-    for number in 0..46 {
-        let name = |at| format!("watch {}\r\n", long_name(1000 * number + at));
+    for number in 0..46_usize {
+        let name = |at: usize| format!("watch {}\r\n", long_name(1000 * number + at));
         client.send((0..1000).map(name).collect::<Vec<_>>().concat()).expect("it is taken");
         (0..1000).for_each(|_| drop(client.line().expect("a reply")));
     }

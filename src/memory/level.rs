@@ -104,8 +104,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether a large piece of `bytes` bytes may be taken, and the memory of `level` is left beside
-    /// it.
+    /// Whether a piece of `bytes` bytes may be taken, and the memory of `level` is left beside it.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         self.supply.as_mut().is_none_or(|supply| supply.has_piece(bytes, left))
