@@ -224,20 +224,20 @@ clients: all
 # than an hour. STAGE=cephfs, glusterfs, drbd, nfs or cephfs-kernel, ONLY=kill,cut and ROUNDS=n choose;
 # SEED=n is another load; PLANT=no-fencing and protocol-a are defects that must be found.
 failover: all
-	pkg/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
+	tests/system/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(PLANT),--plant $(PLANT)) --seed $(or $(SEED),1) --rounds $(or $(ROUNDS),2) $(DAEMON)
 
 # Power cuts of a machine in QEMU under load, on ext4, XFS and btrfs: as root on Debian, some fifteen
 # minutes. SEED=n is another load and other cuts; ONLY=ext4,btrfs, MODES=-f0,-F and IMAGES=n choose;
 # PLANT=no-sync is a defect that must be found.
 power-cuts: daemon
-	pkg/vm/power-cuts --install --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) \
+	tests/system/vm/power-cuts --install --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(MODES),--modes=$(MODES)) $(if $(IMAGES),--images $(IMAGES)) \
 	    $(if $(PLANT),--plant $(PLANT)) $(DAEMON)
 
 # A real Prometheus scrapes `beanstalkctl metrics` for MINUTES, under a load with known counts.
 metrics: all promtool
-	pkg/prometheus/try --minutes $(or $(MINUTES),2) $(DAEMON) $(CTL)
+	tests/system/prometheus/try --minutes $(or $(MINUTES),2) $(DAEMON) $(CTL)
 
 # Debian's prometheus and promtool, unpacked below target, for that run and for the tests.
 promtool:
@@ -246,8 +246,8 @@ promtool:
 # Tests the page of `beanstalkctl web` in a real browser, and then takes its pictures, in
 # target/page. TRY= skips the tests, and SHOTS= the pictures.
 page: all
-	$(if $(TRY),pkg/web/try-page $(DAEMON) $(CTL))
-	$(if $(SHOTS),pkg/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
+	$(if $(TRY),tests/system/web/try-page $(DAEMON) $(CTL))
+	$(if $(SHOTS),tests/system/web/try-page --shots $(SHOTS) $(DAEMON) $(CTL))
 
 # Programs are stripped, except those for another processor. Packages strip them themselves.
 install: STRIPPED = $(if $(EMULATOR)$(filter yes,$(FOREIGN)),,$(if $(shell command -v strip),-s))
@@ -359,11 +359,11 @@ rpm: vendor
 # Whether it compiles for every system that we name, and its tests on 32 bits and in emulators, in a
 # fresh Debian 13. ONLY='TARGET...' chooses, COMPILE_ONLY=1 runs nothing.
 targets:
-	COMPILE_ONLY=$(COMPILE_ONLY) pkg/targets $(ONLY)
+	COMPILE_ONLY=$(COMPILE_ONLY) tests/system/targets $(ONLY)
 
 # The image, built and seen at work on Debian.
 packages:
-	pkg/container-test
+	tests/system/container-test
 
 # Linters on the scripts and the packages.
 scripts:

@@ -198,7 +198,7 @@ fn versions_agree() {
 #[test]
 fn links_lead_somewhere() {
     let mut pages = Vec::new();
-    for folder in [".github", "ct", "doc", "pkg"] {
+    for folder in [".github", "ct", "doc", "pkg", "tests"] {
         files(&root().join(folder), "md", &mut pages);
     }
     let top = fs::read_dir(root()).expect("the root can be read");

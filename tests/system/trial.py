@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+# The files that packages ship, which the trials use as they are.
+PACKAGING = Path(__file__).resolve().parent.parent.parent / "pkg"
 REPLY_SECONDS = 30
 # How long anything may take that is waited for: never a measurement.
 PATIENCE_SECONDS = 90

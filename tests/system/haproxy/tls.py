@@ -14,7 +14,9 @@ import time
 import warnings
 from pathlib import Path
 
-from trial import Client, Daemon, Failed, answers, check, connect, end, expect, free_ports, run, say, wait
+from trial import (
+    PACKAGING, Client, Daemon, Failed, answers, check, connect, end, expect, free_ports, run, say, wait,
+)  # fmt: skip
 
 # `timeout client` of tls.cfg: until then a handshake must be over.
 HANDSHAKE_SECONDS = 5
@@ -88,7 +90,7 @@ class Place:
 
     def configuration(self, port):
         """tls.cfg with the paths of this place."""
-        text = Path(__file__).with_name("tls.cfg").read_text()
+        text = (PACKAGING / "haproxy/tls.cfg").read_text()
         changes = [
             (r":11301\b", f"127.0.0.1:{port}"),
             (r"/run/haproxy/admin\.sock", f"{self.folder}/admin-{port}.sock"),

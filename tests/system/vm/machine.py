@@ -20,7 +20,7 @@ KERNEL_PACKAGE = "linux-image-cloud-amd64"
 # What the kernel's package has as modules; each brings in the ones that it depends on.
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net")
 # Below this the kernel's package is unpacked.
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or Path(__file__).parents[2] / "target")
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or Path(__file__).parents[3] / "target")
 # The daemon's port in the guest; QEMU forwards to it.
 PORT = 11300
 MEMORY = "512M"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clients import Manager
 from nodes import CANDIDATES, STORAGE, run, say
-from trial import Failed, wait
+from trial import PACKAGING, Failed, wait
 
 HERE = Path(__file__).resolve().parent
 SETUP_SECONDS = 90
@@ -223,7 +223,7 @@ class Gluster(Storage):
             "the volume is created",
             SETUP_SECONDS,
         )
-        for line in (HERE / "glusterfs.options").read_text().splitlines():
+        for line in (PACKAGING / "failover/glusterfs.options").read_text().splitlines():
             if line and not line.startswith("#"):
                 self.ask("volume", "set", self.volume, *line.split())
         self.ask("volume", "start", self.volume)

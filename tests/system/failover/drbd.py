@@ -3,14 +3,12 @@ before it writes."""
 
 import os
 import time
-from pathlib import Path
 
 from cuts import SECTOR, Cut, Images, copy_data, read_log
 from guests import Guest, Virtual
 from nodes import CANDIDATES, run
-from trial import wait
+from trial import PACKAGING, wait
 
-HERE = Path(__file__).resolve().parent
 # The bytes of the file system, and of the disk: DRBD's own data are at its end.
 FILE_SYSTEM, DISK = "63M", "64M"
 LINK_ADDRESSES = {"c1": "10.78.0.21", "c2": "10.78.0.22"}
@@ -34,7 +32,7 @@ SCRIPTS = ("jobs-promote", "jobs-demote", "jobs-fence")
 FILES = {
     **{f"sbin/{name}": f"/sbin/{name}" for name in ("drbdadm", "drbdsetup", "drbdmeta")},
     **{f"lib/drbd/{name}": f"/lib/drbd/{name}" for name in ("drbdadm-84", "drbdsetup-84")},
-    **{f"usr/local/sbin/{name}": HERE / "drbd" / name for name in SCRIPTS},
+    **{f"usr/local/sbin/{name}": PACKAGING / "failover/drbd" / name for name in SCRIPTS},
     # A loop of a shell starts the daemon.
     "usr/local/sbin/systemctl": SYSTEMCTL,
 }
@@ -81,7 +79,7 @@ class Drbd(Virtual):
     before, flags = "jobs-promote", ""
 
     def up(self):
-        text = "global { usage-count no; }\n" + (HERE / "drbd/jobs.res").read_text()
+        text = "global { usage-count no; }\n" + (PACKAGING / "failover/drbd/jobs.res").read_text()
         text = text.replace("/dev/disk/by-partlabel/jobs", "/dev/vda")
         for change in PLANTS[self.plant][1:] if self.plant else ():
             text = text.replace(*change)
