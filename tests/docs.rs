@@ -398,16 +398,28 @@ fn long_files_have_their_reason() {
     }
 }
 
-/// A target or a test that is not documented is not run.
+/// A newcomer must find the targets to use at once, and the meaning of all others above them.
 #[test]
-fn every_target_and_test_is_in_the_guide() {
-    let guide = read("doc/hacking.md");
+fn targets_of_make_are_few_or_have_a_comment() {
     let makefile = read("Makefile");
-    let phony = makefile.split_once(".PHONY:").expect("a list of targets").1;
-    let phony = phony.replace("\\\n", " ");
-    for target in phony.lines().next().expect("a list").split_whitespace() {
-        assert!(guide.contains(&format!("make {target}")), "doc/hacking.md: make {target}");
+    let is_listed = |line: &&str| !line.starts_with('\t') && line.contains(" ## ");
+    let help = makefile.lines().filter(is_listed).count();
+    assert!((1..=16).contains(&help), "make help lists {help} targets");
+    for file in ["ct/rules.mk", "tests/system/rules.mk"] {
+        let rules = read(file).replace("\\\n", " ");
+        let phony = rules.split_once(".PHONY:").expect("a list of targets").1;
+        for target in phony.lines().next().expect("a list").split_whitespace() {
+            let rule = rules.find(&format!("\n{target}:")).expect("a rule for each target");
+            let above = rules[..rule].lines().next_back().expect("a line");
+            assert!(above.starts_with('#'), "{file}: {target} has no comment");
+        }
     }
+}
+
+/// A test that is not documented is not run.
+#[test]
+fn every_test_is_in_the_guide() {
+    let guide = read("doc/hacking.md");
     let mut sources = Vec::new();
     rust_sources(&root().join("tests"), &mut sources);
     rust_sources(&root().join("ctl/tests"), &mut sources);
