@@ -100,7 +100,8 @@ sim: tools
 fuzz: tools
 	ct/fuzz/run $(or $(TARGET),server) $(or $(SECONDS),60)
 
-# Keeps the inputs that fuzzing has found, in as few files as possible; `make check` replays them.
+# Keeps the inputs that fuzzing has found, as few as possible, in an archive for each target; `make
+# check` judges them.
 corpus: tools
 	ct/fuzz/minimize
 
