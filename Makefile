@@ -80,13 +80,11 @@ install-daemon: paths daemon
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(MANDIR)/man1
 	install -m 755 $(STRIPPED) $(DAEMON) $(DESTDIR)$(BINDIR)/beanstalkd
 	install -m 644 beanstalkd.1 $(DESTDIR)$(MANDIR)/man1/beanstalkd.1
-	$(call completions,bash,$(BASHDIR),beanstalkd)
-	$(call completions,zsh,$(ZSHDIR),_beanstalkd)
-	$(call completions,fish,$(FISHDIR),beanstalkd.fish)
+	install -d $(DESTDIR)$(BASHDIR) $(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
+	install -m 644 pkg/completions/beanstalkd.bash $(DESTDIR)$(BASHDIR)/beanstalkd
+	install -m 644 pkg/completions/beanstalkd.zsh $(DESTDIR)$(ZSHDIR)/_beanstalkd
+	install -m 644 pkg/completions/beanstalkd.fish $(DESTDIR)$(FISHDIR)/beanstalkd.fish
 	pkg/pages $(DESTDIR)$(DOCDIR)
-
-# The daemon prints the completions of its flags.
-completions = $(call printed,$(DAEMON) --completions $(1),$(2),$(3))
 
 # Installs the output of the program $(1) as the file $(3) in the folder $(2). EMULATOR starts programs
 # for another processor; FOREIGN=yes omits their output.

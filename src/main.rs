@@ -46,7 +46,6 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(1, error),
         },
-        Ok(Invocation::Completions(text)) => print(text),
         Ok(Invocation::Serve(config)) => {
             logging::start(config.verbosity);
             match startup::serve(&config, &arguments) {

@@ -161,6 +161,72 @@ fn manual_entry(flag: &cli::Flag) -> String {
     }
 }
 
+/// A shell would offer a flag that does not exist, or not one that does.
+#[test]
+fn every_flag_is_completed() {
+    let [bash, zsh, fish] =
+        ["bash", "zsh", "fish"].map(|shell| read(&format!("pkg/completions/beanstalkd.{shell}")));
+    let (mut names, mut names_with_argument) = (BTreeSet::new(), BTreeSet::new());
+    for flag in cli::FLAGS {
+        // A description is the beginning of the help text.
+        let has = |text: &str, start: &str, end: &str| {
+            let found = text.split_once(start).and_then(|(_, rest)| rest.split_once(end));
+            found.is_some_and(|(description, _)| flag.help.starts_with(description))
+        };
+        let mut options = Vec::new();
+        for name in flag.names() {
+            let (option, joint) = match name.strip_prefix("--") {
+                Some(long) => (format!("-l {long}"), "="),
+                None => (name.replace('-', "-s "), "+"),
+            };
+            options.push(option);
+            names.insert(name);
+            let (joint, end) = flag.argument().map_or(("", "]'".to_owned()), |argument| {
+                names_with_argument.insert(name);
+                (joint, format!("]:{argument}:"))
+            });
+            assert!(has(&zsh, &format!("'*{name}{joint}["), &end), "zsh: {name}");
+        }
+        let end = flag.argument().map_or("'\n", |_| "' -x");
+        let options = options.join(" ");
+        assert!(has(&fish, &format!("beanstalkd {options} -d '"), end), "fish: {options}");
+    }
+    assert_eq!(zsh.matches("'*-").count(), names.len());
+    assert_eq!(fish.matches(" -d ").count(), cli::FLAGS.len());
+    let list = bash.split_once("flags='").and_then(|(_, rest)| rest.split_once('\''));
+    let (list, cases) = list.expect("bash has a list");
+    assert_eq!(list.split_whitespace().collect::<BTreeSet<_>>(), names);
+    let patterns = cases.lines().filter_map(|line| Some(line.trim().split_once(')')?.0));
+    let patterns = patterns.filter(|it| it.starts_with('-')).flat_map(|it| it.split('|'));
+    assert_eq!(patterns.collect::<BTreeSet<_>>(), names_with_argument);
+}
+
+/// A shell would print an error at each keystroke, because it cannot parse its completions.
+#[test]
+fn shells_take_their_completions() {
+    let file = |shell: &str| root().join(format!("pkg/completions/beanstalkd.{shell}"));
+    for shell in ["bash", "zsh", "fish"] {
+        match Command::new(shell).arg("-n").arg(file(shell)).output() {
+            Err(_) => skip(&format!("there is no {shell}")),
+            Ok(output) => {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success() && stderr.is_empty(), "{shell}: {stderr}");
+            }
+        }
+    }
+    let complete = |before: &str, word: &str| {
+        let script = r#"source "$0"; _beanstalkd beanstalkd "$2" "$1"; echo "${COMPREPLY[@]}""#;
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", script]).arg(file("bash")).args([before, word]).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Ok(found) = complete("beanstalkd", "--bin") else { return };
+    assert_eq!(found, "--binlog --binlog-size");
+    assert_eq!(complete("-p", "").expect("bash"), "");
+    assert!(complete("-u", "roo").expect("bash").contains("root"));
+    assert!(complete("-V", "-").expect("bash").contains("--max-job-size"));
+}
+
 /// The manual must be displayed without warnings.
 #[test]
 fn the_manual_is_sound() {

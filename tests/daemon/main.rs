@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | `flags` | flags, exit statuses, completions |
+//! | `flags` | flags, exit statuses |
 //! | `log` | the log lines, and their form |
 //! | `signals` | clean shutdown, draining |
 //! | `addresses`, `unix_sockets` | the addresses on which the daemon listens |
