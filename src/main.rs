@@ -22,8 +22,8 @@ use std::{
 use beanstalkd::{
     cli::{self, Invocation},
     clock,
-    service::{logging, notify::Notifier, ping},
-    startup::{self, VERSION},
+    service::{logging, notify::Notifier},
+    startup::{self, VERSION, ping},
     sys::ballast::Ballasted,
     wal::{self, Directory},
 };
