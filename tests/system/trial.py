@@ -13,6 +13,7 @@ REPLY_SECONDS = 30
 # How long anything may take that is waited for: never a measurement.
 PATIENCE_SECONDS = 90
 COMMAND_SECONDS = 300
+begun = time.monotonic()
 
 
 class Failed(Exception):
@@ -44,6 +45,11 @@ def say(text):
     print(f"{Path(sys.argv[0]).name}: {text}", flush=True)
 
 
+def say_when(text):
+    """The same with the time since the start."""
+    print(f"{time.monotonic() - begun:7.1f} s: {text}", flush=True)
+
+
 def skipped(why):
     print(f"\n*** SKIPPED: {why}\n", file=sys.stderr)
 
@@ -57,15 +63,26 @@ def check_files(paths):
         expect(oct(mode), oct(0o755 if mode & 0o100 else 0o644), f"the mode of {path}")
 
 
+def execute(*command, seconds=COMMAND_SECONDS, check=True, **options):
+    """A command's status and output; without `check` also that of one that fails or hangs."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=seconds, check=False, **options,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        if check:
+            raise Failed(f"{shlex.join(words)}: no end within {seconds} seconds") from late
+        return None, ""
+    if check and done.returncode:
+        raise Failed(f"{shlex.join(words)}: status {done.returncode}\n{done.stdout}")
+    return done.returncode, done.stdout
+
+
 def run(*command, **options):
     """What a command printed, which is shown only if it fails."""
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=COMMAND_SECONDS, check=False, **options,
-    )  # fmt: skip
-    if done.returncode:
-        raise Failed(f"{shlex.join(map(str, command))}\n{done.stdout}")
-    return done.stdout
+    return execute(*command, **options)[1]
 
 
 def free_ports(count):

@@ -2,6 +2,7 @@
 bridge. What runs in them is ended by their network namespace, so nothing else is ever touched."""
 
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from trial import Failed
+from trial import Failed, execute, say_when as say
 
 CLONE_NEWNET = 0x40000000
 # How long a command may take that ought to take no time.
@@ -32,33 +33,7 @@ PREFIX = "ha-%d-"
 FOLDER = "/tmp/beanstalkd-failover-%d"
 
 libc = ctypes.CDLL(None, use_errno=True)
-begun = time.monotonic()
-
-
-def say(text):
-    print(f"{time.monotonic() - begun:7.1f} s: {text}", flush=True)
-
-
-def run(*command, seconds=COMMAND_SECONDS, check=True):
-    """A command's status and output; without `check` also that of one that fails or hangs."""
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        if check:
-            raise Failed(f"{' '.join(words)}: no end within {seconds} seconds") from late
-        return None, ""
-    if check and done.returncode:
-        raise Failed(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}")
-    return done.returncode, done.stdout
+run = functools.partial(execute, seconds=COMMAND_SECONDS)
 
 
 class Node:

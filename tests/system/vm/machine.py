@@ -1,6 +1,7 @@
 """A virtual machine: Debian's kernel, a root in memory with busybox and some programs, and a disk,
 whose writes and flushes QEMU may log."""
 
+import functools
 import os
 import re
 import select
@@ -9,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from trial import Failed, free_ports
+from trial import Failed, execute, free_ports
 
 COMMAND_SECONDS = 120
 BOOT_SECONDS = 180
@@ -39,23 +40,7 @@ while read -r line; do eval "$line"; done
 """
 
 
-def run(*command, seconds=COMMAND_SECONDS, check=True, **options):
-    """Runs a command; returns its status and output."""
-    words = [str(word) for word in command]
-    done = subprocess.run(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=seconds,
-        check=False,
-        **options,
-    )
-    if check and done.returncode:
-        raise Failed(f"{' '.join(words)}: status {done.returncode}\n{done.stdout}")
-    return done.returncode, done.stdout
+run = functools.partial(execute, seconds=COMMAND_SECONDS)
 
 
 def get_kernel():
