@@ -22,8 +22,8 @@ use std::{
 use beanstalkd::{
     cli::{self, Invocation},
     clock,
-    service::{logging, notify::Notifier, ping},
-    startup::{self, VERSION},
+    service::{logging, notify::Notifier},
+    startup::{self, VERSION, ping},
     sys::ballast::Ballasted,
     wal::{self, Directory},
 };
@@ -46,7 +46,6 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(1, error),
         },
-        Ok(Invocation::Completions(text)) => print(text),
         Ok(Invocation::Serve(config)) => {
             logging::start(config.verbosity);
             match startup::serve(&config, &arguments) {

@@ -161,6 +161,72 @@ fn manual_entry(flag: &cli::Flag) -> String {
     }
 }
 
+/// A shell would offer a flag that does not exist, or not one that does.
+#[test]
+fn every_flag_is_completed() {
+    let [bash, zsh, fish] =
+        ["bash", "zsh", "fish"].map(|shell| read(&format!("pkg/completions/beanstalkd.{shell}")));
+    let (mut names, mut names_with_argument) = (BTreeSet::new(), BTreeSet::new());
+    for flag in cli::FLAGS {
+        // A description is the beginning of the help text.
+        let has = |text: &str, start: &str, end: &str| {
+            let found = text.split_once(start).and_then(|(_, rest)| rest.split_once(end));
+            found.is_some_and(|(description, _)| flag.help.starts_with(description))
+        };
+        let mut options = Vec::new();
+        for name in flag.names() {
+            let (option, joint) = match name.strip_prefix("--") {
+                Some(long) => (format!("-l {long}"), "="),
+                None => (name.replace('-', "-s "), "+"),
+            };
+            options.push(option);
+            names.insert(name);
+            let (joint, end) = flag.argument().map_or(("", "]'".to_owned()), |argument| {
+                names_with_argument.insert(name);
+                (joint, format!("]:{argument}:"))
+            });
+            assert!(has(&zsh, &format!("'*{name}{joint}["), &end), "zsh: {name}");
+        }
+        let end = flag.argument().map_or("'\n", |_| "' -x");
+        let options = options.join(" ");
+        assert!(has(&fish, &format!("beanstalkd {options} -d '"), end), "fish: {options}");
+    }
+    assert_eq!(zsh.matches("'*-").count(), names.len());
+    assert_eq!(fish.matches(" -d ").count(), cli::FLAGS.len());
+    let list = bash.split_once("flags='").and_then(|(_, rest)| rest.split_once('\''));
+    let (list, cases) = list.expect("bash has a list");
+    assert_eq!(list.split_whitespace().collect::<BTreeSet<_>>(), names);
+    let patterns = cases.lines().filter_map(|line| Some(line.trim().split_once(')')?.0));
+    let patterns = patterns.filter(|it| it.starts_with('-')).flat_map(|it| it.split('|'));
+    assert_eq!(patterns.collect::<BTreeSet<_>>(), names_with_argument);
+}
+
+/// A shell would print an error at each keystroke, because it cannot parse its completions.
+#[test]
+fn shells_take_their_completions() {
+    let file = |shell: &str| root().join(format!("pkg/completions/beanstalkd.{shell}"));
+    for shell in ["bash", "zsh", "fish"] {
+        match Command::new(shell).arg("-n").arg(file(shell)).output() {
+            Err(_) => skip(&format!("there is no {shell}")),
+            Ok(output) => {
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success() && stderr.is_empty(), "{shell}: {stderr}");
+            }
+        }
+    }
+    let complete = |before: &str, word: &str| {
+        let script = r#"source "$0"; _beanstalkd beanstalkd "$2" "$1"; echo "${COMPREPLY[@]}""#;
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", script]).arg(file("bash")).args([before, word]).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Ok(found) = complete("beanstalkd", "--bin") else { return };
+    assert_eq!(found, "--binlog --binlog-size");
+    assert_eq!(complete("-p", "").expect("bash"), "");
+    assert!(complete("-u", "roo").expect("bash").contains("root"));
+    assert!(complete("-V", "-").expect("bash").contains("--max-job-size"));
+}
+
 /// The manual must be displayed without warnings.
 #[test]
 fn the_manual_is_sound() {
@@ -198,7 +264,7 @@ fn versions_agree() {
 #[test]
 fn links_lead_somewhere() {
     let mut pages = Vec::new();
-    for folder in [".github", "ct", "doc", "pkg"] {
+    for folder in [".github", "ct", "doc", "pkg", "tests"] {
         files(&root().join(folder), "md", &mut pages);
     }
     let top = fs::read_dir(root()).expect("the root can be read");
@@ -336,24 +402,39 @@ fn modules_used(code: &str) -> BTreeSet<String> {
     used
 }
 
-/// The other modules of a crate that a module uses.
-fn modules_used_by(module: &str, source: &Path, modules: &BTreeSet<String>) -> BTreeSet<String> {
-    let folder = source.join(module);
+/// The modules that a file declares.
+fn modules_of(file: &str) -> BTreeSet<String> {
+    let name = |line: &str| {
+        let line = line.strip_prefix("pub ").unwrap_or(line);
+        Some(line.strip_prefix("mod ")?.strip_suffix(';')?.to_owned())
+    };
+    read(file).lines().filter_map(name).filter(|name| name != "tests").collect()
+}
+
+/// The other modules of a folder that a module uses. Their common path, with `super`, is `path`.
+fn modules_used_by(
+    module: &str,
+    folder: &Path,
+    modules: &BTreeSet<String>,
+    path: &str,
+) -> BTreeSet<String> {
     let mut sources = Vec::new();
-    if folder.is_dir() {
-        rust_sources(&folder, &mut sources);
-    } else {
-        sources.push(folder.with_extension("rs"));
+    if folder.join(module).is_dir() {
+        rust_sources(&folder.join(module), &mut sources);
     }
+    sources.extend(Some(folder.join(module).with_extension("rs")).filter(|file| file.exists()));
     let mut used = BTreeSet::new();
     // Tests may use any module.
-    for path in sources.iter().filter(|path| !path.ends_with("tests.rs")) {
-        let text = fs::read_to_string(path).expect("it can be read");
+    for file in sources.iter().filter(|file| !file.ends_with("tests.rs")) {
+        let text = fs::read_to_string(file).expect("it can be read");
         let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
-        let code: String = code
+        let mut code: String = code
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"))
             .fold(String::new(), |all, line| all + line + "\n");
+        if path != "crate::" {
+            code = code.replace(path, "crate::").replace("super::", "crate::");
+        }
         used.append(&mut modules_used(&code));
     }
     used.retain(|name| name != module && modules.contains(name));
@@ -363,15 +444,11 @@ fn modules_used_by(module: &str, source: &Path, modules: &BTreeSet<String>) -> B
 /// A reader of the map would believe in boundaries that the code does not have.
 #[test]
 fn the_map_of_modules_is_true() {
-    let library = read("src/lib.rs");
-    let modules: BTreeSet<String> = library
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';').map(str::to_owned))
-        .collect();
+    let modules = modules_of("src/lib.rs");
     let map = read("doc/architecture.md");
     for module in &modules {
         let folder = root().join("src").join(module);
-        let used = modules_used_by(module, &root().join("src"), &modules);
+        let used = modules_used_by(module, &root().join("src"), &modules, "crate::");
         let row = |line: &&str| {
             let name = if folder.is_dir() { format!("{module}/") } else { format!("{module}.rs") };
             line.starts_with(&format!("| `{name}` |"))
@@ -406,22 +483,33 @@ fn the_map_of_the_binlog_is_true() {
 
 /// Modules that depend on each other in a cycle can be understood only together.
 #[test]
-fn the_modules_of_ctl_form_no_cycle() {
-    let main = read("ctl/src/main.rs");
-    let names = main.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
-    let modules: BTreeSet<String> = names.map(str::to_owned).collect();
-    let source = root().join("ctl/src");
-    let used = |name: &String| (name.clone(), modules_used_by(name, &source, &modules));
-    let mut left: BTreeMap<_, _> = modules.iter().map(used).collect();
-    let is_leaf = |left: &BTreeMap<String, BTreeSet<String>>, name: &String| {
-        left[name].iter().all(|used| !left.contains_key(used))
-    };
-    while let Some(leaf) = left.keys().find(|name| is_leaf(&left, name)).cloned() {
-        left.remove(&leaf);
+fn modules_form_no_cycle() {
+    for (file, path) in [
+        ("src/lib.rs", "crate::"),
+        ("ctl/src/main.rs", "crate::"),
+        ("ctl/src/metrics/mod.rs", "crate::metrics::"),
+        ("ct/src/bench/mod.rs", "crate::bench::"),
+    ] {
+        let (modules, folder) = (modules_of(file), root().join(file).with_file_name(""));
+        let used = |name: &String| (name.clone(), modules_used_by(name, &folder, &modules, path));
+        let mut left: BTreeMap<_, _> = modules.iter().map(used).collect();
+        assert!(left.values().any(|used| !used.is_empty()), "{file}: nothing is used");
+        let is_leaf = |left: &BTreeMap<String, BTreeSet<String>>, name: &String| {
+            left[name].iter().all(|used| !left.contains_key(used))
+        };
+        while let Some(leaf) = left.keys().find(|name| is_leaf(&left, name)).cloned() {
+            left.remove(&leaf);
+        }
+        assert!(left.is_empty(), "{file}: a cycle, with the modules above it: {:?}", left.keys());
     }
-    assert!(left.is_empty(), "a cycle, with the modules above it: {:?}", left.keys());
-    for name in &modules {
-        assert!(main.contains(&format!("`{name}`")), "the head of main.rs lacks {name}");
+}
+
+/// A module that the map lacks is found only by a search.
+#[test]
+fn the_map_of_ctl_is_complete() {
+    let map = read("ctl/src/main.rs");
+    for name in modules_of("ctl/src/main.rs") {
+        assert!(map.contains(&format!("`{name}`")), "the head of main.rs lacks {name}");
     }
 }
 
@@ -443,16 +531,28 @@ fn long_files_have_their_reason() {
     }
 }
 
-/// A target or a test that is not documented is not run.
+/// A newcomer must find the targets to use at once, and the meaning of all others above them.
 #[test]
-fn every_target_and_test_is_in_the_guide() {
-    let guide = read("doc/hacking.md");
+fn targets_of_make_are_few_or_have_a_comment() {
     let makefile = read("Makefile");
-    let phony = makefile.split_once(".PHONY:").expect("a list of targets").1;
-    let phony = phony.replace("\\\n", " ");
-    for target in phony.lines().next().expect("a list").split_whitespace() {
-        assert!(guide.contains(&format!("make {target}")), "doc/hacking.md: make {target}");
+    let is_listed = |line: &&str| !line.starts_with('\t') && line.contains(" ## ");
+    let help = makefile.lines().filter(is_listed).count();
+    assert!((1..=16).contains(&help), "make help lists {help} targets");
+    for file in ["ct/rules.mk", "tests/system/rules.mk"] {
+        let rules = read(file).replace("\\\n", " ");
+        let phony = rules.split_once(".PHONY:").expect("a list of targets").1;
+        for target in phony.lines().next().expect("a list").split_whitespace() {
+            let rule = rules.find(&format!("\n{target}:")).expect("a rule for each target");
+            let above = rules[..rule].lines().next_back().expect("a line");
+            assert!(above.starts_with('#'), "{file}: {target} has no comment");
+        }
     }
+}
+
+/// A test that is not documented is not run.
+#[test]
+fn every_test_is_in_the_guide() {
+    let guide = read("doc/hacking.md");
     let mut sources = Vec::new();
     rust_sources(&root().join("tests"), &mut sources);
     rust_sources(&root().join("ctl/tests"), &mut sources);

@@ -1,12 +1,11 @@
-//! The command line: one table of flags. The parser, the usage text and the shells' completions are
-//! made from it; a test checks that the manual and the README agree with it.
+//! The command line: one table of flags. The parser and the usage text are made from it; a test
+//! checks that the manual, the README and the shells' completions agree with it.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
 //! service files written for it also start this daemon. All but `-c` and `-n` have a long name as
 //! well. Arguments are read from left to right, up to `-h` or `-v`, and the first wrong one is
 //! reported. If a flag is repeated, the last one takes effect.
 
-mod completions;
 mod usage;
 
 use std::{
@@ -102,10 +101,6 @@ pub const FLAGS: &[Flag] = &[
         "ask the daemon at -l and -p for a reply and exit; the status is 1 if none comes \
          within 5 seconds, or if its binlog has failed",
     ),
-    flag(
-        "--completions SHELL",
-        "print the completions of these flags for bash, zsh or fish and exit",
-    ),
     flag("-c", "does nothing: a binlog is always compacted"),
     flag("-n", "does nothing: a binlog is always compacted"),
     flag("-v, --version", "print the version and exit"),
@@ -156,8 +151,6 @@ pub enum Invocation {
     CheckBinlog(PathBuf),
     /// Check whether the daemons at these addresses answer, and exit.
     Ping(Vec<Address>),
-    /// Print this text, the completions of the flags for a shell, and exit.
-    Completions(String),
 }
 
 /// Where to listen.
@@ -370,12 +363,6 @@ impl Draft {
             }
             "check-binlog" => *instead = Some(Invocation::CheckBinlog(argument.into())),
             "ping" => *instead = Some(Invocation::Ping(Vec::new())),
-            "completions" => {
-                let unknown = || format!("completions are for bash, zsh or fish: {argument}");
-                let text = completions::completions(argument);
-                let text = text.ok_or_else(|| UsageError(unknown()))?;
-                *instead = Some(Invocation::Completions(text));
-            }
             "verbose" => config.verbosity += 1,
             "c" | "n" => {
                 let warning = format!("{written} does nothing: a binlog is always compacted");

@@ -91,20 +91,12 @@ fn long_names_mean_the_same_as_their_letters() {
 }
 
 #[test]
-fn ping_and_completions_are_not_serving() {
+fn a_ping_is_not_serving() {
     assert_eq!(read("--ping"), Ok(Invocation::Ping(vec![tcp("0.0.0.0", "11300")])));
     assert_eq!(
         read("-l ::1,unix:/a --ping -p 7"),
         Ok(Invocation::Ping(vec![tcp("::1", "7"), unix("/a")]))
     );
-    for (shell, begins) in [("bash", "# Comp"), ("zsh", "#compdef"), ("fish", "# Comp")] {
-        let Ok(Invocation::Completions(text)) = read(&format!("--completions {shell}")) else {
-            panic!("{shell} has completions")
-        };
-        assert!(text.starts_with(begins), "{text}");
-    }
-    let mistake = "completions are for bash, zsh or fish: csh";
-    assert_eq!(read("--completions csh"), Err(UsageError(mistake.into())));
 }
 
 #[test]
@@ -186,7 +178,6 @@ fn errors_name_the_wrong_argument() {
         ("-s 1 -s 10k -s 1", "invalid size: 10k"),
         ("-z ten -z 10 -x", "invalid size: ten"),
         ("-l ,a -x", "an address is missing: ,a"),
-        ("--completions csh -v", "completions are for bash, zsh or fish: csh"),
         ("--", "unknown flag: --"),
         ("-V -- x", "unknown flag: --"),
         ("--p 5", "unknown flag: --p"),

@@ -1,5 +1,4 @@
-//! The daemon's surroundings: log lines, messages to the service manager, the health check.
+//! The daemon's surroundings: log lines, and messages to the service manager.
 
 pub mod logging;
 pub mod notify;
-pub mod ping;

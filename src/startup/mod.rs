@@ -3,6 +3,7 @@
 
 mod error;
 mod lock;
+pub mod ping;
 mod report;
 mod retry;
 

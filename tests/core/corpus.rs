@@ -1,20 +1,50 @@
 //! The inputs from fuzzing that are kept in `ct/fuzz/corpus`, judged again without a fuzzer.
 
-use std::{fs, path::Path};
+use std::{fmt::Write, fs, path::PathBuf};
 
 use crate::oracles::{flags, parse, replay, server};
 
-/// Judges every input kept for a target. If one fails, its path is the last one printed.
-fn judge_all(target: &str, judge: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ct/fuzz/corpus").join(target);
-    let mut count = 0;
-    for entry in fs::read_dir(&folder).expect("a folder for each target") {
-        let path = entry.expect("an entry").path();
-        println!("{}", path.display());
-        judge(&fs::read(path).expect("a file"));
-        count += 1;
+fn corpus(file: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "ct/fuzz/corpus", file].iter().collect()
+}
+
+/// Returns the names and the bytes of the inputs kept for a target, from its archive (ustar).
+fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
+    const BLOCK: usize = 512;
+    let archive = fs::read(corpus(&format!("{target}.tar"))).expect("an archive for each target");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("ASCII");
+    let (mut rest, mut inputs) = (&*archive, Vec::new());
+    while rest[0] != 0 {
+        let name = text(rest[..100].split(|&byte| byte == 0).next().expect("a name"));
+        let size = usize::from_str_radix(&text(&rest[124..135]), 8).expect("a size in octal");
+        inputs.push((name, rest[BLOCK..BLOCK + size].to_vec()));
+        rest = &rest[BLOCK + size.next_multiple_of(BLOCK)..];
     }
-    assert!(count > 0, "nothing is kept for {target}");
+    inputs
+}
+
+/// Judges every input kept for a target. If one fails, its name is the last one printed.
+fn judge_all(target: &str, judge: impl Fn(&[u8])) {
+    let inputs = inputs(target);
+    assert!(!inputs.is_empty(), "nothing is kept for {target}");
+    for (name, bytes) in inputs {
+        println!("{target}/{name}");
+        judge(&bytes);
+    }
+}
+
+/// A changed input would be hidden from reviewers in an archive.
+#[test]
+fn the_listing_has_every_input() {
+    let mut listing = String::new();
+    for target in ["flags", "parse", "replay", "server"] {
+        for (name, bytes) in inputs(target) {
+            let (size, checksum) = (bytes.len(), crc32fast::hash(&bytes));
+            writeln!(listing, "{target}/{name} {size} {checksum:08x}").expect("it fits");
+        }
+    }
+    let kept = fs::read_to_string(corpus("listing")).expect("a listing");
+    assert!(listing == kept, "ct/fuzz/corpus/listing differs: `make corpus` writes it");
 }
 
 /// Bytes of a hostile client would break an invariant, or get a wrong reply.

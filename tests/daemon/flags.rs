@@ -1,6 +1,6 @@
-//! Flags: their meanings, refused ones and the exit statuses, and their completions.
+//! Flags: their meanings, refused ones and the exit statuses.
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{fs, net::TcpListener};
 
 use beanstalkd::cli;
 use ct::{Daemon, skip};
@@ -235,40 +235,6 @@ fn a_size_out_of_all_proportion_does_no_harm() {
     // Without a binlog, the size is only reported.
     let daemon = self::daemon(&["-s", "-1"]);
     assert_eq!(Peer::of(&daemon).count("stats", "binlog-max-size"), 1 << 31);
-}
-
-/// A shell would print an error at each keystroke, because it cannot parse its completions.
-#[test]
-fn shells_take_their_completions() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(OURS).args(["--completions", shell]).output();
-        let output = output.expect("it starts");
-        assert!(output.status.success() && output.stderr.is_empty(), "{shell}");
-        let path = folder.path().join(shell);
-        fs::write(&path, output.stdout).expect("a file");
-        match Command::new(shell).arg("-n").arg(&path).output() {
-            Err(_) => skip(&format!("there is no {shell}")),
-            Ok(output) => {
-                let stderr = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success() && stderr.is_empty(), "{shell}: {stderr}");
-            }
-        }
-    }
-    let complete = |before: &str, word: &str| {
-        let script = r#"source "$0"; _beanstalkd beanstalkd "$2" "$1"; echo "${COMPREPLY[@]}""#;
-        let output = Command::new("bash")
-            .args(["-c", script])
-            .args([folder.path().join("bash").to_str().expect("a plain name"), before, word])
-            .output();
-        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Ok(found) = complete("beanstalkd", "--bin") else { return };
-    assert_eq!(found, "--binlog --binlog-size");
-    assert_eq!(complete("--completions", "f").expect("bash"), "fish");
-    assert_eq!(complete("-p", "").expect("bash"), "");
-    assert!(complete("-u", "roo").expect("bash").contains("root"));
-    assert!(complete("-V", "-").expect("bash").contains("--max-job-size"));
 }
 
 fn words(line: &str) -> Vec<&str> {

@@ -1,18 +1,5 @@
 //! The tests that start the real binary, and use it as operators and clients do.
-//!
-//! | module | subject |
-//! |---|---|
-//! | `flags` | flags, exit statuses, completions |
-//! | `log` | the log lines, and their form |
-//! | `signals` | clean shutdown, draining |
-//! | `addresses`, `unix_sockets` | the addresses on which the daemon listens |
-//! | `privileges` | the change to another user |
-//! | `activation`, `service` | a service manager: passed sockets, notices, the watchdog |
-//! | `ping` | the health check |
-//! | `descriptors`, `limits` | shortages of descriptors and memory |
-//! | `fairness`, `idle` | busy clients, and a daemon that has nothing to do |
-//! | `binlog` | the binlog on real directories |
-//! | `golden`, `diff` | the golden scripts, and seeded traffic beside the original |
+//! doc/hacking.md has the subject of each module.
 //!
 //! The golden scripts test the protocol; the other modules test behaviour that needs a process.
 //! Each test starts daemons of its own on free ports of the loopback, and stops exactly those. A

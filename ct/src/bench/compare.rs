@@ -3,105 +3,17 @@
 //! The measurements of one round take only seconds, so their ratios are fair even if the machine's
 //! speed drifts. A row shows the median of the ratios and their range.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use super::group::{Pacing, Until};
 use super::load::Load;
-use super::measure::{Cores, Figures, SATURATED_SHARE};
-use super::scenario::{Effort, Phase, Scenario, Work};
+use super::measure::Figures;
+use super::outcome::{Outcome, Row, Sample, named, ratio, sample};
+use super::scenario::{Phase, Scenario, Work};
 use super::slow_sync;
 use super::special;
-use super::stats::{Spread, pairwise_ratios};
 use super::syscalls::SyscallCounter;
-use super::target::{PreparedDaemon, Target};
-
-/// The figures of one measurement by name; times are in microseconds.
-pub type Sample = BTreeMap<String, f64>;
-
-/// A row of the table: one phase of a scenario on all targets.
-#[derive(Debug, Clone)]
-pub struct Row {
-    /// The names of scenario and phase.
-    pub name: String,
-    /// The scenario's description.
-    pub about: String,
-    /// The variable of the curve, and its value.
-    pub curve: Option<(String, f64)>,
-    /// The results of the targets, in the order of the command line.
-    pub results: Vec<Outcome>,
-    /// The first target's results without background state, measured in turn with the others. Its
-    /// label is the name of the row that measures all targets in that way.
-    pub base: Option<Outcome>,
-}
-
-impl Row {
-    /// Returns the results of a participant: of a target, or of the base, whose index follows the
-    /// last target's.
-    fn side(&mut self, index: usize) -> Option<&mut Outcome> {
-        self.results.get_mut(index).or(self.base.as_mut())
-    }
-}
-
-/// The results of one target in one row.
-#[derive(Debug, Clone, Default)]
-pub struct Outcome {
-    /// The target's label.
-    pub label: String,
-    /// One sample for each round.
-    pub samples: Vec<Sample>,
-    /// Why samples are missing, if they are.
-    pub error: Option<String>,
-}
-
-impl Outcome {
-    /// Returns median and range of a figure, if it was measured.
-    pub fn spread(&self, figure: &str) -> Option<Spread> {
-        let values: Vec<f64> =
-            self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
-        if values.is_empty() { None } else { Some(Spread::of(&values)) }
-    }
-
-    /// Returns the ratio of this target's figure to another's, round by round.
-    pub fn ratio_to(&self, other: &Self, figure: &str) -> Option<Spread> {
-        let pairs = self.samples.iter().zip(&other.samples).filter_map(|(own, others)| {
-            Some((others.get(figure).copied()?, own.get(figure).copied()?))
-        });
-        let ratios = pairwise_ratios(pairs);
-        if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
-    }
-
-    /// Returns which side was saturated: the daemon, the load, both or none.
-    ///
-    /// Time in which a side was ready to run, but others had its core, is counted as busy.
-    pub fn saturated(&self) -> &'static str {
-        let share = |busy: &str, waited: &str| {
-            let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
-            median(busy) + median(waited) >= SATURATED_SHARE
-        };
-        match (share("busy", "waited"), share("load_busy", "load_waited")) {
-            (true, true) => "both",
-            (true, false) => "daemon",
-            (false, true) => "load",
-            (false, false) => "none",
-        }
-    }
-}
-
-/// How a comparison is run.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The programs; the first is compared with each of the others.
-    pub targets: Vec<Target>,
-    /// How much is measured.
-    pub effort: Effort,
-    /// The parent directory of the binlogs.
-    pub scratch: PathBuf,
-    /// The cores of daemons and load.
-    pub cores: Cores,
-}
+use super::target::{Config, PreparedDaemon, Target};
 
 /// Runs scenarios one after another. A daemon is reused if its state fits the next scenario.
 #[derive(Debug)]
@@ -348,81 +260,4 @@ impl Participant<'_> {
 /// Returns an error's message in one line.
 fn message(error: &io::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
-pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
-    count as f64 / divisor.max(1) as f64
-}
-
-/// Returns the figures of a run by name.
-pub fn sample(figures: &Figures) -> Sample {
-    let mut sample = named([
-        ("rate", figures.rate()),
-        ("cpu", figures.daemon_cpu()),
-        ("system_share", figures.system_share),
-        ("busy", figures.daemon_busy()),
-        ("waited", figures.daemon_waited()),
-        ("load_cpu", figures.load_cpu()),
-        ("load_busy", figures.load_busy()),
-        ("load_waited", figures.load_waited()),
-    ]);
-    let latency = &figures.tally.latency;
-    if !latency.is_empty() {
-        sample.extend(named([
-            ("p50", microseconds(latency.value_at_quantile(0.5))),
-            ("p99", microseconds(latency.value_at_quantile(0.99))),
-            ("p99.9", microseconds(latency.value_at_quantile(0.999))),
-            ("max", microseconds(latency.max())),
-        ]));
-    }
-    let sojourn = &figures.tally.sojourn;
-    if !sojourn.is_empty() {
-        sample.extend(named([
-            ("sojourn_p50", microseconds(sojourn.value_at_quantile(0.5))),
-            ("sojourn_p99", microseconds(sojourn.value_at_quantile(0.99))),
-        ]));
-    }
-    sample
-}
-
-pub(crate) fn named<const N: usize>(figures: [(&str, f64); N]) -> Sample {
-    figures.map(|(name, value)| (name.to_owned(), value)).into()
-}
-
-pub(crate) fn microseconds(nanoseconds: u64) -> f64 {
-    Duration::from_nanos(nanoseconds).as_secs_f64() * 1e6
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn outcome(figure: &'static str, values: &[f64]) -> Outcome {
-        let samples = values.iter().map(|&value| named([(figure, value)])).collect();
-        Outcome { label: "x".to_owned(), samples, error: None }
-    }
-
-    #[test]
-    fn ratios_are_taken_within_a_round() {
-        // The machine became ten times slower in the second round; neither target did.
-        let (first, second) = (outcome("rate", &[30.0, 3.0]), outcome("rate", &[10.0, 1.0]));
-        let ratio = first.ratio_to(&second, "rate").unwrap();
-        assert!((ratio.least - 3.0).abs() < 1e-9 && (ratio.most - 3.0).abs() < 1e-9);
-        assert_eq!(first.ratio_to(&second, "cpu"), None);
-        assert_eq!(first.spread("cpu"), None);
-    }
-
-    #[test]
-    fn a_row_says_which_side_was_saturated() {
-        let busy = |daemon: f64, waited: f64, load: f64| {
-            let sample = named([("busy", daemon), ("waited", waited), ("load_busy", load)]);
-            Outcome { samples: vec![sample], ..Outcome::default() }.saturated()
-        };
-        assert_eq!(busy(0.95, 0.0, 0.5), "daemon");
-        assert_eq!(busy(0.70, 0.25, 0.5), "daemon");
-        assert_eq!(busy(0.70, 0.0, 0.95), "load");
-        assert_eq!(busy(0.90, 0.0, 0.95), "both");
-        assert_eq!(busy(0.5, 0.0, 0.5), "none");
-    }
 }

@@ -8,9 +8,9 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use super::group::{Group, Pacing, Until};
-use super::load::{LATENCY_MAX_NS, Tally};
 use super::op::{Context, Op};
 use super::reader::{Body, Kind, Reader};
+use super::tally::{LATENCY_MAX_NS, Tally};
 use crate::{Prng, os};
 
 /// The most replies of a batch to wait for before any of them is read.

@@ -11,7 +11,7 @@
 
 use std::fmt::Write as _;
 
-use super::compare::{Outcome, Row};
+use super::outcome::{Outcome, Row};
 use super::report::{Report, number};
 
 /// A goal may be missed by this share before it is reported as missed, because measurements vary.
@@ -128,7 +128,7 @@ impl Goal {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::named;
+    use super::super::outcome::named;
     use super::*;
 
     fn row(name: &str, rates: [f64; 3]) -> Row {

@@ -13,17 +13,16 @@
 //! the socket is empty.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
 
 use super::connection::{Connection, Plan, Run};
 use super::group::{Group, Pacing, Tubes, Until};
 use super::reader::Kind;
 use super::setup::SetupClient;
+use super::tally::{Tally, nanoseconds};
 
 /// Time limit of a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,9 +30,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
-/// The longest latency that is recorded, in nanoseconds.
-pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
-
 /// Connections to one daemon; may run several times.
 #[derive(Debug)]
 pub struct Load {
@@ -47,37 +43,6 @@ pub struct Load {
     run: Run,
     /// See [`Load::busy_poll`].
     busy_polls: bool,
-}
-
-/// The counters of a run.
-pub struct Tally {
-    /// Replies.
-    pub commands: u64,
-    /// Completed cycles times depth.
-    pub cycles: u64,
-    /// From the first command to the last reply.
-    pub wall: Duration,
-    /// Latency of each reply, in nanoseconds.
-    pub latency: Histogram<u64>,
-    /// From the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
-    pub sojourn: Histogram<u64>,
-}
-
-impl fmt::Debug for Tally {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { commands, cycles, wall, .. } = self;
-        write!(out, "Tally {{ {commands} commands, {cycles} cycles, {wall:?} }}")
-    }
-}
-
-impl Tally {
-    /// Makes counters of zero.
-    pub(super) fn new() -> Self {
-        let histogram =
-            || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
-        let (latency, sojourn) = (histogram(), histogram());
-        Self { commands: 0, cycles: 0, wall: Duration::ZERO, latency, sojourn }
-    }
 }
 
 impl Load {
@@ -324,10 +289,6 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }
-}
-
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).expect("a run is shorter than 500 years")
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::group::Until;
-use super::load::{Load, Tally};
+use super::load::Load;
+use super::tally::Tally;
 use crate::{Daemon, Program, os};
 
 /// A side that uses at least this share of its core is reported as saturated.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::compare::{Outcome, Row, Sample};
+use super::outcome::{Outcome, Row, Sample};
 use super::stats::Spread;
 
 /// All results of a comparison, with the command and the machine for repeating it.
@@ -328,7 +328,7 @@ fn row_from_json(value: &Value) -> Option<Row> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::named;
+    use super::super::outcome::named;
     use super::*;
 
     fn report() -> Report {

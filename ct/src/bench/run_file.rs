@@ -160,7 +160,7 @@ fn spread(text: &str) -> Option<Spread> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::compare::{Outcome, Row, named};
+    use super::super::outcome::{Outcome, Row, named};
     use super::super::report::Report;
     use super::*;
 

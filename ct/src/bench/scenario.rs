@@ -9,8 +9,10 @@ use super::group::{Group, Pacing, Tubes};
 use super::measure::Placement;
 use super::op::{Op, Priority};
 use super::reader::Body;
-use super::slow_sync::SYNC_TIME;
 use super::state::State;
+
+/// The minimum time of a sync in [`Work::SlowSync`].
+pub const SYNC_TIME: Duration = Duration::from_millis(5);
 
 /// One preset.
 #[derive(Debug, Clone)]

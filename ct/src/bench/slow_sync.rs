@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::compare::{Config, Sample, microseconds, named, ratio};
 use super::group::{Group, Until};
-use super::load::{Load, Tally, nanoseconds};
+use super::load::Load;
 use super::measure::Placement;
 use super::op::{Op, Priority};
+use super::outcome::{Sample, microseconds, named, ratio};
 use super::reader::Body;
-use super::target::{ScratchDir, Target};
+use super::scenario::SYNC_TIME;
+use super::tally::{Tally, nanoseconds};
+use super::target::{Config, ScratchDir, Target};
 use crate::{Client, Program};
 
-/// The minimum time of a sync.
-pub const SYNC_TIME: Duration = Duration::from_millis(5);
 /// Measurements, each on a new daemon.
 const ROUNDS: usize = 3;
 /// How long each measurement takes.

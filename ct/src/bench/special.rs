@@ -5,16 +5,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::compare::{Config, Sample, microseconds, named};
 use super::group::{Group, Tubes, Until};
 use super::load::Load;
 use super::measure::{Placement, Usage, resident_bytes};
 use super::op::{Op, Priority};
+use super::outcome::{Sample, microseconds, named};
 use super::reader::Body;
 use super::scenario::{Scenario, Work};
 use super::setup::SetupClient;
 use super::state::State;
-use super::target::{PreparedDaemon, ScratchDir, Target};
+use super::target::{Config, PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
 /// Time for a daemon to return memory after its last job is deleted.

@@ -1,4 +1,4 @@
-//! The programs that are compared, and their running daemons.
+//! The programs that are compared, how, and their running daemons.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::measure::{Cores, Placement};
+use super::scenario::Effort;
 use super::setup::SetupClient;
 use super::state::State;
 use crate::{Daemon, Program};
+
+/// How a comparison is run.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The programs; the first is compared with each of the others.
+    pub targets: Vec<Target>,
+    /// How much is measured.
+    pub effort: Effort,
+    /// The parent directory of the binlogs.
+    pub scratch: PathBuf,
+    /// The cores of daemons and load.
+    pub cores: Cores,
+}
 
 /// One of the programs that are compared.
 #[derive(Debug, Clone)]

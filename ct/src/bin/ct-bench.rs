@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ct::Program;
-use ct::bench::compare::{self, Comparison, Row};
+use ct::bench::compare::Comparison;
 use ct::bench::crowd;
 use ct::bench::goals;
 use ct::bench::group::{Group, Pacing, Tubes, Until};
@@ -17,12 +17,13 @@ use ct::bench::load::Load;
 use ct::bench::machine;
 use ct::bench::measure::{Cores, Figures};
 use ct::bench::op::Op;
+use ct::bench::outcome::Row;
 use ct::bench::plot;
 use ct::bench::reader::Body;
 use ct::bench::report::{Report, number as decimal, table_row};
 use ct::bench::run_file::RunFile;
 use ct::bench::scenario::{Effort, Scenario, presets};
-use ct::bench::target::{Target, make_labels_unique};
+use ct::bench::target::{Config, Target, make_labels_unique};
 
 const USAGE: &str = "\
 Usage: ct-bench compare [OPTIONS] DAEMON [DAEMON...]
@@ -240,7 +241,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         rows: Vec::new(),
     };
     let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
-    let config = compare::Config { targets, effort: options.effort(), scratch, cores };
+    let config = Config { targets, effort: options.effort(), scratch, cores };
     print(&format!("{}\n\n{}", report.machine, Report::head()));
     let mut progress = Progress::new(scenarios.len());
     let mut comparison = Comparison::new(config);

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::foreign;
+use super::names::Names;
 use crate::filter;
 
 #[derive(Debug, Args)]
@@ -39,4 +41,15 @@ pub(crate) enum Naming {
     Messagebird,
     /// Names of `davidtannock/beanstalkd_exporter`
     Davidtannock,
+}
+
+impl Naming {
+    /// Returns the metrics of this number of servers with these names.
+    pub(crate) fn names(self, servers: usize) -> Names {
+        match self {
+            Self::Own => Names::own(),
+            Self::Messagebird => foreign::messagebird(),
+            Self::Davidtannock => foreign::davidtannock(servers),
+        }
+    }
 }

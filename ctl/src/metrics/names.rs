@@ -1,8 +1,5 @@
 //! The metrics, each with its keys in the statistics of a server.
 
-use super::args::Naming;
-use super::foreign;
-
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -73,19 +70,15 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns the metrics with these names.
-    pub(crate) fn new(naming: Naming, servers: usize) -> Self {
-        match naming {
-            // The server is always included: adding a second one must not rename series that rules
-            // and dashboards rely on.
-            Naming::Own => Self {
-                server_label: Some("server"),
-                server: metric_families("beanstalkd_", SERVER_METRICS),
-                tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
-                omits_binlog: true,
-            },
-            Naming::Messagebird => foreign::messagebird(),
-            Naming::Davidtannock => foreign::davidtannock(servers),
+    /// Returns the metrics with the names of doc/monitoring.md.
+    pub(crate) fn own() -> Self {
+        Self {
+            // It is always included: adding a second server must not rename series that rules and
+            // dashboards rely on.
+            server_label: Some("server"),
+            server: metric_families("beanstalkd_", SERVER_METRICS),
+            tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
+            omits_binlog: true,
         }
     }
 }
@@ -255,7 +248,7 @@ mod tests {
     /// The rules of Prometheus: names without digits, and a help text for each metric.
     #[test]
     fn names_follow_the_rules() {
-        let names = Names::new(Naming::Own, 1);
+        let names = Names::own();
         let mut seen = BTreeSet::new();
         for Family { name, help, sources, .. } in names.server.iter().chain(&names.tube) {
             assert!(seen.insert(name.clone()), "{name} is there twice");

@@ -181,7 +181,7 @@ mod tests {
     use crate::yaml;
 
     fn page(naming: Naming, server: &str, tube: &str, text_of_tube: &str) -> String {
-        let names = Names::new(naming, 1);
+        let names = naming.names(1);
         let mut page = Page::new(&names, server);
         page.add_tube(&names, tube, &yaml::pairs(text_of_tube).collect());
         join_pages(&names, vec![page]).concat()
@@ -232,7 +232,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
     fn a_page_without_a_server_has_no_empty_label() {
         let text = page(Naming::Davidtannock, "q:1", "a", "---\npause: 5\n");
         assert!(text.ends_with("beanstalkd_tube_pause_seconds_total{tube=\"a\"} 5\n"), "{text}");
-        let names = Names::new(Naming::Davidtannock, 1);
+        let names = Naming::Davidtannock.names(1);
         let mut page = Page::new(&names, "q:1");
         page.add_server(&names, &vec![("draining", "true"), ("cmd-put", "3")]);
         let text = super::join_pages(&names, vec![page]).concat();
@@ -241,7 +241,7 @@ beanstalkd_tube_wait_seconds_count{server=\"q:1\",tube=\"a\"} 10
 
     #[test]
     fn the_lines_of_servers_stand_together() {
-        let names = Names::new(Naming::Own, 2);
+        let names = Naming::Own.names(2);
         let page = |server| {
             let mut page = Page::new(&names, server);
             page.add_server(&names, &vec![("(up)", "1"), ("state", "draining")]);

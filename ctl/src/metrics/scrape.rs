@@ -65,7 +65,7 @@ impl Scraper {
             Arc::new(Target { address, client, last_error: Mutex::default() })
         };
         let settings = Settings {
-            names: Names::new(args.names, named.len()),
+            names: args.names.names(named.len()),
             tubes,
             max_tubes: args.max_tubes,
             timeout: args.timeout.max(1),

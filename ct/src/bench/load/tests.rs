@@ -6,6 +6,7 @@ use std::thread;
 
 use super::super::op::{Op, Priority};
 use super::super::reader::Body;
+use super::super::tally::LATENCY_MAX_NS;
 use super::*;
 
 const PUT: Op = Op::Put { priority: Priority::Fixed(0), delay: 0 };

@@ -1,0 +1,44 @@
+//! The counters of a run.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// The longest latency that is recorded, in nanoseconds.
+pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
+
+/// The counters of a run.
+pub struct Tally {
+    /// Replies.
+    pub commands: u64,
+    /// Completed cycles times depth.
+    pub cycles: u64,
+    /// From the first command to the last reply.
+    pub wall: Duration,
+    /// Latency of each reply, in nanoseconds.
+    pub latency: Histogram<u64>,
+    /// From the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
+    pub sojourn: Histogram<u64>,
+}
+
+impl fmt::Debug for Tally {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { commands, cycles, wall, .. } = self;
+        write!(out, "Tally {{ {commands} commands, {cycles} cycles, {wall:?} }}")
+    }
+}
+
+impl Tally {
+    /// Makes counters of zero.
+    pub(super) fn new() -> Self {
+        let histogram =
+            || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
+        let (latency, sojourn) = (histogram(), histogram());
+        Self { commands: 0, cycles: 0, wall: Duration::ZERO, latency, sojourn }
+    }
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).expect("a run is shorter than 500 years")
+}
