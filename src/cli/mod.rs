@@ -1,5 +1,5 @@
 //! The command line: one table of flags. The parser, the usage text and the shells' completions are
-//! made from it; a test checks that the manual and the README agree with it.
+//! made from it; a test checks that the manual and doc/operations.md agree with it.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
 //! service files written for it also start this daemon. All but `-c` and `-n` have a long name as
