@@ -336,7 +336,7 @@ impl Draft {
             "no-sync" => config.sync = SyncPolicy::Never,
             "listen" => {
                 if argument.contains(',') && argument.split(',').any(str::is_empty) {
-                    return Err(UsageError(format!("an address is missing: {argument}")));
+                    return Err(UsageError(format!("empty address: {argument}")));
                 }
                 *list = Some(argument.into());
             }

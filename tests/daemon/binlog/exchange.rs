@@ -314,8 +314,8 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert!(ours.contains_key(&id) && !ours.contains_key(&2) && !ours.contains_key(&9));
 }
 
-/// An ordinary restart would lose acknowledged jobs, as that of the original, which counts the CR LF
-/// of a body towards `-z` at a restart, and drops the rest of a file.
+/// An ordinary restart would lose acknowledged jobs, as that of the original, which then counts the
+/// CR LF of a body towards `-z`, and drops the rest of a file.
 ///
 /// Proves: B35.
 #[test]
