@@ -1,5 +1,5 @@
 //! The documents and the code must agree: every rule has a proof, every mask its line and its use,
-//! every flag its place in usage, README and manual.
+//! every flag its place in usage, operations.md and manual.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -84,7 +84,7 @@ fn every_rule_has_a_proof() {
     rules.extend(marks(&read("doc/differences.md")));
     let mut wanted = numbered('Q', 27);
     wanted.extend(numbered('E', 29));
-    wanted.extend(numbered('B', 34));
+    wanted.extend(numbered('B', 35));
     assert_eq!(rules, wanted, "protocol.md and differences.md name each rule");
 
     let proofs = proofs();
@@ -125,27 +125,51 @@ fn every_mask_is_explained_and_used() {
     assert_eq!(used, Dialect::all_masks());
 }
 
-/// `-h`, the README and the manual must describe the same flags.
+/// `-h`, the page for operators and the manual must describe the same flags.
 #[test]
-fn every_flag_is_in_usage_readme_and_manual() {
-    let (usage, readme, manual) = (cli::usage(), read("README.md"), read("beanstalkd.1"));
-    let rows = readme.replace('`', "");
+fn every_flag_is_in_usage_operations_and_manual() {
+    let (usage, page, manual) = (cli::usage(), read("doc/operations.md"), read("beanstalkd.1"));
+    let rows = page.replace('`', "");
     for flag in cli::FLAGS {
         let (synopsis, entry) = (flag.synopsis, manual_entry(flag));
         let is_there = [' ', '\n'].iter().any(|end| usage.contains(&format!(" {synopsis}{end}")));
         assert!(is_there, "-h lacks {synopsis}");
         let row = format!("| {synopsis} | {} |", flag.help);
-        assert!(rows.contains(&row), "README lacks {row}");
+        assert!(rows.contains(&row), "operations.md lacks {row}");
         assert!(manual.contains(&entry), "the manual lacks {entry}");
         for number in flag.help.split(|c: char| !c.is_ascii_digit()) {
             assert!(manual.contains(number), "the manual lacks {number} of {synopsis}");
         }
     }
-    let entries = readme.lines().filter(|line| line.starts_with("| `-")).count();
-    assert_eq!(entries, cli::FLAGS.len(), "README has no flags but these");
+    let entries = page.lines().filter(|line| line.starts_with("| `-")).count();
+    assert_eq!(entries, cli::FLAGS.len(), "operations.md has no flags but these");
     let (options, _) = manual.split_once(".SH SIGNALS").expect("a section on signals");
     let entries = options.matches(".TP\n").count();
     assert_eq!(entries, cli::FLAGS.len(), "the manual has no flags but these");
+}
+
+/// A reader would install a library, or a version of it, that was never tried.
+#[test]
+fn the_readme_has_the_tested_clients() {
+    let (readme, runner) = (read("README.md"), read("ct/clients/run"));
+    let libraries = runner.split_once("\nLIBRARIES = {\n").expect("a table of libraries").1;
+    let pinned = libraries.split("package=\"").skip(1).map(|entry| {
+        let words: Vec<&str> = entry.split('"').collect();
+        BTreeSet::from(["==", "@"].map(|mark| format!("install {}{mark}{}", words[0], words[2])))
+    });
+    let of_debian = libraries.split("packages=[").skip(1).map(|entry| {
+        let package = entry.split(']').next().and_then(|list| list.rsplit('"').nth(1));
+        BTreeSet::from([format!("apt install {}", package.expect("a package"))])
+    });
+    let wanted: BTreeSet<_> = pinned.chain(of_debian).collect();
+    let table = readme.split_once("\n| language |").expect("a table of clients").1;
+    let table = table.split("\n\n").next().expect("a part").replace("cargo add", "cargo install");
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    assert_eq!(rows.len(), wanted.len(), "{rows:?}");
+    for lines in wanted {
+        let has_row = rows.iter().any(|row| lines.iter().any(|line| row.contains(line)));
+        assert!(has_row, "README lacks {lines:?}");
+    }
 }
 
 /// The heading of a flag's paragraph: bold names, and its argument in italics.

@@ -1,4 +1,4 @@
-//! Calls to beanstalkc (crates.io), which knows TCP only: arguments are `tcp HOST PORT`.
+//! Calls to beanstalkc, which knows TCP only: arguments are `tcp HOST PORT`.
 //!
 //! It has no reserve by id.
 

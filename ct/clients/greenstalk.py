@@ -1,4 +1,4 @@
-"""Calls to greenstalk (PyPI): arguments are `tcp HOST PORT` or `unix PATH`."""
+"""Calls to greenstalk: arguments are `tcp HOST PORT` or `unix PATH`."""
 
 import os
 import signal

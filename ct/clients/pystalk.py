@@ -1,4 +1,4 @@
-"""Calls to pystalk (PyPI), which knows TCP only: arguments are `tcp HOST PORT`.
+"""Calls to pystalk, which knows TCP only: arguments are `tcp HOST PORT`.
 
 It has no touch, no peek by id, no reserve by id and no reserve without a timeout.
 """

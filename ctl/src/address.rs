@@ -33,11 +33,11 @@ impl FromStr for Address {
             digits.parse().map_err(|_| format!("{digits:?} is not a port, in the address {text:?}"))
         };
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-            let (host, rest) = rest.split_once(']').ok_or(format!("{text:?} lacks a ]"))?;
+            let (host, rest) = rest.split_once(']').ok_or(format!("{text:?}: missing ]"))?;
             match rest.strip_prefix(':') {
                 Some(digits) => (host, port_of(digits)?),
                 None if rest.is_empty() => (host, DEFAULT_PORT),
-                None => return Err(format!("{text:?} has text after the ]")),
+                None => return Err(format!("{text:?}: after the ] only :PORT may follow")),
             }
         } else if text.matches(':').count() > 1 {
             let is_whole = text.split('%').next().is_some_and(|it| it.parse::<Ipv6Addr>().is_ok());

@@ -392,7 +392,7 @@ pub(crate) struct CheckArgs {
     pub(crate) timeout: u64,
 }
 
-/// The smallest numbers that are a warning, and that are critical.
+/// Warn, or report critical, from these counts on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,

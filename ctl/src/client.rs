@@ -174,7 +174,7 @@ impl Client {
     /// For a readable socket: fails if the server has closed it or sent an unrequested reply.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
-            Ok([_, ..]) => bail!("{}: the server sent an unrequested reply", self.address),
+            Ok([_, ..]) => bail!("{}: the server sent data without a command", self.address),
             Ok([]) => Err(self.connection_error(&io::ErrorKind::UnexpectedEof.into())),
             Err(error) => Err(self.connection_error(&error)),
         }
@@ -258,7 +258,7 @@ impl Client {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if !bytes.ends_with(b"\r\n") {
-                return Err(io::Error::other(format!("body without CR LF at its end: {line}")));
+                return Err(io::Error::other(format!("no CR LF after the body: {line}")));
             }
             bytes.truncate(bytes.len() - 2);
             body = Some(bytes);
@@ -440,7 +440,7 @@ mod tests {
             (b"OK 300000000\r\n", "bad reply"),
             (b"OK 200000000\r\nshort", "closed the connection"),
             (b"FOUND 1 2000000000\r\nshort", "closed the connection"),
-            (b"OK 3\r\nabcde\r\n", "without CR LF"),
+            (b"OK 3\r\nabcde\r\n", "no CR LF after"),
             (b"\xff\xfe\r\n", "not a beanstalkd"),
             (b"HTTP/1.1 400\n\n", "not a beanstalkd"),
             (&long, "not a beanstalkd"),

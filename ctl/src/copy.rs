@@ -82,10 +82,10 @@ impl Copies {
         let kinds = [
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
-            ("Not confirmed, so the jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
+            ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
             // If a line is repeated, all later ones are.
             (
-                "Put, so these jobs will exist twice unless you remove them",
+                "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
                     matches!(it, Copied::Put(_)) && first.is_some_and(|first| number > first)
                 }),

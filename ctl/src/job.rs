@@ -109,7 +109,7 @@ impl Job {
             }
         }
         let (Some(id), Some(tube), Some(state)) = (id, tube, state) else {
-            bail!("the reply to stats-job lacks id, tube or state: {text:?}");
+            bail!("the reply to stats-job has no id, tube or state: {text:?}");
         };
         let (counts, size, body) = (Some(counts), None, None);
         Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
@@ -120,7 +120,7 @@ impl Job {
         let number = |key| yaml::number(text, key);
         let id = yaml::value(text, "id").and_then(|id| id.parse().ok());
         Ok(Self {
-            id: id.ok_or_else(|| anyhow!("an item of list-jobs lacks its id: {text:?}"))?,
+            id: id.ok_or_else(|| anyhow!("a line of list-jobs has no id: {text:?}"))?,
             tube: tube.to_owned(),
             state,
             pri: u32::try_from(number("pri")).context("the priority in list-jobs is too large")?,

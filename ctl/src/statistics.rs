@@ -192,7 +192,7 @@ impl Counters {
 fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> Result<()> {
     for key in keys.split(' ') {
         if yaml::value(text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
-            bail!("{}: the reply to {command} lacks {key}", client.address());
+            bail!("{}: the reply to {command} has no {key}", client.address());
         }
     }
     Ok(())

@@ -214,7 +214,7 @@ pub(crate) fn jobs_by_ids(
     client.pipeline(ids, write, |id, reply: Reply| {
         if reply.is("OK") {
             let job = Job::from_stats(&reply.into_yaml()?)?;
-            ensure!(job.id == id, "the reply to stats-job {id} has the job {}", job.id);
+            ensure!(job.id == id, "asked for job {id}, but the server described job {}", job.id);
             jobs.push(job);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.error_for("stats-job"));
@@ -231,7 +231,8 @@ pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job
     client.pipeline(jobs, write, |mut job, reply| {
         if reply.is("FOUND") {
             let line = &reply.line;
-            ensure!(line.starts_with(&format!("FOUND {} ", job.id)), "peek {}: {line}", job.id);
+            let id = job.id;
+            ensure!(line.starts_with(&format!("FOUND {id} ")), "bad reply to peek {id}: {line}");
             job.set_body(reply.body.unwrap_or_default());
             kept.push(job);
         } else if !reply.is("NOT_FOUND") {

@@ -1,5 +1,5 @@
 //! The command line: one table of flags. The parser and the usage text are made from it; a test
-//! checks that the manual, the README and the shells' completions agree with it.
+//! checks that the manual, doc/operations.md and the shells' completions agree with it.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
 //! service files written for it also start this daemon. All but `-c` and `-n` have a long name as
@@ -329,7 +329,7 @@ impl Draft {
             "no-sync" => config.sync = SyncPolicy::Never,
             "listen" => {
                 if argument.contains(',') && argument.split(',').any(str::is_empty) {
-                    return Err(UsageError(format!("an address is missing: {argument}")));
+                    return Err(UsageError(format!("empty address: {argument}")));
                 }
                 *list = Some(argument.into());
             }

@@ -70,7 +70,7 @@ fn a_list_has_one_port_for_all_its_hosts() {
     );
     assert_eq!(serve("-lunix:/a,unix:/b").addresses, [unix("/a"), unix("/b")]);
     for list in [",", "::1,", ",::1", "::1,,::2"] {
-        let mistake = UsageError(format!("an address is missing: {list}"));
+        let mistake = UsageError(format!("empty address: {list}"));
         assert_eq!(parse(&["-l", list]), Err(mistake));
     }
 }
@@ -177,7 +177,7 @@ fn errors_name_the_wrong_argument() {
         ("-f +-1", "invalid size: +-1"),
         ("-s 1 -s 10k -s 1", "invalid size: 10k"),
         ("-z ten -z 10 -x", "invalid size: ten"),
-        ("-l ,a -x", "an address is missing: ,a"),
+        ("-l ,a -x", "empty address: ,a"),
         ("--", "unknown flag: --"),
         ("-V -- x", "unknown flag: --"),
         ("--p 5", "unknown flag: --p"),

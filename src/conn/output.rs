@@ -91,7 +91,7 @@ impl Output {
         self.first_held().is_some()
     }
 
-    /// Notes that a sync has begun. It covers all changes confirmed by the bytes held so far.
+    /// Assigns the bytes held so far to the sync that has begun, which covers all their changes.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.or(self.held_from);
         self.held_from = None;

@@ -186,8 +186,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Notes that the finished body belongs to the job with this index. Its bytes may move from now
-    /// on. O(1).
+    /// Gives the finished body to the job with this index. Its bytes may move from now on. O(1).
     pub fn own(&mut self, owners: &mut impl BodyOwners, index: usize) {
         let body = owners.body_mut(index);
         if body.is_large() {

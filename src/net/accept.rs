@@ -64,15 +64,15 @@ impl ListenerSlot {
         if !self.is_reported && self.reports_from <= now {
             (self.is_reported, self.reports_from) = (true, now + REPORT_INTERVAL);
             let address = self.listener.address();
-            warn!("{address} cannot accept connections: {error}");
+            warn!("cannot accept connections on {address}: {error}");
         }
     }
 
-    /// Notes that it has no client to accept.
+    /// Waits for the next readiness. If accepting had failed, reports that it works again.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {
-            info!("{} accepts connections again", self.listener.address());
+            info!("accepts connections on {} again", self.listener.address());
         }
     }
 }

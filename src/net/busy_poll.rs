@@ -103,7 +103,7 @@ impl BusyPoll {
         }
     }
 
-    /// Notes how a wait ended. `cpu_now` returns the thread's CPU time.
+    /// Counts a wait that has ended. `cpu_now` returns the thread's CPU time.
     pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {

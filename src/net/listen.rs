@@ -112,7 +112,7 @@ impl Listener {
     fn inherit(number: RawFd) -> io::Result<Self> {
         let fd = sys::inherit(number)?;
         if !sys::is_listening_stream(&fd) {
-            return Err(io::Error::other("it is not a listening stream socket"));
+            return Err(io::Error::other("not a listening stream socket"));
         }
         let listener = unix::net::UnixListener::from(fd);
         listener.set_nonblocking(true)?;
@@ -203,7 +203,7 @@ fn inherited_count(
     if count == 0 {
         // This is an error, because otherwise the daemon would listen on an address that was not
         // intended.
-        return Err(io::Error::other("LISTEN_FDS is 0: no socket is passed on"));
+        return Err(io::Error::other("LISTEN_FDS is 0: the service manager passed no socket"));
     }
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
@@ -284,6 +284,6 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
             Ok(()) | Err(_) => return Some(directory.into()),
         }
     }
-    warn!("another program keeps {} locked: the start continues without it", parent.display());
+    warn!("another program keeps {} locked: starting without this lock", parent.display());
     None
 }

@@ -247,7 +247,7 @@ impl EventLoop {
                 "the binlog has failed: changes are refused until it works again"
             }
             Health::BinlogFull => {
-                "no disk space for the binlog: jobs are refused when the current segments are full"
+                "no disk space for the binlog: jobs are refused once the present segments are full"
             }
             Health::Draining => "draining: new jobs are refused",
             Health::Serving => "serving",
@@ -353,7 +353,8 @@ impl EventLoop {
                     let connections = self.sockets.iter().flatten().count();
                     let connections = counted(connections, "connection");
                     let jobs = counted(self.server.queue().jobs(), "job");
-                    info!("ending on {}, with {connections} and {jobs}", signal_name(signal));
+                    let name = signal_name(signal);
+                    info!("shutting down on {name}, with {connections} and {jobs}");
                     self.is_stopping = true;
                 }
             }

@@ -129,7 +129,7 @@ impl EventLoop {
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
         if has_hung_up && self.server.admit(Growing::Step).is_err() {
             // It cannot be answered. Others may be waiting for the memory that closing it frees.
-            debug!("{key:?} hung up, and memory is too short to answer it");
+            debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);
         }
         if socket.has_hung_up {

@@ -26,8 +26,8 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// are closed to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// How long to wait, for each byte held by a connection that was closed for lack of resident
-/// memory, before the next is closed: half a MB in a second.
+/// After closing a connection to free memory, wait this long per freed byte before closing the
+/// next (0.5 MB/s).
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
@@ -121,7 +121,7 @@ impl EventLoop {
                 return Ok(());
             }
         }
-        Err(LoopError::LockLost("the file system takes too long to report its holder".into()))
+        Err(LoopError::LockLost("the file system is too slow to confirm it".into()))
     }
 
     fn send(&mut self, key: Key<Conn>) {
@@ -211,7 +211,7 @@ impl EventLoop {
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
-        debug!("{key:?} leaves {held} bytes unread or unfinished, and memory is short");
+        debug!("{key:?} is closed to free {held} bytes of unread replies and unfinished puts");
         if let Some(count) = self.deferred.closed.pass(now) {
             warn!(
                 "out of memory: connections closed that did not read replies or finish puts: \

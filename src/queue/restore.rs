@@ -12,7 +12,7 @@ const SLOTS_PER_JOB: usize = 16;
 
 /// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
-    /// Notes that the daemon begins to serve: restored jobs are counted as waiting from then on.
+    /// Lets the waiting times of restored jobs count from now on, as the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
         // Jobs that the replay has both put and deleted there do not count.

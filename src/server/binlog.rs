@@ -247,8 +247,8 @@ impl Server {
         }
     }
 
-    /// Notes that the next reply on a connection shows a job. Holds the reply if, after a power
-    /// cut, the job's id could be given to another job.
+    /// Holds the next reply on a connection if it shows a job whose id could be given to another
+    /// job after a power cut.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
         // Jobs in replies that have been sent are recorded.

@@ -69,7 +69,7 @@ struct Wait {
 }
 
 impl Gathering {
-    /// Notes a change of a connection that was answered in round `answered_in`.
+    /// Stops expecting a connection that was answered in round `answered_in`, as it sent a change.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));
@@ -107,7 +107,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Notes that the commit no longer waits, and whether the wait has paid off.
+    /// Ends the wait of the commit. If it did not pay off, the next commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };

@@ -81,8 +81,8 @@ impl Held {
         }
     }
 
-    /// Notes that a connection no longer has any replies to hold. O(connections with held replies)
-    /// if it had some.
+    /// Removes a connection that no longer has held replies from the lists. O(connections with held
+    /// replies) if it had some.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -97,7 +97,7 @@ impl Held {
         if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
     }
 
-    /// Notes that a sync has begun for all replies that waited for the commit.
+    /// Lets all replies that waited for the commit wait for the sync that has begun.
     pub(super) fn begin_sync(&mut self, conns: &mut SmallArena<Conn>) {
         self.gathering.end();
         assert!(self.until_sync.is_empty(), "one sync at a time");
@@ -107,7 +107,7 @@ impl Held {
         }
     }
 
-    /// Notes that the commit has failed. All connections must be taken off by [`Held::pop`].
+    /// Ends the gathering after a failed commit. [`Held::pop`] must then take off all connections.
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }

@@ -258,7 +258,7 @@ impl Server {
                     debug!("{key:?} sent HTTP and is closed");
                     if let Some(count) = self.figures.http_closed.pass(now) {
                         let start = line[..line.len().min(HTTP_LOGGED_BYTES)].escape_ascii();
-                        info!("connections closed for HTTP: {count}, the last for {start}");
+                        info!("connections closed that sent HTTP: {count}, the last one {start}");
                     }
                     self.end_of_input(key);
                 }

@@ -81,7 +81,7 @@ impl<W: Write + AsFd> Write for Lines<W> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
             let note = format!(
-                "{head}log lines dropped, because they could not be written at once: {dropped}\n"
+                "{head}log lines dropped, because the reader of the log was too slow: {dropped}\n"
             );
             if self.write_line(note.as_bytes()) {
                 self.dropped = 0;
@@ -220,7 +220,7 @@ mod tests {
         reader.read_to_string(&mut text).expect("text");
         assert_eq!(
             text,
-            "<4>log lines dropped, because they could not be written at once: 3\n<6>more\n"
+            "<4>log lines dropped, because the reader of the log was too slow: 3\n<6>more\n"
         );
     }
 

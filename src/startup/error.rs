@@ -71,7 +71,7 @@ impl fmt::Display for StartError {
             }
             Self::LockLost(path, error) => write!(
                 f,
-                "-b: {}: the lock is lost, and another daemon may have taken over; this one ends \
+                "-b: {}: the lock is lost, so another daemon may have taken over; shutting down \
                  without writing anything more: {error}",
                 path.display()
             ),
@@ -119,7 +119,7 @@ fn listen_advice(error: &ListenError) -> &'static str {
     } else if host.matches(':').count() == 1 {
         "; the port is given with -p"
     } else if error.kind() == io::ErrorKind::PermissionDenied {
-        "; below 1024, start as root with -u, or use beanstalkd.socket"
+        "; a port below 1024 needs a start as root with -u, or beanstalkd.socket"
     } else {
         ""
     }

@@ -52,9 +52,9 @@ impl Holder {
         let waits = has_waited || directory.last_holder_may_run(&self.machine)?;
         if waits {
             let why = if has_waited {
-                "another daemon had the lock until now"
+                "another daemon held its lock until now"
             } else {
-                "its file `lock` does not show that the last daemon here has ended"
+                "its file `lock` does not record a clean shutdown of the last daemon"
             };
             info!("takes over {} in {TAKEOVER_DELAY:?}: {why}", path.display());
             thread::sleep(TAKEOVER_DELAY);
@@ -64,7 +64,7 @@ impl Holder {
             // Otherwise the other daemon would not notice that this one has had the lock.
             Err(error) if waits => Err(error.into()),
             Err(error) => {
-                warn!("cannot write the holder of the lock: {error}");
+                warn!("cannot name this daemon in the file `lock`: {error}");
                 Ok(directory)
             }
             Ok(()) => Ok(directory),

@@ -50,8 +50,8 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     }
     sys::tune_allocator();
     match sys::raise_descriptor_limit() {
-        Ok(limit) => debug!("up to {limit} descriptors"),
-        Err(error) => warn!("cannot raise the limit on descriptors: {error}"),
+        Ok(limit) => debug!("at most {limit} file descriptors"),
+        Err(error) => warn!("cannot raise the limit on file descriptors: {error}"),
     }
     let identity = identify().map_err(StartError::Identity)?;
     // Signals are caught before there is a socket file, because an uncaught signal would leave the
@@ -73,14 +73,14 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         become_user(config)?;
         directory = start.wait_for_lock(path)?;
         if directory.is_none() {
-            info!("ending on a signal before the lock was acquired");
+            info!("shutting down on a signal, before the lock was acquired");
             start.notifier.stopping();
             return Ok(());
         }
     }
     let waited = directory.is_some();
     let Some(listeners) = start.listen(identity.pid)? else {
-        info!("ending on a signal before the daemon listens");
+        info!("shutting down on a signal, before the daemon listens");
         start.notifier.stopping();
         return Ok(());
     };
@@ -108,7 +108,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     };
     let Some(mut server) = made else {
         // All jobs are still in the binlog's files.
-        info!("ending on a signal before the binlog is read");
+        info!("shutting down on a signal, before the binlog is read");
         start.notifier.stopping();
         return Ok(());
     };
@@ -224,7 +224,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     };
     let restored = server.bodies().counted;
     if restored > bytes {
-        warn!("the binlog's jobs take {restored} bytes, more than --max-memory: no job can be put");
+        warn!("the binlog's jobs take {restored} bytes, more than --max-memory: jobs are refused");
     }
     let opened = sys::ResidentMemory::open();
     match opened.and_then(|resident| Ok((resident.bytes()?, resident))) {
@@ -236,7 +236,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
             server.set_supply(Box::new(ResidentLimit::new(limit, resident)));
         }
         Err(error) => {
-            warn!("--max-memory limits only bodies: reading resident memory: {error}");
+            warn!("--max-memory limits only bodies: cannot read resident memory: {error}");
             server.set_supply(Box::new(SystemMemory));
         }
     }

@@ -82,7 +82,7 @@ fn judge(reply: impl BufRead) -> io::Result<()> {
         }
     }
     let shown = first[..first.len().min(60)].escape_ascii();
-    Err(io::Error::other(format!("not a reply of beanstalkd: {shown}")))
+    Err(io::Error::other(format!("not a beanstalkd server: it replied {shown}")))
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
         let mistaken = "HTTP/1.1 400 Bad Request\r\nUSING default\r\n";
         for reply in ["", mistaken, "OK 2\r\n", "OK 2\r\n\r\nUSING def", "USING default\r\n"] {
             let error = verdict(reply).expect_err("it is none");
-            assert!(error.starts_with("not a reply of beanstalkd: "), "{error}");
+            assert!(error.starts_with("not a beanstalkd server: it replied "), "{error}");
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn report_damage(path: &Path, report: &Report) -> usize {
         let file = path.join(Name::Segment(segment.number).to_string());
         let file = file.display();
         if segment.has_other_key {
-            warn!("{file}: it comes from another directory, by the key of its checksums");
+            warn!("{file}: copied from another directory: its checksums have another key");
         }
         for problem in &segment.problems {
             warn!("{file}: {problem}");
@@ -59,7 +59,7 @@ impl fmt::Display for Inspection {
         let used: u64 = self.report.segments.iter().map(|segment| segment.used).sum();
         let (live, queue) = (self.live, &self.restored.queue);
         let jobs = queue.jobs();
-        writeln!(f, "\n{live} bytes are needed by {jobs} jobs, {} are not", used - live.min(used))?;
+        writeln!(f, "\n{jobs} jobs need {live} bytes, {} can be freed", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
         // A start leaves more memory than this takes, or the inspection has failed.
@@ -82,7 +82,7 @@ fn write_segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Re
     let name = Name::Segment(*number).to_string();
     writeln!(f, "{name:<16} {used:>12} {size:>12} {records:>10}  {format}")?;
     if segment.has_other_key {
-        writeln!(f, "  from another directory, by the key of its checksums")?;
+        writeln!(f, "  copied from another directory: its checksums have another key")?;
     }
     for problem in &segment.problems {
         writeln!(f, "  damaged: {problem}")?;

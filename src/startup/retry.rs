@@ -79,10 +79,10 @@ impl Start<'_> {
             return bound;
         }
         if self.config.waits_for_lock {
-            warn!("--wait-for-lock: the service manager listens before the lock is acquired");
+            warn!("--wait-for-lock: the service manager listens, so clients wait for the lock");
         }
         if self.config.is_address_given {
-            warn!("-l and -p are ignored: the service manager has passed on its sockets");
+            warn!("-l and -p are ignored: the service manager passed its own sockets");
         }
         bound.map(|bound| bound.map(|_| inherited))
     }

@@ -149,7 +149,7 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     // A descriptor that was passed through exec lacks this flag. All that this process opens have
     // it.
     if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is passed on there"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "no socket was passed on there"));
     }
     // SAFETY: it is open and was passed through exec, so nothing in this process owns it. The flag
     // set below keeps it from being taken twice.
@@ -180,7 +180,7 @@ impl Addresses {
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && number.parse::<i64>().map_or(true, |port| u16::try_from(port).is_err()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no such port"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a port: use 0 to 65535"));
         }
         let (host, service) = (CString::new(host)?, CString::new(service)?);
         // SAFETY: an addrinfo of zeros is valid: numbers and null pointers.

@@ -101,8 +101,8 @@ impl SegmentIndex {
         grow_deque(&mut self.segments, count + 2)
     }
 
-    /// Notes that records have been appended up to `end`. If that is in a new segment, it is the
-    /// current one from now on.
+    /// Moves the end of the log to `end`, up to which records were appended. A new segment becomes
+    /// the current one.
     pub(super) fn follow(&mut self, end: End) {
         let (number, used) = (end.number, end.used);
         match self.segments.back_mut() {
@@ -124,7 +124,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Notes that something in this segment could not be read. All jobs are written again.
+    /// Marks a segment as damaged. All jobs are written again.
     pub(super) fn mark_damaged(&mut self, number: u32) {
         self.rewrite_through = self.end.number;
         let at = self.segments.partition_point(|segment| segment.number < number);
@@ -143,7 +143,7 @@ impl SegmentIndex {
         self.link(location);
     }
 
-    /// Notes whether the job has a deferred record.
+    /// Marks the job as having a deferred record, or none.
     pub(super) fn set_deferred(&mut self, job: Key<Job>, is_deferred: bool) {
         let before = mem::replace(&mut self.locations[job.paired()].is_deferred, is_deferred);
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
@@ -167,13 +167,13 @@ impl SegmentIndex {
         found.map(Key::paired)
     }
 
-    /// Notes that the job has been written in full again, to the current segment.
+    /// Moves the job to the current segment, to which it was written in full again.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
-    /// Notes that a short record of the job has been appended.
+    /// Counts an appended short record of the job as live.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {

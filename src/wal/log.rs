@@ -178,11 +178,11 @@ impl Log {
             match self.open_segment(number, next_id) {
                 // It was put there by hand, and may hold jobs. The next startup reads it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    warn!("a segment of another origin is left alone: {error}");
+                    warn!("a segment that this daemon did not create is left alone: {error}");
                     number = number_after(number, NUMBER_MAX)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    warn!("a preallocated file is missing, another is made: {error}");
+                    warn!("a preallocated file is missing; creating another: {error}");
                     self.reserve.take_first();
                 }
                 result => return result,
@@ -329,7 +329,7 @@ impl Log {
             self.syncs.on_all_synced(self.end);
         }
         if let Err(error) = self.lease.ask().and_then(|disk| disk.end()) {
-            debug!("cannot note the end of this daemon in the directory: {error}");
+            debug!("cannot record the clean shutdown in the directory: {error}");
         }
         Ok(())
     }
@@ -376,7 +376,7 @@ impl Log {
 
 /// Returns the number of the segment after `last`. Fails if it is larger than `max`.
 pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
-    let text = || format!("no number is left after {}", Name::Segment(last));
+    let text = || format!("no segment can follow {}: its number is too large", Name::Segment(last));
     if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
 }
 

@@ -354,10 +354,10 @@ impl Frame {
             fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
-            (fields.id > ID_LIMIT && !is_header, "too large an id"),
+            (fields.id > ID_LIMIT && !is_header, "an id that is too large"),
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
-            (fields.created_at == 0, "no date"),
+            (fields.created_at == 0, "a missing date"),
             (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
         ];
         let flaw = flaws.into_iter().find_map(|(is_so, part)| is_so.then_some(part));

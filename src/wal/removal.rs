@@ -75,7 +75,7 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     if segment.is_damaged {
         disk.rename(name, kept)?;
-        warn!("each readable job of {name} is in newer segments; the damaged file is now {kept}");
+        warn!("{name} is damaged and now {kept}; its readable jobs are in newer segments");
         return Ok(());
     }
     if let Err(error) = disk.remove(name) {
@@ -83,7 +83,7 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
         truncated.map_err(|_| error)?;
         disk.close(name);
     }
-    debug!("no job needs {name}: it is removed");
+    debug!("removed {name}, which no job needs");
     Ok(())
 }
 

@@ -143,12 +143,12 @@ impl Reserve {
         self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
-    /// Notes that no file of `size` bytes could be made.
+    /// Refuses jobs that need a file of `size` bytes until one can be created.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
             (Unavailable::Full, size, "no disk space for another segment")
         } else {
-            (Unavailable::Failed, 0, "another segment cannot be made")
+            (Unavailable::Failed, 0, "cannot create another segment")
         };
         if self.shortage.is_none_or(|before| before.reason != reason) {
             warn!("{text}; jobs are refused once the present ones are full: {error}");
@@ -158,14 +158,14 @@ impl Reserve {
         self.shortage = Some(Shortage { retry_at, failed_at: now, size, reason });
     }
 
-    /// Notes that the daemon itself has freed space: the next file is tried at once.
+    /// Lets the next file be tried at once, because the daemon itself has freed space.
     pub(super) fn on_freed(&mut self) {
         if let Some(shortage) = &mut self.shortage {
             shortage.retry_at = Time::AT_ONCE;
         }
     }
 
-    /// Notes that a file of `size` bytes could be made.
+    /// Ends a shortage once a file of `size` bytes was created.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");

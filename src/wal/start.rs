@@ -53,7 +53,7 @@ impl Log {
                     // The number is used up, because the disk has no space for its segment.
                     self.end.open(number);
                 }
-                error!("no disk space for a single delete: changes are refused until there is");
+                error!("no disk space, not even for a delete: changes are refused for now");
             }
             Err(error) => return Err(error.into()),
         }

@@ -36,7 +36,7 @@ pub(super) struct SyncTime {
 }
 
 impl SyncTime {
-    /// Notes that a sync took `time`.
+    /// Counts a sync that took `time`.
     fn add(&mut self, time: Duration) {
         self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
@@ -113,13 +113,13 @@ impl Syncs {
         }
     }
 
-    /// Notes that all of the binlog is synced, or need not be.
+    /// Marks all records as synced.
     pub(super) fn on_all_synced(&mut self, end: End) {
         (self.dirty_since, self.in_flight) = (None, None);
         self.synced = end.length;
     }
 
-    /// Notes the result of the sync that is under way, if it has ended, or `waits` for its end.
+    /// Takes the result of the sync that is under way, if it has ended, or `waits` for its end.
     pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
         let Some(covers) = self.in_flight else { return Ok(()) };
         let Some(result) = lease.sync_result(waits) else { return Ok(()) };

@@ -69,13 +69,13 @@ fn what_is_no_listening_stream_socket_is_refused() {
     for fd in wrong {
         let (status, stderr) = fails(&mut shell("LISTEN_PID=$$ LISTEN_FDS=1", &[], fd, None));
         assert_eq!(status, 111, "{stderr}");
-        let wanted = "cannot listen on descriptor 3: it is not a listening stream socket\n";
+        let wanted = "cannot listen on descriptor 3: not a listening stream socket\n";
         assert!(stderr.ends_with(wanted), "{stderr}");
     }
     let cases = [
-        ("LISTEN_PID=$$ LISTEN_FDS=9", "cannot listen on descriptor 4: nothing is passed on there"),
-        ("LISTEN_PID=$$ LISTEN_FDS=4294967295", "cannot listen on descriptor 4: nothing"),
-        ("LISTEN_PID=$$ LISTEN_FDS=0", "LISTEN_FDS is 0: no socket is passed on"),
+        ("LISTEN_PID=$$ LISTEN_FDS=9", "cannot listen on descriptor 4: no socket was passed on"),
+        ("LISTEN_PID=$$ LISTEN_FDS=4294967295", "cannot listen on descriptor 4: no socket"),
+        ("LISTEN_PID=$$ LISTEN_FDS=0", "LISTEN_FDS is 0: the service manager passed no socket"),
         ("LISTEN_PID=$$ LISTEN_FDS=all", "LISTEN_FDS is not a number: all"),
         ("LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is not a number: mine"),
     ];
@@ -116,7 +116,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     assert_eq!(before.command("list-tube-used").expect("a reply"), "USING default");
     // The call is the same for every kind of socket, and affects all processes that share it.
     TcpStream::from(copy(&tcp)).shutdown(Shutdown::Both).expect("a listener");
-    let told = |daemon: &Daemon| daemon.stderr().matches(" cannot accept connections: ").count();
+    let told = |daemon: &Daemon| daemon.stderr().matches(" cannot accept connections on ").count();
     eventually("it is told", || told(&daemon) > 0);
     let (used, began) = (processor_time(&daemon), Instant::now());
     thread::sleep(WATCHED);

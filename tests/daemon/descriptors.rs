@@ -188,5 +188,5 @@ impl Siege {
 
 /// How many shortages have been reported.
 fn shortages(daemon: &Daemon) -> usize {
-    daemon.stderr().matches("cannot accept connections: ").count()
+    daemon.stderr().matches("cannot accept connections on ").count()
 }

@@ -50,7 +50,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("--porter 1", "unknown flag: --porter"),
         ("--port", "flag requires an argument: --port"),
         ("--verbose=2", "flag takes no argument: --verbose"),
-        ("-l ::1,", "an address is missing: ::1,"),
+        ("-l ::1,", "empty address: ::1,"),
         ("start", "unknown argument: start"),
         ("beanstalkd beanstalkd", "unknown argument: beanstalkd"),
         ("-p 0 stop", "unknown argument: stop"),
@@ -72,7 +72,7 @@ fn arguments_that_make_no_sense_end_it_with_status_5() {
         ("-z ten -z 5", "invalid size: ten"),
         ("-s 4096k -s 4096", "invalid size: 4096k"),
         ("-f soon -F -x", "invalid size: soon"),
-        ("-l ::1, -l ::1", "an address is missing: ::1,"),
+        ("-l ::1, -l ::1", "empty address: ::1,"),
         ("-x -h", "unknown flag: -x"),
         ("start -v", "unknown argument: start"),
     ];
@@ -112,10 +112,10 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         // Each C library has its own wording: musl omits "already".
         (format!("-l 127.0.0.1 -p {port}"), 111, "in use"),
         // The original takes these for other ports.
-        (format!("-l 127.0.0.1 -p {}", u32::from(port) + 65536), 111, "there is no such port"),
-        ("-l 127.0.0.1 -p 4294967296".into(), 111, "there is no such port"),
-        ("-l 127.0.0.1 -p 18446744073709551616".into(), 111, "there is no such port"),
-        ("-l 127.0.0.1 -p -65535".into(), 111, "there is no such port"),
+        (format!("-l 127.0.0.1 -p {}", u32::from(port) + 65536), 111, "not a port: use 0 to 65535"),
+        ("-l 127.0.0.1 -p 4294967296".into(), 111, "not a port: use 0 to 65535"),
+        ("-l 127.0.0.1 -p 18446744073709551616".into(), 111, "not a port: use 0 to 65535"),
+        ("-l 127.0.0.1 -p -65535".into(), 111, "not a port: use 0 to 65535"),
         // No resolver asks the network for a name with an empty label.
         ("-l no..such..host -p 0".into(), 111, "no..such..host"),
         // An address that no machine has, because it is reserved for documentation (RFC 5737).

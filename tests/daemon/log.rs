@@ -35,7 +35,7 @@ fn it_says_how_it_starts_and_ends_and_nothing_of_ordinary_days() {
         format!("beanstalkd: listens on {place}"),
         "beanstalkd: draining: new jobs are refused from now on".into(),
         "beanstalkd: no longer draining: new jobs are accepted again".into(),
-        "beanstalkd: ending on SIGTERM, with 1 connection and 0 jobs".into(),
+        "beanstalkd: shutting down on SIGTERM, with 1 connection and 0 jobs".into(),
     ];
     let stderr = undated(&daemon.stderr());
     let told: Vec<_> = stderr.lines().collect();
@@ -162,7 +162,7 @@ fn a_pipe_that_nobody_reads_stops_no_client() {
     client.turns(1);
     let log = read().expect("dd runs").stdout;
     let log = String::from_utf8_lossy(&log);
-    let dropped = "warning: log lines dropped, because they could not be written at once: ";
+    let dropped = "warning: log lines dropped, because the reader of the log was too slow: ";
     assert!(log.contains(dropped), "{log}");
 }
 
@@ -181,7 +181,7 @@ fn the_journal_gets_priorities_instead_of_dates() {
         daemon.stderr()
     };
     let told = run("$(stat -L -c %d:%i /proc/self/fd/2)");
-    let places = ["<4>-c does nothing", "<6>version ", "<6>listens on ", "<6>ending on SIGTERM"];
+    let places = ["<4>-c does nothing", "<6>version ", "<6>listens on ", "<6>shutting down on "];
     for wanted in places {
         assert!(told.lines().any(|line| line.starts_with(wanted)), "{wanted}: {told}");
     }

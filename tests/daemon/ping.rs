@@ -40,7 +40,7 @@ fn a_ping_tells_whether_it_serves() {
     let cases = [
         ("127.0.0.1", &*free, "Connection refused"),
         ("127.0.0.1", &*silent, "no answer within 5 seconds"),
-        ("127.0.0.1", &*chatty, "not a reply of beanstalkd: HTTP/1.1 400 Ba"),
+        ("127.0.0.1", &*chatty, "not a beanstalkd server: it replied HTTP/1.1 400 Ba"),
         ("unix:/no/such/socket", "1", "unix:/no/such/socket: No such file"),
     ];
     for (list, port, wanted) in cases {

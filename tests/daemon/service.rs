@@ -289,7 +289,7 @@ fn a_signal_ends_a_long_start() {
     let status = daemon.wait_exit(LONG).expect("it ends");
     drop(gate);
     assert_eq!(status.code(), Some(0), "{}", daemon.stderr());
-    assert!(daemon.stderr().contains("ending on a signal before the binlog is read"));
+    assert!(daemon.stderr().contains("shutting down on a signal, before the binlog is read"));
     assert!(!socket.exists(), "the socket file stays");
 }
 

@@ -79,8 +79,8 @@ impl<'a> JobLines<'a> {
             match (self.parse)(line).with_context(|| format!("line {number}"))? {
                 Line::Count(count) if count == self.uncounted => self.uncounted = 0,
                 Line::Count(count) => bail!(
-                    "line {number}: {} missing: it counts {count}, but there are {}",
-                    counted(count.saturating_sub(self.uncounted), "line"),
+                    "line {number}: the file is incomplete or was edited: this line counts {count} \
+                     jobs since the last count, but {} were read",
                     self.uncounted
                 ),
                 Line::Job(job) => {

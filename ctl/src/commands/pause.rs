@@ -111,7 +111,7 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
         );
     }
     let known = yaml::value(&stats, "draining");
-    Ok(known.with_context(|| format!("{address}: its state is not reported"))? == "true")
+    Ok(known.with_context(|| format!("{address}: it does not report draining"))? == "true")
 }
 
 /// Waits until a server has only buried jobs, and reports the others now and then. Returns the last
@@ -128,7 +128,7 @@ fn wait_until_empty(client: &mut Client, interrupt: &Interrupt) -> Result<(Strin
         }
         if checks % PROGRESS_CHECKS == 0 {
             let is_open = yaml::value(&stats, "draining") == Some("false");
-            let note = if is_open { "; not draining, so more may be put" } else { "" };
+            let note = if is_open { "; not draining, so more jobs may be put" } else { "" };
             print_notice(&format!("{text}{note}"));
         }
         checks += 1;

@@ -192,14 +192,15 @@ impl<'a> Worker<'a> {
 
     /// Reports that a job is no longer reserved here, and returns whether to end its command.
     fn report_lost(&self, job: &Job, is_disconnected: bool, is_running: bool) -> bool {
-        let why = if is_disconnected { "the connection is lost" } else { "it has timed out" };
+        let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
         let is_ended = is_running && (is_disconnected || !self.args.keep_going);
-        let act = if is_ended { "its command is ended" } else { "it is left alone" };
+        let act = if is_ended { "ending its command" } else { "not ending its command" };
         print_notice(&format!("job {}: {why}, so another worker may have it: {act}", job.id));
         is_ended
     }
 
-    /// Decides on a job that was released this many times before.
+    /// Decides whether a failed job is released again or buried; `releases` counts its earlier
+    /// releases.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
         if is_success {
             return Verdict::Delete;

@@ -126,7 +126,7 @@ impl<'a> RunningCommand<'a> {
             self.status = None;
             // Other signals stop it on purpose, as SIGSTOP does.
             if matches!(signal, SIGTTIN | SIGTTOU) {
-                self.end("it uses the terminal");
+                self.end("it tried to use the terminal");
             }
         }
         let is_late = self.kill_wait() == Some(Duration::ZERO);

@@ -133,7 +133,7 @@ impl Target {
             Ok(kept) => kept,
             Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(anyhow!("the previous scrape still waits for an answer"));
+                return Err(anyhow!("the previous scrape is still waiting for the server"));
             }
         };
         let (mut client, stats) = Client::reuse(kept.take(), &self.address, Some(deadline))?;

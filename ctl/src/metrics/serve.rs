@@ -21,8 +21,8 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const INDEX_HTML: &str =
     "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The largest number of texts in memory. Each may take some 40 MB, and a slow client holds on to
-/// one.
+/// At most this many scrape results are kept. Each may take some 40 MB, and a slow client holds on
+/// to one.
 const TEXTS_MAX: usize = 8;
 
 /// The text of a scrape, once it is complete. All requests share its bytes.

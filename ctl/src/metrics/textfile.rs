@@ -49,7 +49,7 @@ pub(super) fn run(
 
 /// Replaces the file with a complete, synced one.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
-    let Some(name) = path.file_name() else { bail!("--textfile {}: no name", path.display()) };
+    let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
     // Otherwise, a device or a link would be replaced.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         bail!("--textfile {}: not a regular file", path.display());

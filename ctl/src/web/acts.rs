@@ -150,7 +150,7 @@ pub(super) async fn serve_action(
     match (dry, what, question) {
         (true, Some(action), None) => ask(&site, server, instance, action).await,
         (false, None, Some(name)) => carry_out(&site, &name, from.to_string()).await,
-        _ => Err(usage("an action is the answer to a question: ask with dry first").into()),
+        _ => Err(usage("no preview was requested: send the action with \"dry\" first").into()),
     }
 }
 
@@ -197,7 +197,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
                 let notes = report.notes.join(" ");
                 return Err(if notes.is_empty() { error } else { error.context(notes) });
             }
-            report.notes.push("Ended early by the time limit, or by the end of the page.".into());
+            report.notes.push("Stopped by the time limit, or by the shutdown of the page.".into());
         }
         Ok(json!({ "done": report.text, "count": report.count, "notes": report.notes }))
     });
@@ -305,7 +305,7 @@ impl JobAction {
     fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
-            (ids.len() > ACTION_IDS_MAX, "too many jobs at once"),
+            (ids.len() > ACTION_IDS_MAX, "too many ids at once"),
             (ids.is_empty() != tube.is_some(), "give jobs either by their ids or by a tube"),
             (self.into.is_some() != (self.act == Verb::Move), "a move needs another tube"),
             (self.into.is_some() && *tube == self.into, "the jobs are already in that tube"),
@@ -321,7 +321,7 @@ impl JobAction {
         let is_selected = |state: &&State| states.is_empty() || states.contains(state);
         let states: Vec<_> = self.words().2.iter().filter(is_selected).copied().collect();
         let (mut plan, notes) = if let Some(Tube(tube)) = tube {
-            ensure!(!states.is_empty(), usage("the action accepts no jobs in these states"));
+            ensure!(!states.is_empty(), usage("this action does nothing to these states"));
             statistics::existing_tube_stats(client, &tube)?;
             let filter = Filter { tubes: Tubes::of_name(&tube), states, ..Filter::default() };
             let options = Options { is_quiet: true, ..Options::default() };

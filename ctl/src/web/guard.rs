@@ -155,7 +155,7 @@ impl Guard {
         if let Some(other) =
             [Some(host), authority].into_iter().flatten().find(|it| !self.has_host(it))
         {
-            let why = format!("{other:?} is not a name of this page; --allow-host adds names");
+            let why = format!("{other:?} is not a name of this page; add it with --allow-host");
             return Err(Failure::new(StatusCode::MISDIRECTED_REQUEST, why));
         }
         if self.passwords.is_empty() {
@@ -254,7 +254,10 @@ fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a
     match (first, values.next()) {
         (None, _) => Ok(None),
         (Some(Ok(text)), None) => Ok(Some(text)),
-        _ => Err(Failure::new(StatusCode::BAD_REQUEST, format!("{name}: not one plain text"))),
+        _ => {
+            let why = format!("{name}: expected exactly one header value, in ASCII");
+            Err(Failure::new(StatusCode::BAD_REQUEST, why))
+        }
     }
 }
 

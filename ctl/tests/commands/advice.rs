@@ -145,13 +145,13 @@ fn lines_that_were_not_confirmed_are_repeated() {
         let ran = durable.kill_during("put ", 5_700, &["import", &file]);
         let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
         durable.server.must(&["import", &file, "--skip", &skip]);
-        check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+        check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so their jobs may exist"));
 
         std::fs::write(&file, numbers(8_000)).unwrap();
         let put = ["put", "b", "--lines", "--file", &file];
         let ran = durable.kill_during("put ", 5_700, &put);
         continue_put(&durable.server, &ran, &file);
-        check(&durable.server, "b", 8_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+        check(&durable.server, "b", 8_000, &lines_after(&ran.stderr, "so their jobs may exist"));
     }
 }
 
@@ -291,7 +291,7 @@ fn copies_that_a_killed_server_left_delayed_are_buried() {
             bury_held(server);
             let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
             server.must(&["import", &file, "--skip", &skip]);
-            check(server, "a", 1_000, &lines_after(&ran.stderr, "so the jobs may exist"));
+            check(server, "a", 1_000, &lines_after(&ran.stderr, "so their jobs may exist"));
             let stats = &server.objects(&["stats", "a"])[0];
             let count = |state| stats[format!("current-jobs-{state}")].as_u64().unwrap();
             // The one between its two commands is ready once the server has started again.

@@ -173,7 +173,7 @@ fn an_import_to_a_server_that_is_killed_tells_what_is_not_confirmed() {
         assert_eq!(ran.code(), Some(1), "{ran:?}");
         let first: u64 = ran
             .stderr
-            .split("so the jobs may exist: lines ")
+            .split("so their jobs may exist: lines ")
             .nth(1)
             .unwrap()
             .split('-')

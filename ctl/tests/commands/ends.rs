@@ -124,7 +124,7 @@ fn a_command_that_reads_the_terminal_is_not_stopped_for_ever() {
     script.args(["-qec", &work, "/dev/null"]).stdin(Stdio::null()).stderr(Stdio::null());
     let output = script.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("killed, because it uses the terminal"), "{text}");
+    assert!(text.contains("killed, because it tried to use the terminal"), "{text}");
     assert_eq!(state(&mut server.client(), id).as_deref(), Some("delayed"));
 }
 

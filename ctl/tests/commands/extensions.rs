@@ -137,7 +137,7 @@ fn a_server_without_statistics_is_not_taken_for_an_empty_one() {
     for arguments in [&["list", "*"][..], &["clear", "*", "--yes"], &["export"]] {
         let output = server.run(arguments);
         let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && told.contains("lacks "), "{told}");
+        assert!(output.status.code() == Some(1) && told.contains(" has no "), "{told}");
     }
 }
 
@@ -148,7 +148,7 @@ fn a_reply_about_another_job_ends_the_command() {
     let server = Played::new(&[("stats-job 1", &stats(2)), ("delete 1", "DELETED")]);
     let output = server.run(&["delete", "1", "--yes"]);
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("has the job 2") && !server.has_heard("delete 1"), "{told}");
+    assert!(told.contains("described job 2") && !server.has_heard("delete 1"), "{told}");
     let server = Played::new(&[("stats-job 1", &stats(1)), ("peek 1", "FOUND 3 1\r\nx")]);
     let output = server.run(&["job", "1"]);
     assert!(!output.status.success() && output.stdout.is_empty());

@@ -198,8 +198,8 @@ impl Bodies {
         self.memory.set_marks(REPLAY_MARKS);
     }
 
-    /// Notes that all are stored. Fails if the memory that they leave is not enough to serve a
-    /// client.
+    /// Ends a replay that has stored all bodies. Fails if the memory that they leave is not enough
+    /// to serve a client.
     pub fn end_replay(&mut self, owners: &mut impl BodyOwners) -> Growth {
         self.release_all();
         self.memory.set_marks(BINLOG_MARKS);

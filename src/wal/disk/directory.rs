@@ -227,7 +227,7 @@ impl Disk for Directory {
     }
 
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool> {
-        self.on_file("set space aside for", name, |file| sys::reserve_space(file, size))
+        self.on_file("preallocate", name, |file| sys::reserve_space(file, size))
     }
 
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -274,7 +274,7 @@ impl Disk for Directory {
         match Syncer::start(wake) {
             Ok(syncer) => self.syncer = Some(syncer),
             Err(error) => {
-                warn!("cannot start a thread for syncs; the daemon waits for each: {error}");
+                warn!("cannot start a thread for syncs, so clients wait for each: {error}");
             }
         }
     }

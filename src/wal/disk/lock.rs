@@ -22,7 +22,7 @@ use crate::{sys, wal::Error};
 const LINE_BYTES: usize = 200;
 
 /// The line of a daemon that has shut down cleanly.
-const ENDED: &str = "no daemon: the last one has ended in order";
+const ENDED: &str = "no daemon; the last one shut down cleanly";
 
 /// The lock of a directory. It is held as long as the process runs, unless the file system revokes
 /// it.
@@ -80,7 +80,7 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Notes in the file that the daemon will write nothing more. It keeps the lock until it exits.
+    /// Writes into the file that the daemon shut down cleanly. It keeps the lock until it exits.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
@@ -93,7 +93,7 @@ impl DirectoryLock {
         sys::forget_cached(&self.file);
         let Some(line) = &self.line else { return Ok(()) };
         if read_line(&self.file)? != *line {
-            return Err(io::Error::other("the file `lock` holds another line than this daemon's"));
+            return Err(io::Error::other("the file `lock` no longer names this daemon"));
         }
         let (own, present) = (self.file.metadata()?, fs::metadata(&self.path)?);
         if (own.dev(), own.ino()) != (present.dev(), present.ino()) {
@@ -112,7 +112,7 @@ fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     // overwritten.
     options.custom_flags(libc::O_NOFOLLOW | flags);
     options.open(path).map(|file| (file, has_line)).map_err(|error| {
-        let text = "it is a symbolic link, which is not followed: remove it";
+        let text = "a symbolic link, which is not followed: remove it";
         named(path, error.kind(), if path.is_symlink() { &text } else { &error })
     })
 }

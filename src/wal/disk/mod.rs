@@ -59,8 +59,8 @@ pub trait Disk: fmt::Debug {
     /// Checks whether this daemon still has the directory to itself. Fails if it does not, or if
     /// that is unknown: then another one may have taken over, and this one must not write any more.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Notes that the daemon shuts down cleanly, and writes nothing more. Without this note, the
-    /// next startup may have to wait; nothing else changes.
+    /// Records a clean shutdown, after which the daemon writes nothing more. Without this record,
+    /// the next startup may have to wait; nothing else changes.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -41,7 +41,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
             return Ok(Inspection { restored, report, files, live: index.live });
         }
     }
-    Err(io::Error::other("the files change too fast to be read").into())
+    Err(io::Error::other("the files keep changing while they are read").into())
 }
 
 /// The names of all files except preallocated ones.

@@ -73,13 +73,13 @@ impl Reader<'_> {
         let version = u32::from_le_bytes(version);
         let format = self.format(version)?;
         if version != if format == Some(Format::Five) { VERSION_5 } else { VERSION } {
-            self.report.report_problem(format!("version {version}, which is not known"));
+            self.report.report_problem(format!("unknown version {version}"));
         }
         let Some(format) = format else {
             if version == VERSION {
                 self.report.report_problem(format!(
-                    "its {} bytes cannot be read: no segment header is sound, neither here nor in \
-                     another segment of the directory",
+                    "none of its {} bytes can be read: no segment in the directory has an intact \
+                     header",
                     self.report.size
                 ));
             }
@@ -130,7 +130,7 @@ impl Reader<'_> {
             }
             self.report.report_problem(match damage {
                 Some(damage) => format!("at {at}: {damage}; {} bytes skipped", end - at),
-                None => format!("at {at}: {} bytes after the end", end - at),
+                None => format!("at {at}: {} bytes after the end of the records", end - at),
             });
             let Some(next) = next else { return Ok(()) };
             at = next;
@@ -204,7 +204,7 @@ impl Reader<'_> {
         let id = header.map_or(fields.id, |header| header.next_id.max(header.seen_below));
         let limit = if is_checked { CHECKED_ID_LIMIT } else { UNCHECKED_ID_LIMIT };
         if id > limit {
-            return Ok(Err(Damage::Illegal("too large an id")));
+            return Ok(Err(Damage::Illegal("an id that is too large")));
         }
         if let Some(header) = header {
             sink.queue.raise_id(header.next_id);

@@ -170,7 +170,8 @@ pub(in crate::wal) fn replay(
     let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
     for segment in &mut report.segments[..newest] {
         if let Some(at) = segment.torn.take() {
-            segment.report_problem(format!("at {at}: an unfinished end, and newer files go on"));
+            segment
+                .report_problem(format!("at {at}: an unfinished record, but newer files follow"));
         }
     }
     for segment in report.segments.iter().filter(|segment| segment.is_damaged()) {
@@ -179,7 +180,7 @@ pub(in crate::wal) fn replay(
     sink.queue.raise_id(sink.seen_below);
     sink.queue.sort_buried();
     let jobs = sink.queue.jobs();
-    let no_memory = |_| Error::OutOfMemory(format!(" for a connection beside {jobs} jobs"));
+    let no_memory = |_| Error::OutOfMemory(format!(" for a connection after {jobs} jobs"));
     sink.bodies.end_replay(sink.queue).map_err(no_memory)?;
     Ok((report, sink.index))
 }
@@ -189,7 +190,7 @@ fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());
     Error::OutOfMemory(format!(
-        ": beside the {held} bytes of {jobs} jobs, the next one in {name} does not fit; all files \
+        ": after {jobs} jobs with {held} bytes, the next one in {name} does not fit; all files \
          have {all} bytes"
     ))
 }

@@ -422,7 +422,7 @@ pub(crate) fn judge(input: &[u8]) {
         assert!(inspected.is_err() && unreadable.is_some_and(|(_, error)| error != EIO));
         return;
     };
-    let jobs = format!("are needed by {} jobs", restored.queue.jobs());
+    let jobs = format!("{} jobs need ", restored.queue.jobs());
     let text = inspected.expect("what can be opened can be looked at").to_string();
     assert!(text.contains(&jobs), "{text}");
     let damaged = report.segments.iter().filter(|segment| segment.is_damaged());

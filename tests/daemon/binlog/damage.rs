@@ -560,7 +560,7 @@ fn where_no_number_is_left_it_says_so() {
     fs::write(folder.path().join("binlog.4294967295"), "").expect("a file");
     let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
     assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
-    assert!(stderr.contains("no number is left after binlog.4294967295"), "{stderr}");
+    assert!(stderr.contains("no segment can follow binlog.4294967295"), "{stderr}");
 }
 
 /// After a restart jobs would be kicked in another order than they were buried in, because the time

@@ -314,6 +314,34 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert!(ours.contains_key(&id) && !ours.contains_key(&2) && !ours.contains_key(&9));
 }
 
+/// An ordinary restart would lose acknowledged jobs, as that of the original, which then counts the
+/// CR LF of a body towards `-z`, and drops the rest of a file.
+///
+/// Proves: B35.
+#[test]
+fn the_largest_bodies_survive_a_restart() {
+    const JOBS: usize = 101;
+    let left = |writer: &Path, reader: &Path, size: usize| {
+        let folder = Folder::new();
+        let daemon = folder.serve(writer, &[]);
+        let mut client = Peer::of(&daemon);
+        client.put(0, 0, &vec![b'x'; size]);
+        client.put_many(JOBS - 1, 0);
+        end(daemon, libc::SIGTERM);
+        let daemon = folder.serve(reader, &[]);
+        let left = Peer::of(&daemon).count("stats", "current-jobs-ready");
+        end(daemon, libc::SIGTERM);
+        left
+    };
+    let ours = Path::new(OURS);
+    for (size, lost) in [(65_533, 0), (65_534, JOBS), (65_535, JOBS)] {
+        assert_eq!(left(ours, ours, size), JOBS, "{size}");
+        let Some(original) = original() else { continue };
+        assert_eq!(left(&original, ours, size), JOBS, "{size}");
+        assert_eq!(left(&original, &original, size), JOBS - lost, "{size}");
+    }
+}
+
 /// After a restart jobs would be reserved and kicked in another order than before.
 ///
 /// Proves: B13.

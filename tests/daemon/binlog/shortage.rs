@@ -247,7 +247,7 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
     let mut crowd: Vec<TcpStream> = Vec::new();
     eventually("all descriptors are taken", || {
         crowd.extend(TcpStream::connect(&place).ok());
-        daemon.stderr().contains("cannot accept connections: ")
+        daemon.stderr().contains("cannot accept connections on ")
     });
     let open = || {
         let entries = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("a list");
