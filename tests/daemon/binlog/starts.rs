@@ -738,10 +738,11 @@ fn values_that_make_no_sense_are_corrected() {
 fn found_segments_are_cut_to_what_they_hold() {
     let folder = Folder::new();
     let daemon = folder.serve(OURS, &["-s", "1048576"]);
-    Peer::of(&daemon).put(0, 0, b"x");
+    // So large that the segment is not rewritten for the sake of its header.
+    Peer::of(&daemon).put(0, 0, &[b'x'; 1000]);
     assert_eq!(folder.files()["binlog.1"], 1 << 20);
     end(daemon, libc::SIGKILL);
     let daemon = folder.serve(OURS, &["-s", "1048576"]);
     assert_eq!(Peer::of(&daemon).value::<u64>("stats", "current-jobs-ready"), 1);
-    assert!(folder.files()["binlog.1"] < 300);
+    assert!(folder.files()["binlog.1"] < 1300);
 }
