@@ -278,8 +278,18 @@ impl Client {
 
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
+        self.send_command(command)?;
+        self.receive_reply()
+    }
+
+    /// Sends a command, whose reply must be received before the next one.
+    pub(crate) fn send_command(&mut self, command: &str) -> Result<()> {
         self.begin_commands()?;
-        self.send_line(command)?;
+        self.send_line(command)
+    }
+
+    /// Waits for the reply to a command sent.
+    pub(crate) fn receive_reply(&mut self) -> Result<Reply> {
         let reply = self.receive()?;
         self.has_replies_due = false;
         Ok(reply)

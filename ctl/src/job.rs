@@ -1,6 +1,7 @@
 //! A job, read from `stats-job`, from `list-jobs`, or from a line of a file.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use base64::Engine as _;
@@ -131,6 +132,11 @@ impl Job {
             size: Some(number("size")),
             body: None,
         })
+    }
+
+    /// Returns how long a reserve or a touch lasts.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_secs(self.ttr.unwrap_or(1).max(1))
     }
 
     /// Adds the body, and its size.
