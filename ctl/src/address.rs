@@ -5,6 +5,8 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::message::shell_word;
+
 /// The default port.
 const DEFAULT_PORT: u16 = 11300;
 
@@ -55,6 +57,13 @@ impl FromStr for Address {
             return Err(format!("{text:?} has no valid host"));
         }
         Ok(Self::Tcp(host.to_owned(), port))
+    }
+}
+
+impl Address {
+    /// Returns the beginning of a command for this server, as advice for a shell.
+    pub(crate) fn command(&self) -> String {
+        format!("beanstalkctl --server {}", shell_word(&self.to_string()))
     }
 }
 

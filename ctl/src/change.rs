@@ -1,13 +1,15 @@
 //! Changes of jobs by their ids: kicks, releases, burials and deletes; of the jobs of a plan in
 //! batches, saved to a file first if requested.
 
+use std::collections::HashMap;
+
 use anyhow::{Context as _, Result};
 
 use crate::client::Client;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::counted;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedJob};
 use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
@@ -130,29 +132,29 @@ impl PlannedChange {
     ) -> Result<()> {
         let size =
             if self.save.is_some() { client.bodies_at_once(BATCH_JOBS)? } else { BATCH_JOBS };
-        for ids in plan.batches(size) {
-            interrupt.check()?;
-            progress.add(ids.len() as u64);
-            self.change_batch(client, ids, plan)?;
-        }
-        Ok(())
+        plan.each_batch(size, progress, interrupt, |batch| self.change_batch(client, batch, plan))
     }
 
-    fn change_batch(&mut self, client: &mut Client, ids: Vec<u64>, plan: &Plan) -> Result<()> {
-        let all = ids.len() as u64;
-        let id_and_pri = |job: &Job| (job.id, job.pri);
-        let jobs: Vec<_> = if let Some(file) = &mut self.save {
-            let jobs = plan.current_jobs(client, ids)?;
-            let jobs = sweep::peek_bodies(client, jobs)?;
+    fn change_batch(
+        &mut self,
+        client: &mut Client,
+        batch: &[PlannedJob],
+        plan: &Plan,
+    ) -> Result<()> {
+        let mut jobs = plan.unchanged_jobs(client, batch)?;
+        if let Some(file) = &mut self.save {
+            jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            jobs.iter().map(id_and_pri).collect()
-        } else if self.change == Change::Delete && plan.filter.is_lasting() {
-            // Another look at these jobs would take as long as their deletes.
-            ids.into_iter().map(|id| (id, 0)).collect()
-        } else {
-            plan.current_jobs(client, ids)?.iter().map(id_and_pri).collect()
-        };
-        self.left += all - jobs.len() as u64;
+            // That may have taken long.
+            let ids = jobs.iter().map(|job| job.id);
+            let now = sweep::jobs_by_ids(client, ids)?;
+            let now: HashMap<_, _> = now.into_iter().map(|job| (job.id, job.counts)).collect();
+            let is_same = |job: &Job| now.get(&job.id) == Some(&job.counts);
+            self.saved_in_vain.extend(jobs.iter().filter(|job| !is_same(job)).map(|job| job.id));
+            jobs.retain(is_same);
+        }
+        self.left += (batch.len() - jobs.len()) as u64;
+        let jobs = jobs.iter().map(|job| (job.id, job.pri));
         let result = self.change.apply(client, jobs, |id, is_done| {
             if is_done {
                 self.done += 1;

@@ -2,13 +2,14 @@
 
 use anyhow::{Error, Result};
 
+use crate::address::Address;
 use crate::client::{Client, Reply, write_command, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
 /// The delay that a copy has until it is buried, in seconds: long enough that no worker reserves
 /// it, even if this program is killed.
-const HOLD_SECONDS: u32 = 365 * 24 * 3600;
+pub(crate) const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
 /// The largest number of copies with this delay, which are left if this program is killed.
 const HELD_COPIES_MAX: usize = 100;
@@ -36,6 +37,8 @@ pub(crate) struct Copies {
     pub(crate) results: Vec<Copied>,
     /// The reason why a job was refused or not confirmed, or why a copy is not buried.
     pub(crate) failure: Option<Error>,
+    /// The ids of copies that may have the delay, because their burial was not confirmed.
+    pub(crate) held: Vec<u64>,
 }
 
 impl Copies {
@@ -57,17 +60,36 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all jobs were put.
-    pub(crate) fn into_result(self) -> Result<()> {
-        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
+    /// Fails unless all jobs were put, the last ones of `all`, of which `before` were accepted.
+    pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
+        let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
+        let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
+        let open = (open > 0).then(|| format!(" and did not confirm {open}, which may exist"));
         let is_too_large = self.results.contains(&Copied::TooLarge);
         let error = self.failure.or_else(|| {
             let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
             is_too_large.then(|| conflict(text))
         });
         error.map_or(Ok(()), |error| {
-            Err(error.context(format!("the server accepted {accepted} of {all}")))
+            let open = open.unwrap_or_default();
+            Err(error.context(format!("the server accepted {accepted} of {all}{open}")))
         })
+    }
+
+    /// Describes copies of these jobs that may still have the delay, and how to find and bury them.
+    pub(crate) fn describe_held(&self, jobs: &[Job], server: &Address) -> Option<String> {
+        let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
+        let is_known = !unconfirmed.any(|job| job.state == State::Buried);
+        if self.held.is_empty() && is_known {
+            return None;
+        }
+        let ids = self.held.iter().map(ToString::to_string);
+        let ids = ids.chain((!is_known).then(|| "ID...".into())).collect::<Vec<_>>().join(" ");
+        let (command, days) = (server.command(), HOLD_SECONDS / (24 * 3600));
+        Some(format!(
+            "copies of buried jobs may be delayed by {days} days instead: list them with {command} \
+             list '*' --due-after 300d, and bury them with {command} bury {ids}"
+        ))
     }
 
     /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
@@ -129,22 +151,15 @@ fn copy_delay(job: &Job) -> u32 {
 
 /// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
-    let mut copies = Copies { results: vec![Copied::Refused; jobs.len()], failure: None };
+    let results = vec![Copied::Refused; jobs.len()];
+    let mut copies = Copies { results, failure: None, held: Vec::new() };
     let has_buried = jobs.iter().any(|job| job.state == State::Buried);
     let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
     for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
         let put = pipeline_copies(client, jobs, tube, results);
         // Copies put before a failure must still be buried.
-        let mut held = Vec::new();
-        let buried = bury_copies(client, jobs, results, &mut held);
-        let has_unconfirmed = has_buried && results.contains(&Copied::Unconfirmed);
-        copies.failure = put.and(buried).err().map(|error| {
-            if held.is_empty() && !has_unconfirmed {
-                error
-            } else {
-                error.context(describe_held(&held))
-            }
-        });
+        let buried = bury_copies(client, jobs, results, &mut copies.held);
+        copies.failure = put.and(buried).err();
         if copies.failure.is_some() {
             break;
         }
@@ -231,17 +246,6 @@ fn bury_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Reports copies that may still have the delay, and how to find and bury them.
-fn describe_held(ids: &[u64]) -> String {
-    let days = HOLD_SECONDS / (24 * 3600);
-    let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
-    let ids = if ids.is_empty() { "ID".to_owned() } else { ids.join(" ") };
-    format!(
-        "copies of buried jobs may be delayed by {days} days instead: list them with beanstalkctl \
-         list '*' --due-after 300d, and bury them with beanstalkctl bury {ids}"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +264,7 @@ mod tests {
     fn an_import_continues_before_the_first_line_that_may_be_missing() {
         use Copied::{Put, Refused, TooLarge, Unconfirmed};
         let results = vec![Put(1), TooLarge, Refused, Put(2), Unconfirmed];
-        let copies = Copies { results, failure: None };
+        let copies = Copies { results, failure: None, held: vec![] };
         let (sentences, after) = copies.describe_lines(&[11, 12, 14, 15, 16]);
         assert_eq!(after, Some(13));
         for (sentence, end) in
@@ -268,7 +272,7 @@ mod tests {
         {
             assert!(sentence.ends_with(end), "{sentence}");
         }
-        let copies = Copies { results: vec![Put(1), TooLarge], failure: None };
+        let copies = Copies { results: vec![Put(1), TooLarge], failure: None, held: vec![] };
         assert_eq!(copies.describe_lines(&[1, 2]).1, None);
     }
 }

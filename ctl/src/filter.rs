@@ -68,11 +68,6 @@ impl Filter {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
-    /// Whether jobs stay selected until they are reserved or deleted: no other change matters.
-    pub(crate) fn is_lasting(&self) -> bool {
-        self.due_after.is_none() && State::DELETABLE.iter().all(|it| self.states().contains(it))
-    }
-
     /// Restricts it to states in which jobs can be deleted or moved.
     pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
         if self.states.is_empty() {

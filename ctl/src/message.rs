@@ -77,6 +77,16 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
+/// Quotes a word of a command for a shell, if necessary.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:".contains(it);
+    if word.chars().all(is_plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 /// Logs an action in one line on standard error: the time, the server, the client of the page if
 /// there is one, the action and its count.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {

@@ -248,7 +248,7 @@ fn probe_last_id(client: &mut Client) -> Result<u64> {
     let job = Job::new(&tube, (u32::MAX, 0, 1), Vec::new());
     let copies = copy::put_copies(client, &[job], None);
     let id = copies.ids().next().unwrap_or_default();
-    copies.into_result().context("the probe")?;
+    copies.into_result(0, 1).context("the probe")?;
     client.ask_for(&format!("delete {id}"), "DELETED")?;
     client.use_tube("default")?;
     Ok(id)

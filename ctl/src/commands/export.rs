@@ -106,13 +106,13 @@ fn export_server(
     }
     let progress = Progress::new("exporting", Some(plan.count()));
     let mut pacer = Pacer::new(options.rate);
-    for ids in plan.batches(client.bodies_at_once(BATCH_JOBS)?) {
-        interrupt.check()?;
-        let count = ids.len() as u64;
-        let jobs = plan.current_jobs(client, ids)?;
+    let most = client.bodies_at_once(BATCH_JOBS)?;
+    plan.each_batch(most, &progress, interrupt, |batch| {
+        let mut jobs = sweep::jobs_by_ids(client, batch.iter().map(|&(_, id)| id))?;
+        jobs.retain(|job| filter.matches(job));
         target.write(&sweep::peek_bodies(client, jobs)?)?;
-        progress.add(count);
-        pacer.pace(count);
-    }
+        pacer.pace(batch.len() as u64);
+        Ok(())
+    })?;
     Ok(coverage)
 }

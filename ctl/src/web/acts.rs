@@ -254,7 +254,7 @@ impl Action {
                 for id in copies.ids() {
                     *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
                 }
-                copies.into_result()
+                copies.into_result(0, 1)
             }
             Self::Jobs(act) => {
                 let result = act.carry_out(client, plan, interrupt, report);

@@ -91,6 +91,55 @@ fn only_jobs_of_the_state_that_was_meant_are_kicked() {
     }
 }
 
+/// A job that others buried before its batch is theirs, whatever its state was.
+#[test]
+fn a_job_that_others_bury_before_its_batch_stays() {
+    for program in programs() {
+        for act in [&["clear", "a", "--yes"][..], &["move", "a", "b", "--yes"]] {
+            let server = Server::tcp(&program, &[]);
+            let mut client = server.client();
+            let [ready, ..] = four(&mut client, "a");
+            // On the original, all four ids are requested first.
+            let count = if program == ours() { 1 } else { 5 };
+            let held = held(&server, "stats-job ", count, act);
+            bury(&mut client, ready);
+            let ran = held.finish();
+            assert!(ran.code() == Some(1) && ran.stderr.contains(": 1 job."), "{ran:?}");
+            assert_eq!(state(&mut client, ready).as_deref(), Some("buried"), "{ran:?}");
+        }
+    }
+}
+
+/// While copies are put, others may get a job whose reservation has timed out, or a buried job.
+#[test]
+fn a_job_that_others_change_during_its_move_stays() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        client.command("use a").unwrap();
+        let mut ids = [5, 6].map(|pri| {
+            let reply = client.put(pri, 0, 1, b"x").unwrap();
+            reply.strip_prefix("INSERTED ").unwrap().parse::<u64>().unwrap()
+        });
+        bury(&mut client, ids[0]);
+        ids.reverse();
+        let held = held(&server, "put ", 1, &["move", "a", "b", "--yes"]);
+        assert_eq!(client.command(&format!("kick-job {}", ids[1])).unwrap(), "KICKED");
+        // The original does not notice the timeout while the connection is idle.
+        let changed = if program == ours() { &ids[..] } else { &ids[1..] };
+        ct::eventually("the reservation times out", || {
+            changed.iter().all(|id| state(&mut client, *id).as_deref() == Some("ready"))
+        });
+        changed.iter().for_each(|id| bury(&mut client, *id));
+        let ran = held.finish();
+        let left = format!("or they timed out: {} job", changed.len());
+        assert!(ran.code() == Some(1) && ran.stderr.contains(&left), "{ran:?}");
+        let states: Vec<_> = changed.iter().map(|id| state(&mut client, *id)).collect();
+        assert!(states.iter().all(|state| state.as_deref() == Some("buried")), "{ran:?}");
+        assert_eq!(drain(&mut client, "b").len(), 2 - changed.len(), "{ran:?}");
+    }
+}
+
 #[test]
 fn many_buried_jobs_are_kicked_in_their_order() {
     each_server(&[], |server| {
