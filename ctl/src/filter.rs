@@ -58,6 +58,11 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// Selects the jobs of a tube in a state.
+    pub(crate) fn of_state(tube: &str, state: State) -> Self {
+        Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
+    }
+
     /// Returns the selected states.
     pub(crate) fn states(&self) -> &[State] {
         if self.states.is_empty() { &State::ALL } else { &self.states }

@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 
+use crate::harness;
 use crate::harness::page::Page;
 use crate::harness::proxy::Proxy;
 use crate::harness::{Ran, Server, bury, drain, each_server, four, ours, programs, put, state};
@@ -137,6 +138,40 @@ fn a_job_that_others_change_during_its_move_stays() {
         let states: Vec<_> = changed.iter().map(|id| state(&mut client, *id)).collect();
         assert!(states.iter().all(|state| state.as_deref() == Some("buried")), "{ran:?}");
         assert_eq!(drain(&mut client, "b").len(), 2 - changed.len(), "{ran:?}");
+    }
+}
+
+/// A job that is delayed anew is the first again, and hides the others.
+#[test]
+fn a_kick_continues_after_a_job_that_others_delay_anew() {
+    let Some(original) = ct::Original::find() else { return };
+    let server = Server::tcp(&original.path, &[]);
+    let mut client = server.client();
+    let ids = [1000, 2000, 3000].map(|delay| put(&mut client, "a", 5, delay, b"x"));
+    let held = held(&server, "peek-delayed", 2, &["kick", "a", "--all"]);
+    harness::reserve(&mut client, ids[0]);
+    assert_eq!(client.command(&format!("release {} 5 9", ids[0])).unwrap(), "RELEASED");
+    let ran = held.finish();
+    assert!(ran.status.success() && ran.stderr.contains("3 delayed jobs kicked"), "{ran:?}");
+    let states = ids.map(|id| state(&mut client, id).unwrap());
+    assert_eq!(states, ["delayed", "ready", "ready"]);
+}
+
+/// A job that others kick and delay during the search is no longer buried.
+#[test]
+fn a_kick_by_bodies_takes_only_jobs_that_are_still_buried() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let ids = [5, 6].map(|pri| put(&mut client, "a", pri, 0, b"x"));
+        ids.map(|id| bury(&mut client, id));
+        let held = held(&server, "peek ", 1, &["kick", "a", "--all", "--grep", "x"]);
+        harness::reserve(&mut client, ids[0]);
+        assert_eq!(client.command(&format!("release {} 5 1000", ids[0])).unwrap(), "RELEASED");
+        let ran = held.finish();
+        let states = ids.map(|id| state(&mut client, id).unwrap());
+        assert_eq!(states, ["delayed", "ready"], "{ran:?}");
+        assert!(ran.code() == Some(1) && ran.stderr.contains("deleted them: 1 job."), "{ran:?}");
     }
 }
 
