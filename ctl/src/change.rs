@@ -27,6 +27,7 @@ pub(crate) enum Change {
         pri: Option<u32>,
         delay: u32,
     },
+    /// Buries them.
     Bury {
         pri: Option<u32>,
     },
@@ -61,19 +62,14 @@ impl Change {
             let reserve = needs_reserve.then_some((job, false));
             reserve.into_iter().chain([(job, true)])
         });
-        let write = |&((id, own), is_change): &((u64, u32), bool), out: &mut Vec<u8>| {
-            let line = match self {
-                _ if !is_change => format!("reserve-job {id}\r\n"),
-                Self::Kick => format!("kick-job {id}\r\n"),
-                Self::Release { pri, delay } => {
-                    format!("release {id} {} {delay}\r\n", pri.unwrap_or(own))
-                }
-                Self::Bury { pri } => format!("bury {id} {}\r\n", pri.unwrap_or(own)),
-                Self::Delete => format!("delete {id}\r\n"),
-            };
-            out.extend_from_slice(line.as_bytes());
+        let line = |&((id, own), is_change): &((u64, u32), bool)| match self {
+            _ if !is_change => format!("reserve-job {id}"),
+            Self::Kick => format!("kick-job {id}"),
+            Self::Release { pri, delay } => format!("release {id} {} {delay}", pri.unwrap_or(own)),
+            Self::Bury { pri } => format!("bury {id} {}", pri.unwrap_or(own)),
+            Self::Delete => format!("delete {id}"),
         };
-        client.pipeline(steps, write, |((id, _), is_change), reply| {
+        client.ask_each(steps, line, |((id, _), is_change), reply| {
             match (is_change, reply.word()) {
                 // Without the reservation, the change is refused as well.
                 (false, "RESERVED" | "NOT_FOUND") => {}

@@ -348,6 +348,31 @@ impl Client {
         Ok(())
     }
 
+    /// Sends the line of each item, as [`Self::pipeline`] does.
+    pub(crate) fn ask_each<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        line: impl Fn(&T) -> String,
+        take: impl FnMut(T, Reply) -> Result<()>,
+    ) -> Result<()> {
+        let write = |item: &T, out: &mut Vec<u8>| out.extend((line(item) + "\r\n").into_bytes());
+        self.pipeline(items, write, take)
+    }
+
+    /// Requests the document of each item, and skips items that do not exist.
+    pub(crate) fn yaml_of_each<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        line: impl Fn(&T) -> String,
+        mut take: impl FnMut(T, String) -> Result<()>,
+    ) -> Result<()> {
+        self.ask_each(items, &line, |item, reply| match reply.word() {
+            "OK" => take(item, reply.into_yaml()?),
+            "NOT_FOUND" => Ok(()),
+            _ => Err(reply.error_for(line(&item).split(' ').next().unwrap_or_default())),
+        })
+    }
+
     /// Returns the longest body that the server accepts, in bytes.
     pub(crate) fn max_job_size(&mut self) -> Result<u64> {
         if let Some(size) = self.max_job_size {
@@ -389,11 +414,6 @@ impl Client {
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
         self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }
-}
-
-/// Writes a command with a number as its only argument.
-pub(crate) fn write_command(out: &mut Vec<u8>, word: &str, number: u64) {
-    write!(out, "{word} {number}\r\n").expect("memory takes it");
 }
 
 /// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,

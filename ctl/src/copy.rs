@@ -3,13 +3,13 @@
 use anyhow::{Error, Result};
 
 use crate::address::Address;
-use crate::client::{Client, Reply, write_command, write_put_command};
+use crate::client::{Client, Reply, write_put_command};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
 /// The delay that a copy has until it is buried, in seconds: long enough that no worker reserves
 /// it, even if this program is killed.
-pub(crate) const HOLD_SECONDS: u32 = 365 * 24 * 3600;
+const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
 /// The largest number of copies with this delay, which are left if this program is killed.
 const HELD_COPIES_MAX: usize = 100;
@@ -64,32 +64,32 @@ impl Copies {
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
         let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
-        let open = (open > 0).then(|| format!(" and did not confirm {open}, which may exist"));
+        let open = format!(" and did not confirm {open}, which may exist");
+        let open = if self.results.contains(&Copied::Unconfirmed) { open } else { String::new() };
         let is_too_large = self.results.contains(&Copied::TooLarge);
         let error = self.failure.or_else(|| {
             let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
             is_too_large.then(|| conflict(text))
         });
         error.map_or(Ok(()), |error| {
-            let open = open.unwrap_or_default();
             Err(error.context(format!("the server accepted {accepted} of {all}{open}")))
         })
     }
 
-    /// Describes copies of these jobs that may still have the delay, and how to find and bury them.
-    pub(crate) fn describe_held(&self, jobs: &[Job], server: &Address) -> Option<String> {
+    /// Describes copies of these jobs that may still have the delay, and how to find them and to
+    /// `act` on them: the copies of a move are deleted, as their originals are still there.
+    pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
-        let is_known = !unconfirmed.any(|job| job.state == State::Buried);
-        if self.held.is_empty() && is_known {
-            return None;
-        }
-        let ids = self.held.iter().map(ToString::to_string);
-        let ids = ids.chain((!is_known).then(|| "ID...".into())).collect::<Vec<_>>().join(" ");
-        let (command, days) = (server.command(), HOLD_SECONDS / (24 * 3600));
-        Some(format!(
-            "copies of buried jobs may be delayed by {days} days instead: list them with {command} \
-             list '*' --due-after 300d, and bury them with {command} bury {ids}"
-        ))
+        let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
+        let ids = self.held.iter().map(ToString::to_string).chain(unknown);
+        let ids = ids.collect::<Vec<_>>().join(" ");
+        let (command, days) = (to.command(), HOLD_SECONDS / (24 * 3600));
+        (!ids.is_empty()).then(|| {
+            format!(
+                "copies of buried jobs may be delayed by {days} days instead: list them with \
+                 {command} list '*' --due-after 300d, and {act} them with {command} {act} {ids}"
+            )
+        })
     }
 
     /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
@@ -230,12 +230,12 @@ fn bury_copies(
     held.extend(copies.iter().map(|(id, _)| *id));
     // Both commands are sent together, so the copy is never ready.
     let steps = copies.iter().flat_map(|copy| [(copy, "reserve-job"), (copy, "bury")]);
-    let write = |((id, pri), word): &(&(u64, u32), &str), out: &mut Vec<u8>| match *word {
-        "bury" => out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes()),
-        word => write_command(out, word, *id),
+    let line = |((id, pri), word): &(&(u64, u32), &str)| match *word {
+        "bury" => format!("bury {id} {pri}"),
+        word => format!("{word} {id}"),
     };
     let mut refusal = None;
-    client.pipeline(steps, write, |((id, _), _), reply| {
+    client.ask_each(steps, line, |((id, _), _), reply| {
         match reply.word() {
             "RESERVED" => {}
             "BURIED" => held.retain(|other| other != id),

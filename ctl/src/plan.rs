@@ -116,11 +116,8 @@ pub(crate) type PlannedJob = (Place, u64);
 
 /// Returns the rank of a job in this state.
 fn rank(state: State) -> u8 {
-    match state {
-        State::Ready | State::Reserved => 0,
-        State::Delayed => 1,
-        State::Buried => 2,
-    }
+    // A reserved job was a ready one.
+    if state == State::Reserved { State::Ready as u8 } else { state as u8 }
 }
 
 /// The jobs that a question names. Only their places and ids are kept, because there may be

@@ -140,7 +140,7 @@ impl<'a> JobLines<'a> {
                 print_notices(&sentences);
                 self.after = open.unwrap_or(self.number).max(self.after);
                 let taken = take(&copies);
-                let advice = copies.describe_held(&jobs, client.address());
+                let advice = copies.describe_held(&jobs, client.address(), "bury");
                 match (copies.failure, advice) {
                     (Some(failure), Some(advice)) => return Err(failure.context(advice)),
                     (failure, _) => failure.map_or(taken, Err)?,

@@ -8,9 +8,9 @@
 use anyhow::{Result, ensure};
 
 use crate::args::MoveArgs;
-use crate::client::{Client, write_command};
+use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::copy::{self, Copied, HOLD_SECONDS};
+use crate::copy::{self, Copied};
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
@@ -154,15 +154,8 @@ impl<'a> Mover<'a> {
             let pairs = pairs.map(|pair| describe_pair(&pair));
             let unknown = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
             self.doubt(pairs.chain(unknown));
-            if unconfirmed.iter().any(|job| job.state == State::Buried) {
-                let (command, days) = (self.to.address().command(), HOLD_SECONDS / (24 * 3600));
-                self.doubts.push(format!(
-                    "Copies with unknown ids may be delayed by {days} days: find them with \
-                     {command} list '{}' --due-after 300d, and delete them, as their originals are \
-                     still there.",
-                    self.tube
-                ));
-            }
+            let advice = placed.describe_held(&jobs, self.to.address(), "delete");
+            self.doubts.extend(advice.map(|advice| format!("beanstalkctl: {advice}")));
             Ok(())
         };
         self.release_unmoved(&refused);
@@ -173,12 +166,9 @@ impl<'a> Mover<'a> {
     /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
     fn reserve_batch(&mut self, batch: &[PlannedJob], plan: &Plan) -> Result<Vec<Job>> {
         let jobs = plan.unchanged_jobs(self.from, batch)?;
-        let write = |job: &Job, out: &mut Vec<u8>| {
-            let is_ready = job.state == State::Ready;
-            write_command(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
-        };
         let mut taken = Vec::new();
-        self.from.pipeline(jobs, write, |mut job, reply| match reply.word() {
+        let line = |job: &Job| job.line_by_state("reserve-job", "peek");
+        self.from.ask_each(jobs, line, |mut job, reply| match reply.word() {
             "RESERVED" | "FOUND" if reply.number() == Some(job.id) => {
                 job.set_body(reply.body.unwrap_or_default());
                 taken.push(job);
@@ -195,11 +185,8 @@ impl<'a> Mover<'a> {
     /// no other client has had it.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let write = |(job, _): &(&Job, u64), out: &mut Vec<u8>| {
-            let is_reserved = job.state == State::Ready;
-            write_command(out, if is_reserved { "touch" } else { "stats-job" }, job.id);
-        };
-        let looked = self.from.pipeline(copied.iter().copied(), write, |(job, copy), reply| {
+        let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
+        let looked = self.from.ask_each(copied.iter().copied(), line, |(job, copy), reply| {
             let is_same = match reply.word() {
                 "TOUCHED" => true,
                 "NOT_FOUND" => false,
@@ -210,13 +197,12 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         if looked.is_err() {
-            let pairs = copied.iter().map(|(job, copy)| describe_pair(&(job.id, *copy)));
-            self.doubt(pairs);
+            self.doubt(copied.iter().map(|(job, copy)| describe_pair(&(job.id, *copy))));
             return looked;
         }
         let mut confirmed = 0;
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.0);
-        let result = self.from.pipeline(left.iter().copied(), write, |pair, reply| {
+        let line = |pair: &(u64, u64)| format!("delete {}", pair.0);
+        let result = self.from.ask_each(left.iter().copied(), line, |pair, reply| {
             confirmed += 1;
             match reply.word() {
                 "DELETED" => self.moved += 1,
@@ -234,9 +220,9 @@ impl<'a> Mover<'a> {
 
     /// Deletes the copies of jobs that are not moved.
     fn delete_copies(&mut self, pairs: &[(u64, u64)]) -> Result<()> {
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.1);
         let mut twice = Vec::new();
-        let result = self.to.pipeline(pairs.iter().copied(), write, |pair, reply| {
+        let line = |pair: &(u64, u64)| format!("delete {}", pair.1);
+        let result = self.to.ask_each(pairs.iter().copied(), line, |pair, reply| {
             twice.extend((!reply.is("DELETED")).then_some(pair));
             Ok(())
         });
@@ -259,10 +245,8 @@ impl<'a> Mover<'a> {
     /// them.
     fn release_unmoved(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
-        let write = |job: &&Job, out: &mut Vec<u8>| {
-            out.extend_from_slice(format!("release {} {} 0\r\n", job.id, job.pri).as_bytes());
-        };
-        let _ = self.from.pipeline(reserved, write, |_, _| Ok(()));
+        let line = |job: &&Job| format!("release {} {} 0", job.id, job.pri);
+        let _ = self.from.ask_each(reserved, line, |_, _| Ok(()));
     }
 
     /// Reports pairs of which it is not known whether both exist.
@@ -276,6 +260,13 @@ impl<'a> Mover<'a> {
                 pairs.join(", ")
             ));
         }
+    }
+}
+
+impl Job {
+    /// Makes a command for a ready job, or another one for a delayed or buried job.
+    fn line_by_state(&self, ready: &str, other: &str) -> String {
+        format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }
 }
 

@@ -3,8 +3,9 @@
 //! If the command exits with 0, the job is deleted. Otherwise it is released, each time with twice
 //! the delay, and after a number of failures it is buried. While the command runs, the job is
 //! touched. If the server answers that the job is no longer reserved, or not before the reservation
-//! has timed out, another worker may have it, so the command is ended. After Ctrl-C the running commands may finish; a second Ctrl-C kills
-//! them and ends the program, and the server releases the jobs.
+//! has timed out, another worker may have it, so the command is ended. After Ctrl-C the running
+//! commands may finish; a second Ctrl-C kills them and ends the program, and the server releases
+//! the jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;

@@ -61,17 +61,9 @@ pub(super) struct ActionRequest {
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Action {
     /// Pauses a tube; 0 seconds end a pause.
-    Pause {
-        tube: Tube,
-        seconds: u32,
-    },
-    Put {
-        tube: Tube,
-        base64: String,
-        pri: u32,
-        delay: u32,
-        ttr: u32,
-    },
+    Pause { tube: Tube, seconds: u32 },
+    /// Puts a job with this body.
+    Put { tube: Tube, base64: String, pri: u32, delay: u32, ttr: u32 },
     #[serde(untagged)]
     Jobs(JobAction),
 }

@@ -359,8 +359,8 @@ fn follow_move(ran: &Ran) {
             carry_out(&format!("if {both}; then {to} delete {copy} --yes; fi"));
         }
     }
-    if let Some((_, advice)) = ran.stderr.split_once("delayed by 365 days: find them with ") {
-        let list = advice.split_once(", and delete them").unwrap().0;
+    if let Some((_, advice)) = ran.stderr.split_once("365 days instead: list them with ") {
+        let list = advice.split_once(&format!(", and delete them with {to} delete")).unwrap().0;
         for line in carry_out(&format!("{list} --json || true")).lines() {
             let job: Value = serde_json::from_str(line).unwrap();
             carry_out(&format!("{to} delete {} --yes", job["id"]));
@@ -424,8 +424,7 @@ fn the_advice_of_a_move_to_another_server_changes_nothing_here() {
 fn a_copy_that_cannot_be_buried_is_deleted() {
     let played = Played::new(|line| match line.split(' ').next().unwrap() {
         "stats" => "---\nmax-job-size: 65535\npid: 0\n".into(),
-        "use" => "USING b".into(),
-        "list-tube-used" => "USING b".into(),
+        "use" | "list-tube-used" => "USING b".into(),
         "put" => Heard::Nothing,
         "reserve-job" => "RESERVED 9 1\r\nx".into(),
         "bury" => "INTERNAL_ERROR".into(),

@@ -131,7 +131,9 @@ fn a_job_that_others_change_during_its_move_stays() {
         ct::eventually("the reservation times out", || {
             changed.iter().all(|id| state(&mut client, *id).as_deref() == Some("ready"))
         });
-        changed.iter().for_each(|id| bury(&mut client, *id));
+        for id in changed {
+            bury(&mut client, *id);
+        }
         let ran = held.finish();
         let left = format!("or they timed out: {} job", changed.len());
         assert!(ran.code() == Some(1) && ran.stderr.contains(&left), "{ran:?}");
@@ -163,8 +165,11 @@ fn a_kick_by_bodies_takes_only_jobs_that_are_still_buried() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let mut client = server.client();
-        let ids = [5, 6].map(|pri| put(&mut client, "a", pri, 0, b"x"));
-        ids.map(|id| bury(&mut client, id));
+        let ids = [5, 6].map(|pri| {
+            let id = put(&mut client, "a", pri, 0, b"x");
+            bury(&mut client, id);
+            id
+        });
         let held = held(&server, "peek ", 1, &["kick", "a", "--all", "--grep", "x"]);
         harness::reserve(&mut client, ids[0]);
         assert_eq!(client.command(&format!("release {} 5 1000", ids[0])).unwrap(), "RELEASED");
