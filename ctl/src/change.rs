@@ -86,7 +86,7 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct PlannedChange {
     change: Change,
-    save: Option<SaveFile>,
+    pub(crate) save: Option<SaveFile>,
     /// The number of confirmed changes.
     pub(crate) done: u64,
     /// The number of jobs that other clients took or changed first.
@@ -160,11 +160,6 @@ impl PlannedChange {
             }
         });
         result.with_context(|| self.describe_unconfirmed())
-    }
-
-    /// Ends the file, if there is one.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.save.map_or(Ok(()), SaveFile::finish)
     }
 
     /// Describes a batch of changes that were not all confirmed.

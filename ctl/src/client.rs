@@ -295,6 +295,14 @@ impl Client {
         Ok(reply)
     }
 
+    /// Waits for the rest of a reply that has begun, at most for `limit`.
+    pub(crate) fn receive_begun_reply(&mut self, limit: Duration) -> Result<Reply> {
+        self.stream.get_mut().deadline = Some(Instant::now() + limit);
+        let reply = self.receive_reply();
+        self.stream.get_mut().deadline = None;
+        reply
+    }
+
     /// Sends a command, and fails unless its reply begins with this word.
     pub(crate) fn ask_for(&mut self, command: &str, word: &str) -> Result<Reply> {
         let reply = self.ask(command)?;

@@ -58,8 +58,8 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let file = SaveFile::create_if(file.filter(|_| !args.dry_run))?;
-    let is_dry_run = args.dry_run;
-    let mut target = ExportTarget { file, out: &mut context.out, count: 0, is_dry_run };
+    let (is_dry_run, out) = (args.dry_run, &mut context.out);
+    let mut target = ExportTarget { file, out, count: 0, is_dry_run };
     let result = if let Some(mut client) = client {
         export_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {

@@ -21,7 +21,7 @@ use super::reserve::{reserve_next, reserve_only_from};
 use super::work_command::{CommandEnd, RunningCommand};
 use crate::address::Address;
 use crate::args::WorkArgs;
-use crate::client::Client;
+use crate::client::{Client, Reply};
 use crate::context::{Context, Outcome};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -30,7 +30,8 @@ use crate::message::print_notice;
 /// The longest delay of a released job, in seconds.
 const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 
-/// The time for the reply to a touch that was late, because this program was stopped.
+/// The time for the reply to a touch that was late, because this program was stopped, and for the
+/// rest of a reply.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
 /// Interval of checks whether the reservation has lasted to its end without a reply to a touch.
@@ -137,9 +138,8 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Receives the reply to a touch: false if the job is no longer reserved here.
-    fn receive_touch(&mut self) -> Result<bool> {
-        let reply = self.client.receive_reply()?;
+    /// Reads the reply to a touch: false if the job is no longer reserved here.
+    fn is_touched(reply: &Reply) -> Result<bool> {
         match reply.word() {
             "TOUCHED" => Ok(true),
             "NOT_FOUND" => Ok(false),
@@ -161,23 +161,21 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         // The time of the touch without a reply.
         let mut asked: Option<Instant> = None;
-        let (mut is_heard, mut is_stopped, mut is_lost) = (false, false, false);
-        let mut failure = None;
+        let (mut is_heard, mut is_stopped, mut is_lost, mut failure) = (false, false, false, None);
         loop {
             if let Some(end) = command.update()? {
                 // Only after its reply can the connection be used for other commands.
-                let rest = if asked.is_some() { self.receive_touch().err() } else { None };
-                let end = Some(end).filter(|_| !is_lost);
-                return failure.or(rest).map_or(Ok(end), Err);
+                let rest = asked.and_then(|_| self.client.receive_reply().err());
+                return failure.or(rest).map_or(Ok(Some(end).filter(|_| !is_lost)), Err);
             }
-            let now = self.interrupt.suspensions();
-            is_stopped |= now != suspensions;
-            suspensions = now;
+            let before = std::mem::replace(&mut suspensions, self.interrupt.suspensions());
+            is_stopped |= before != suspensions;
             let held = match asked {
                 _ if is_lost => Ok(true),
                 Some(sent) if is_heard => {
                     (asked, touched) = (None, sent);
-                    self.receive_touch()
+                    let reply = self.client.receive_begun_reply(LATE_REPLY_TIME);
+                    reply.and_then(|reply| Self::is_touched(&reply))
                 }
                 Some(sent) => Ok(touched.elapsed() < lease || sent.elapsed() < LATE_REPLY_TIME),
                 None if is_heard => self.client.check_idle().map(|()| true),

@@ -225,6 +225,23 @@ fn a_command_is_ended_in_time_although_the_server_hangs() {
     }
 }
 
+/// A reply that has begun holds up neither the end of the reservation nor `--timeout`.
+#[test]
+fn a_reply_that_stays_incomplete_is_a_lost_connection() {
+    let touches = AtomicUsize::new(0);
+    let played = Played::new(move |line| match line.split(' ').next().unwrap() {
+        "reserve-with-timeout" => "RESERVED 7 1\r\nx".into(),
+        "stats-job" => "---\nid: 7\ntube: a\nstate: reserved\nttr: 3\n".into(),
+        "touch" if touches.fetch_add(1, Ordering::Relaxed) > 0 => Heard::Part("TOU".into()),
+        "touch" => "TOUCHED".into(),
+        _ => "WATCHING 1".into(),
+    });
+    let arguments = ["--server", &played.address, "work", "a", "--", "sleep", "1000"];
+    let ran = Ran::of(std::process::Command::new(PROGRAM).args(arguments).output().unwrap());
+    let is_told = ran.stderr.contains("job 7: the connection is lost, so another worker may have");
+    assert!(is_told && ran.stderr.contains("no complete reply in time"), "{ran:?}");
+}
+
 /// SIGTERM first, so that the command can clean up; SIGKILL ten seconds later.
 #[test]
 fn a_command_that_ignores_sigterm_is_killed_ten_seconds_later() {
