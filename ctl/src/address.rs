@@ -5,8 +5,6 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::message::shell_word;
-
 /// The default port.
 const DEFAULT_PORT: u16 = 11300;
 
@@ -64,6 +62,16 @@ impl Address {
     /// Returns the beginning of a command for this server, as advice for a shell.
     pub(crate) fn command(&self) -> String {
         format!("beanstalkctl --server {}", shell_word(&self.to_string()))
+    }
+}
+
+/// Quotes a word of a command for a shell, if necessary.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:".contains(it);
+    if word.chars().all(is_plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

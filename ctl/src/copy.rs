@@ -3,7 +3,7 @@
 use anyhow::{Error, Result};
 
 use crate::address::Address;
-use crate::client::{Client, Reply, write_put_command};
+use crate::client::{Client, Reply};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
@@ -165,6 +165,14 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
         }
     }
     copies
+}
+
+/// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,
+/// the server would refuse the line and read the body as commands.
+fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
+    out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
+    out.extend_from_slice(body);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn pipeline_copies(

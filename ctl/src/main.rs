@@ -6,10 +6,11 @@
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
 //! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
-//! `kick_tube` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
-//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `JobLines` in `import`, `Mover`
-//! in `move_jobs`, `Worker` in `work`; `release` and `bury` are in `change`. `work_command` has the
-//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top`.
+//! `kick_tube` and `put_lines`; the exceptions are `drain` in `pause`, `server_state` in `check`,
+//! and `job_table` and `job_row` in `list`. `Status` is in `check`, `ExportTarget` in `export`,
+//! `JobLines` in `import`, `Mover` in `move_jobs`, `Worker` in `work`; `release` and `bury` are in
+//! `change`. `work_command` has the `RunningCommand` of `work` and its `CommandEnd`; `top_screen`
+//! has the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!

@@ -37,6 +37,16 @@ pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Conflict(text.to_string()).into()
 }
 
+/// Describes a state in which a server refuses changes; `None` for others.
+pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
+    match state {
+        "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
+        "binlog-failed" => Some("the binlog of the server has failed: see its log"),
+        "draining" => Some("the server is draining and accepts no jobs"),
+        _ => None,
+    }
+}
+
 /// Whether the arguments are wrong.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Refusal::Usage(_)))
@@ -75,16 +85,6 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Writes a number with its noun: `1 job`, `2 jobs`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
-/// Quotes a word of a command for a shell, if necessary.
-pub(crate) fn shell_word(word: &str) -> String {
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:".contains(it);
-    if word.chars().all(is_plain) {
-        word.into()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }
 
 /// Logs an action in one line on standard error: the time, the server, the client of the page if

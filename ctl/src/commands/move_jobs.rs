@@ -180,9 +180,9 @@ impl<'a> Mover<'a> {
         Ok(taken)
     }
 
-    /// Deletes the jobs that have a copy, or the copies of jobs that others took or changed first:
-    /// just before the deletes, a touch shows that a job is still reserved here, and its counts that
-    /// no other client has had it.
+    /// Deletes the jobs that have a copy, or the copies of jobs that others took or changed first.
+    /// Just before the deletes, a touch shows that a job is still reserved here, or its counts show
+    /// that no other client has had it.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");

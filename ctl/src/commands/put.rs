@@ -6,13 +6,14 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::import::{BATCH_JOBS, JobLines};
+use crate::address::shell_word;
 use crate::args::PutArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::copy::{self, Copies};
 use crate::input;
 use crate::job::{Job, Line};
-use crate::message::{counted, print_notice, shell_word};
+use crate::message::{counted, print_notice};
 use crate::output::Output;
 use crate::progress::Pacer;
 
