@@ -58,6 +58,23 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// Returns the beginning of a command for this server, as advice for a shell.
+    pub(crate) fn command(&self) -> String {
+        format!("beanstalkctl --server {}", shell_word(&self.to_string()))
+    }
+}
+
+/// Quotes a word of a command for a shell, if necessary.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:".contains(it);
+    if word.chars().all(is_plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

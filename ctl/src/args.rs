@@ -30,14 +30,8 @@ impl BigArgs {
     /// Makes the arguments of `list`.
     pub(crate) fn into_list(self) -> ListArgs {
         let (tubes, limit, filters) = (self.tubes, Some(self.limit), self.filters);
-        ListArgs {
-            tubes,
-            limit,
-            filters,
-            bodies: false,
-            sort: Some(SortColumn::Size),
-            oldest: false,
-        }
+        let (bodies, sort, oldest) = (false, Some(SortColumn::Size), false);
+        ListArgs { tubes, bodies, limit, sort, oldest, filters }
     }
 }
 
@@ -129,13 +123,10 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// Makes the filter from these arguments.
     pub(crate) fn to_filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
-        Ok(Filter {
-            tubes: Tubes::new(tubes)?,
-            states: self.state.clone(),
-            older_than: self.older_than,
-            due_after: self.due_after,
-            pattern: pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?,
-        })
+        let (tubes, states) = (Tubes::new(tubes)?, self.state.clone());
+        let pattern = pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?;
+        let Self { older_than, due_after, .. } = *self;
+        Ok(Filter { tubes, states, older_than, due_after, pattern })
     }
 }
 

@@ -1,13 +1,15 @@
 //! Changes of jobs by their ids: kicks, releases, burials and deletes; of the jobs of a plan in
 //! batches, saved to a file first if requested.
 
+use std::collections::HashMap;
+
 use anyhow::{Context as _, Result};
 
 use crate::client::Client;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::counted;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedJob};
 use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
@@ -25,6 +27,7 @@ pub(crate) enum Change {
         pri: Option<u32>,
         delay: u32,
     },
+    /// Buries them.
     Bury {
         pri: Option<u32>,
     },
@@ -59,19 +62,14 @@ impl Change {
             let reserve = needs_reserve.then_some((job, false));
             reserve.into_iter().chain([(job, true)])
         });
-        let write = |&((id, own), is_change): &((u64, u32), bool), out: &mut Vec<u8>| {
-            let line = match self {
-                _ if !is_change => format!("reserve-job {id}\r\n"),
-                Self::Kick => format!("kick-job {id}\r\n"),
-                Self::Release { pri, delay } => {
-                    format!("release {id} {} {delay}\r\n", pri.unwrap_or(own))
-                }
-                Self::Bury { pri } => format!("bury {id} {}\r\n", pri.unwrap_or(own)),
-                Self::Delete => format!("delete {id}\r\n"),
-            };
-            out.extend_from_slice(line.as_bytes());
+        let line = |&((id, own), is_change): &((u64, u32), bool)| match self {
+            _ if !is_change => format!("reserve-job {id}"),
+            Self::Kick => format!("kick-job {id}"),
+            Self::Release { pri, delay } => format!("release {id} {} {delay}", pri.unwrap_or(own)),
+            Self::Bury { pri } => format!("bury {id} {}", pri.unwrap_or(own)),
+            Self::Delete => format!("delete {id}"),
         };
-        client.pipeline(steps, write, |((id, _), is_change), reply| {
+        client.ask_each(steps, line, |((id, _), is_change), reply| {
             match (is_change, reply.word()) {
                 // Without the reservation, the change is refused as well.
                 (false, "RESERVED" | "NOT_FOUND") => {}
@@ -88,7 +86,7 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct PlannedChange {
     change: Change,
-    save: Option<SaveFile>,
+    pub(crate) save: Option<SaveFile>,
     /// The number of confirmed changes.
     pub(crate) done: u64,
     /// The number of jobs that other clients took or changed first.
@@ -130,29 +128,29 @@ impl PlannedChange {
     ) -> Result<()> {
         let size =
             if self.save.is_some() { client.bodies_at_once(BATCH_JOBS)? } else { BATCH_JOBS };
-        for ids in plan.batches(size) {
-            interrupt.check()?;
-            progress.add(ids.len() as u64);
-            self.change_batch(client, ids, plan)?;
-        }
-        Ok(())
+        plan.each_batch(size, progress, interrupt, |batch| self.change_batch(client, batch, plan))
     }
 
-    fn change_batch(&mut self, client: &mut Client, ids: Vec<u64>, plan: &Plan) -> Result<()> {
-        let all = ids.len() as u64;
-        let id_and_pri = |job: &Job| (job.id, job.pri);
-        let jobs: Vec<_> = if let Some(file) = &mut self.save {
-            let jobs = plan.current_jobs(client, ids)?;
-            let jobs = sweep::peek_bodies(client, jobs)?;
+    fn change_batch(
+        &mut self,
+        client: &mut Client,
+        batch: &[PlannedJob],
+        plan: &Plan,
+    ) -> Result<()> {
+        let mut jobs = plan.unchanged_jobs(client, batch)?;
+        if let Some(file) = &mut self.save {
+            jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            jobs.iter().map(id_and_pri).collect()
-        } else if self.change == Change::Delete && plan.filter.is_lasting() {
-            // Another look at these jobs would take as long as their deletes.
-            ids.into_iter().map(|id| (id, 0)).collect()
-        } else {
-            plan.current_jobs(client, ids)?.iter().map(id_and_pri).collect()
-        };
-        self.left += all - jobs.len() as u64;
+            // That may have taken long.
+            let ids = jobs.iter().map(|job| job.id);
+            let now = sweep::jobs_by_ids(client, ids)?;
+            let now: HashMap<_, _> = now.into_iter().map(|job| (job.id, job.counts)).collect();
+            let is_same = |job: &Job| now.get(&job.id) == Some(&job.counts);
+            self.saved_in_vain.extend(jobs.iter().filter(|job| !is_same(job)).map(|job| job.id));
+            jobs.retain(is_same);
+        }
+        self.left += (batch.len() - jobs.len()) as u64;
+        let jobs = jobs.iter().map(|job| (job.id, job.pri));
         let result = self.change.apply(client, jobs, |id, is_done| {
             if is_done {
                 self.done += 1;
@@ -162,11 +160,6 @@ impl PlannedChange {
             }
         });
         result.with_context(|| self.describe_unconfirmed())
-    }
-
-    /// Ends the file, if there is one.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.save.map_or(Ok(()), SaveFile::finish)
     }
 
     /// Describes a batch of changes that were not all confirmed.

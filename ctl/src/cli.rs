@@ -27,15 +27,8 @@ use crate::web::WebArgs;
 pub(crate) struct Cli {
     /// Connect to this server: HOST:PORT or unix:PATH; commands that change no jobs accept several,
     /// separated by commas
-    #[arg(
-        short,
-        long,
-        global = true,
-        env = "BEANSTALKD_SERVER",
-        value_name = "ADDRESS",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:11300"
-    )]
+    #[arg(short, long, global = true, value_name = "ADDRESS", value_delimiter = ',')]
+    #[arg(env = "BEANSTALKD_SERVER", default_value = "127.0.0.1:11300")]
     pub(crate) server: Vec<Address>,
     /// Print JSON, one object per line; refused by report, work and metrics
     #[arg(long, global = true)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 use crate::address::Address;
-use crate::message::conflict;
+use crate::message::{conflict, describe_trouble};
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
@@ -51,16 +51,6 @@ pub(crate) struct Reply {
     pub(crate) body: Option<Vec<u8>>,
     /// The trouble of the server that explains a refusal, if it reports one.
     pub(crate) trouble: Option<&'static str>,
-}
-
-/// Describes a state in which a server refuses changes; `None` for others.
-pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
-    match state {
-        "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
-        "binlog-failed" => Some("the binlog of the server has failed: see its log"),
-        "draining" => Some("the server is draining and accepts no jobs"),
-        _ => None,
-    }
 }
 
 impl Reply {
@@ -278,11 +268,29 @@ impl Client {
 
     /// Sends a command and waits for its reply.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Reply> {
+        self.send_command(command)?;
+        self.receive_reply()
+    }
+
+    /// Sends a command, whose reply must be received before the next one.
+    pub(crate) fn send_command(&mut self, command: &str) -> Result<()> {
         self.begin_commands()?;
-        self.send_line(command)?;
+        self.send_line(command)
+    }
+
+    /// Waits for the reply to a command sent.
+    pub(crate) fn receive_reply(&mut self) -> Result<Reply> {
         let reply = self.receive()?;
         self.has_replies_due = false;
         Ok(reply)
+    }
+
+    /// Waits for the rest of a reply that has begun, at most for `limit`.
+    pub(crate) fn receive_begun_reply(&mut self, limit: Duration) -> Result<Reply> {
+        self.stream.get_mut().deadline = Some(Instant::now() + limit);
+        let reply = self.receive_reply();
+        self.stream.get_mut().deadline = None;
+        reply
     }
 
     /// Sends a command, and fails unless its reply begins with this word.
@@ -338,6 +346,31 @@ impl Client {
         Ok(())
     }
 
+    /// Sends the line of each item, as [`Self::pipeline`] does.
+    pub(crate) fn ask_each<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        line: impl Fn(&T) -> String,
+        take: impl FnMut(T, Reply) -> Result<()>,
+    ) -> Result<()> {
+        let write = |item: &T, out: &mut Vec<u8>| out.extend((line(item) + "\r\n").into_bytes());
+        self.pipeline(items, write, take)
+    }
+
+    /// Requests the document of each item, and skips items that do not exist.
+    pub(crate) fn yaml_of_each<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        line: impl Fn(&T) -> String,
+        mut take: impl FnMut(T, String) -> Result<()>,
+    ) -> Result<()> {
+        self.ask_each(items, &line, |item, reply| match reply.word() {
+            "OK" => take(item, reply.into_yaml()?),
+            "NOT_FOUND" => Ok(()),
+            _ => Err(reply.error_for(line(&item).split(' ').next().unwrap_or_default())),
+        })
+    }
+
     /// Returns the longest body that the server accepts, in bytes.
     pub(crate) fn max_job_size(&mut self) -> Result<u64> {
         if let Some(size) = self.max_job_size {
@@ -365,33 +398,10 @@ impl Client {
         Ok(self.extensions.iter().flatten().any(|name| name == extension))
     }
 
-    /// Returns the state of the server, such as `serving`; the original reports only draining.
-    pub(crate) fn state(&mut self) -> Result<Option<String>> {
-        let reply = self.ask("capabilities")?;
-        if reply.is("OK") {
-            return Ok(yaml::value(&reply.into_yaml()?, "state").map(str::to_owned));
-        }
-        let is_draining = yaml::value(&self.yaml("stats")?, "draining") == Some("true");
-        Ok(is_draining.then(|| "draining".to_owned()))
-    }
-
     /// Selects the tube for later puts.
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
         self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }
-}
-
-/// Writes a command with a number as its only argument.
-pub(crate) fn write_command(out: &mut Vec<u8>, word: &str, number: u64) {
-    write!(out, "{word} {number}\r\n").expect("memory takes it");
-}
-
-/// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,
-/// the server would refuse the line and read the body as commands.
-pub(crate) fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
-    write!(out, "put {pri} {delay} {ttr} {}\r\n", body.len()).expect("memory takes it");
-    out.extend_from_slice(body);
-    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
@@ -481,7 +491,7 @@ mod tests {
                 next += 1;
                 Ok(())
             };
-            let write = |_: &_, out: &mut Vec<u8>| write_put_command(out, 1, 2, 3, b"x");
+            let write = |_: &_, out: &mut Vec<u8>| out.extend(b"put 1 2 3 1\r\nx\r\n");
             client.pipeline(0..count, write, take).unwrap();
             assert_eq!(next, count);
             assert!(client.pipeline([1], |_, _| {}, |_, _| Ok(())).is_err());

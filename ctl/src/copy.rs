@@ -2,7 +2,8 @@
 
 use anyhow::{Error, Result};
 
-use crate::client::{Client, Reply, write_command, write_put_command};
+use crate::address::Address;
+use crate::client::{Client, Reply};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
@@ -36,6 +37,8 @@ pub(crate) struct Copies {
     pub(crate) results: Vec<Copied>,
     /// The reason why a job was refused or not confirmed, or why a copy is not buried.
     pub(crate) failure: Option<Error>,
+    /// The ids of copies that may have the delay, because their burial was not confirmed.
+    pub(crate) held: Vec<u64>,
 }
 
 impl Copies {
@@ -57,16 +60,35 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all jobs were put.
-    pub(crate) fn into_result(self) -> Result<()> {
-        let (accepted, all) = (self.ids().count(), counted(self.results.len() as u64, "job"));
+    /// Fails unless all jobs were put, the last ones of `all`, of which `before` were accepted.
+    pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
+        let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
+        let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
+        let open = format!(" and did not confirm {open}, which may exist");
+        let open = if self.results.contains(&Copied::Unconfirmed) { open } else { String::new() };
         let is_too_large = self.results.contains(&Copied::TooLarge);
         let error = self.failure.or_else(|| {
             let text = "a body is larger than the server accepts (JOB_TOO_BIG)";
             is_too_large.then(|| conflict(text))
         });
         error.map_or(Ok(()), |error| {
-            Err(error.context(format!("the server accepted {accepted} of {all}")))
+            Err(error.context(format!("the server accepted {accepted} of {all}{open}")))
+        })
+    }
+
+    /// Describes copies of these jobs that may still have the delay, and how to find them and to
+    /// `act` on them: the copies of a move are deleted, as their originals are still there.
+    pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
+        let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
+        let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
+        let ids = self.held.iter().map(ToString::to_string).chain(unknown);
+        let ids = ids.collect::<Vec<_>>().join(" ");
+        let (command, days) = (to.command(), HOLD_SECONDS / (24 * 3600));
+        (!ids.is_empty()).then(|| {
+            format!(
+                "copies of buried jobs may be delayed by {days} days instead: list them with \
+                 {command} list '*' --due-after 300d, and {act} them with {command} {act} {ids}"
+            )
         })
     }
 
@@ -129,27 +151,28 @@ fn copy_delay(job: &Job) -> u32 {
 
 /// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
-    let mut copies = Copies { results: vec![Copied::Refused; jobs.len()], failure: None };
+    let results = vec![Copied::Refused; jobs.len()];
+    let mut copies = Copies { results, failure: None, held: Vec::new() };
     let has_buried = jobs.iter().any(|job| job.state == State::Buried);
     let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
     for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
         let put = pipeline_copies(client, jobs, tube, results);
         // Copies put before a failure must still be buried.
-        let mut held = Vec::new();
-        let buried = bury_copies(client, jobs, results, &mut held);
-        let has_unconfirmed = has_buried && results.contains(&Copied::Unconfirmed);
-        copies.failure = put.and(buried).err().map(|error| {
-            if held.is_empty() && !has_unconfirmed {
-                error
-            } else {
-                error.context(describe_held(&held))
-            }
-        });
+        let buried = bury_copies(client, jobs, results, &mut copies.held);
+        copies.failure = put.and(buried).err();
         if copies.failure.is_some() {
             break;
         }
     }
     copies
+}
+
+/// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,
+/// the server would refuse the line and read the body as commands.
+fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
+    out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
+    out.extend_from_slice(body);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn pipeline_copies(
@@ -215,12 +238,12 @@ fn bury_copies(
     held.extend(copies.iter().map(|(id, _)| *id));
     // Both commands are sent together, so the copy is never ready.
     let steps = copies.iter().flat_map(|copy| [(copy, "reserve-job"), (copy, "bury")]);
-    let write = |((id, pri), word): &(&(u64, u32), &str), out: &mut Vec<u8>| match *word {
-        "bury" => out.extend_from_slice(format!("bury {id} {pri}\r\n").as_bytes()),
-        word => write_command(out, word, *id),
+    let line = |((id, pri), word): &(&(u64, u32), &str)| match *word {
+        "bury" => format!("bury {id} {pri}"),
+        word => format!("{word} {id}"),
     };
     let mut refusal = None;
-    client.pipeline(steps, write, |((id, _), _), reply| {
+    client.ask_each(steps, line, |((id, _), _), reply| {
         match reply.word() {
             "RESERVED" => {}
             "BURIED" => held.retain(|other| other != id),
@@ -229,17 +252,6 @@ fn bury_copies(
         Ok(())
     })?;
     refusal.map_or(Ok(()), Err)
-}
-
-/// Reports copies that may still have the delay, and how to find and bury them.
-fn describe_held(ids: &[u64]) -> String {
-    let days = HOLD_SECONDS / (24 * 3600);
-    let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
-    let ids = if ids.is_empty() { "ID".to_owned() } else { ids.join(" ") };
-    format!(
-        "copies of buried jobs may be delayed by {days} days instead: list them with beanstalkctl \
-         list '*' --due-after 300d, and bury them with beanstalkctl bury {ids}"
-    )
 }
 
 #[cfg(test)]
@@ -260,7 +272,7 @@ mod tests {
     fn an_import_continues_before_the_first_line_that_may_be_missing() {
         use Copied::{Put, Refused, TooLarge, Unconfirmed};
         let results = vec![Put(1), TooLarge, Refused, Put(2), Unconfirmed];
-        let copies = Copies { results, failure: None };
+        let copies = Copies { results, failure: None, held: vec![] };
         let (sentences, after) = copies.describe_lines(&[11, 12, 14, 15, 16]);
         assert_eq!(after, Some(13));
         for (sentence, end) in
@@ -268,7 +280,7 @@ mod tests {
         {
             assert!(sentence.ends_with(end), "{sentence}");
         }
-        let copies = Copies { results: vec![Put(1), TooLarge], failure: None };
+        let copies = Copies { results: vec![Put(1), TooLarge], failure: None, held: vec![] };
         assert_eq!(copies.describe_lines(&[1, 2]).1, None);
     }
 }

@@ -58,6 +58,11 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// Selects the jobs of a tube in a state.
+    pub(crate) fn of_state(tube: &str, state: State) -> Self {
+        Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
+    }
+
     /// Returns the selected states.
     pub(crate) fn states(&self) -> &[State] {
         if self.states.is_empty() { &State::ALL } else { &self.states }
@@ -66,11 +71,6 @@ impl Filter {
     /// Whether tube, state and id are enough to decide.
     pub(crate) fn is_by_state(&self) -> bool {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
-    }
-
-    /// Whether jobs stay selected until they are reserved or deleted: no other change matters.
-    pub(crate) fn is_lasting(&self) -> bool {
-        self.due_after.is_none() && State::DELETABLE.iter().all(|it| self.states().contains(it))
     }
 
     /// Restricts it to states in which jobs can be deleted or moved.

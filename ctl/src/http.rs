@@ -120,11 +120,9 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
         for listener in sockets {
             let address = listener.local_addr()?;
             listener.set_nonblocking(true)?;
-            let listener = BoundedListener {
-                listener: tokio::net::TcpListener::from_std(listener)?,
-                places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-                headless: Headless::default(),
-            };
+            let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let listener = BoundedListener { listener, places, headless: Headless::default() };
             let mut ended = ended.clone();
             let until = async move {
                 // The sender outlives this.

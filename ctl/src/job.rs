@@ -1,8 +1,9 @@
 //! A job, read from `stats-job`, from `list-jobs`, or from a line of a file.
 
 use std::fmt;
+use std::time::Duration;
 
-use anyhow::{Context, Error, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::ValueEnum;
@@ -119,18 +120,16 @@ impl Job {
     pub(crate) fn from_listed(text: &str, tube: &str, state: State) -> Result<Self> {
         let number = |key| yaml::number(text, key);
         let id = yaml::value(text, "id").and_then(|id| id.parse().ok());
-        Ok(Self {
-            id: id.ok_or_else(|| anyhow!("a line of list-jobs has no id: {text:?}"))?,
-            tube: tube.to_owned(),
-            state,
-            pri: u32::try_from(number("pri")).context("the priority in list-jobs is too large")?,
-            age: number("age"),
-            time_left: number("time-left"),
-            ttr: None,
-            counts: None,
-            size: Some(number("size")),
-            body: None,
-        })
+        let id = id.with_context(|| format!("a line of list-jobs has no id: {text:?}"))?;
+        let pri = u32::try_from(number("pri")).context("the priority in list-jobs is too large")?;
+        let (tube, age, time_left) = (tube.to_owned(), number("age"), number("time-left"));
+        let (ttr, counts, size, body) = (None, None, Some(number("size")), None);
+        Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
+    }
+
+    /// Returns how long a reserve or a touch lasts.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_secs(self.ttr.unwrap_or(1).max(1))
     }
 
     /// Adds the body, and its size.
@@ -220,20 +219,13 @@ impl Line {
         ensure!(is_whole, "\"time-left\" needs a \"state\"; the delay of a new job is \"delay\"");
         let state = keys.state.unwrap_or(default);
         ensure!(delay == 0 || state == State::Delayed, "a {state} job cannot have a delay");
-        let mut job = Job {
-            id: keys.id.unwrap_or(0),
-            tube: parse_tube_name(keys.tube.as_deref().unwrap_or("default"))?,
-            state,
-            pri: keys.pri.unwrap_or(DEFAULT_PRI),
-            age: keys.age.unwrap_or(0),
-            time_left: keys.time_left.unwrap_or(delay).into(),
-            ttr: Some(keys.ttr.map_or(DEFAULT_TTR, u64::from)),
-            counts: None,
-            size: None,
-            body: None,
-        };
-        job.set_body(body);
-        Ok(Self::Job(job))
+        let tube = parse_tube_name(keys.tube.as_deref().unwrap_or("default"))?;
+        let pri = keys.pri.unwrap_or(DEFAULT_PRI);
+        let ttr = Some(keys.ttr.map_or(DEFAULT_TTR, u64::from));
+        let time_left = keys.time_left.unwrap_or(delay).into();
+        let (id, age) = (keys.id.unwrap_or(0), keys.age.unwrap_or(0));
+        let new = Job::new(&tube, (pri, delay, 0), body);
+        Ok(Self::Job(Job { id, state, age, time_left, ttr, ..new }))
     }
 
     /// Makes the last line of a file of jobs, by which `import` detects a truncated file.

@@ -17,8 +17,8 @@ use crate::yaml;
 /// The largest number of jobs that one `list-jobs` returns.
 pub(crate) const LISTED_JOBS_MAX: u64 = 10_000;
 
-/// The longest line of a command, with CR LF, in bytes.
-const COMMAND_BYTES_MAX: usize = 224;
+/// The longest line of a command, without CR LF, in bytes.
+const COMMAND_BYTES_MAX: usize = 222;
 
 /// The largest number of bodies in memory at once.
 const BODIES_MAX: usize = 1_000;
@@ -151,7 +151,7 @@ fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<L
 
 /// Makes the line of a `list-jobs` command.
 fn list_jobs_command(tube: &str, state: State, limit: u64) -> String {
-    format!("list-jobs {tube} {state} {limit}\r\n")
+    format!("list-jobs {tube} {state} {limit}")
 }
 
 /// Whether the name of a tube leaves space for a limit in the command line.
@@ -172,17 +172,8 @@ pub(crate) fn request_lists(
     let mut jobs = Vec::new();
     let mut known = HashSet::new();
     let limit = limit.unwrap_or(LISTED_JOBS_MAX).min(LISTED_JOBS_MAX);
-    let write = |state: &State, out: &mut Vec<u8>| {
-        out.extend_from_slice(list_jobs_command(tube, *state, limit).as_bytes());
-    };
-    client.pipeline(states.iter().copied(), write, |state, reply| {
-        if reply.is("NOT_FOUND") {
-            return Ok(());
-        }
-        if !reply.is("OK") {
-            return Err(reply.error_for("list-jobs"));
-        }
-        let text = reply.into_yaml()?;
+    let line = |state: &State| list_jobs_command(tube, *state, limit);
+    client.yaml_of_each(states.iter().copied(), line, |state, text| {
         is_full |= is_cut && yaml::dictionaries(&text).count() as u64 >= LISTED_JOBS_MAX;
         for item in yaml::dictionaries(&text) {
             let job = Job::from_listed(item, tube, state)?;

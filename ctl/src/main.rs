@@ -6,10 +6,11 @@
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
 //! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
-//! `kick_ids` and `put_lines`; the exceptions are `drain` in `pause`, and `job_table` and `job_row`
-//! in `list`. `Status` is in `check`, `ExportTarget` in `export`, `JobLines` in `import`, `Mover`
-//! in `move_jobs`, `Worker` in `work`; `release` and `bury` are in `change`. `work_command` has the
-//! `RunningCommand` of `work` and its `CommandEnd`; `top_screen` has the `Screen` of `top`.
+//! `kick_tube` and `put_lines`; the exceptions are `drain` in `pause`, `server_state` in `check`,
+//! and `job_table` and `job_row` in `list`. `Status` is in `check`, `ExportTarget` in `export`,
+//! `JobLines` in `import`, `Mover` in `move_jobs`, `Worker` in `work`; `release` and `bury` are in
+//! `change`. `work_command` has the `RunningCommand` of `work` and its `CommandEnd`; `top_screen`
+//! has the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -129,7 +130,8 @@ fn main() -> ExitCode {
         Err(error) => {
             // If this fails, there is no other place to report it.
             let _ = error.print();
-            let is_check = env::args().any(|argument| argument == "check");
+            let rest = cli::build_cli().ignore_errors(true).try_get_matches();
+            let is_check = rest.is_ok_and(|rest| rest.subcommand_name() == Some("check"));
             return ExitCode::from(match (error.use_stderr(), is_check) {
                 (false, _) => 0,
                 (true, false) => USAGE_STATUS,
@@ -140,8 +142,8 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
-    // A part of an export would be taken for a backup.
-    let may_be_cut = is_read_only && !matches!(cli.command, Command::Export(_));
+    // A part of an export would be taken for a backup, and a success of `check` for its result.
+    let may_be_cut = is_read_only && !is_check && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);

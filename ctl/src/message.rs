@@ -37,6 +37,16 @@ pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Conflict(text.to_string()).into()
 }
 
+/// Describes a state in which a server refuses changes; `None` for others.
+pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
+    match state {
+        "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
+        "binlog-failed" => Some("the binlog of the server has failed: see its log"),
+        "draining" => Some("the server is draining and accepts no jobs"),
+        _ => None,
+    }
+}
+
 /// Whether the arguments are wrong.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Refusal::Usage(_)))

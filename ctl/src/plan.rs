@@ -4,7 +4,8 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command uses the same
 //!   connection from the plan to the end. The page cannot do that, so it checks the instance.
-//! - A job is changed only if the filter still matches it at that moment.
+//! - A job is changed only if the filter still matches it, and others have not changed its state. A
+//!   look just before the change shows that; no beanstalkd can exclude a change in between.
 //! - Jobs are in order of service, so copies are served in the same order as their originals: ready
 //!   ones by priority and id, delayed ones by the time left, and buried ones in the order of their
 //!   burial if the server lists it, otherwise by id.
@@ -12,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::listing::{Detail, Request, list_jobs};
 use crate::message::{conflict, counted};
+use crate::progress::Progress;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
@@ -101,15 +104,28 @@ impl fmt::Display for Summary {
     }
 }
 
+/// The longest time of a batch, after which the next one is smaller: the longer a batch takes, the
+/// more jobs do other clients change between its look and its change.
+const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// A place in the order of service: a rank by state, and a place among the jobs of that rank.
 type Place = (u8, u32);
+
+/// A planned job: its id after its place.
+pub(crate) type PlannedJob = (Place, u64);
+
+/// Returns the rank of a job in this state.
+fn rank(state: State) -> u8 {
+    // A reserved job was a ready one.
+    if state == State::Reserved { State::Ready as u8 } else { state as u8 }
+}
 
 /// The jobs that a question names. Only their places and ids are kept, because there may be
 /// millions.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Each id after its place in the order of service.
-    jobs: Vec<(Place, u64)>,
+    jobs: Vec<PlannedJob>,
     /// Each job must still match it when its turn comes.
     pub(crate) filter: Filter,
     pub(crate) summary: Summary,
@@ -169,13 +185,13 @@ impl Plan {
     fn add(&mut self, jobs: &[Job]) {
         for job in jobs {
             let place = match job.state {
-                State::Ready | State::Reserved => (0, job.pri),
-                State::Delayed => (1, u32::try_from(job.time_left).unwrap_or(u32::MAX)),
+                State::Ready | State::Reserved => job.pri,
+                State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
                 // Only `list-jobs`, which has no counts, lists them in the order of their burial.
-                State::Buried if job.counts.is_some() => (2, 0),
-                State::Buried => (2, u32::try_from(self.jobs.len()).unwrap_or(u32::MAX)),
+                State::Buried if job.counts.is_some() => 0,
+                State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };
-            self.jobs.push((place, job.id));
+            self.jobs.push(((rank(job.state), place), job.id));
             self.summary.add(&job.tube, job.state, 1);
         }
     }
@@ -187,7 +203,7 @@ impl Plan {
 
     /// Returns the number of bytes of its list.
     pub(crate) fn bytes(&self) -> usize {
-        self.jobs.capacity() * size_of::<(Place, u64)>()
+        self.jobs.capacity() * size_of::<PlannedJob>()
     }
 
     /// Returns the ids in order of service.
@@ -204,9 +220,26 @@ impl Plan {
         self.summary.add(&tube, *state, self.jobs.len() as u64);
     }
 
-    /// Returns the ids in batches, in order of service.
-    pub(crate) fn batches(&self, size: usize) -> impl Iterator<Item = Vec<u64>> {
-        self.jobs.chunks(size).map(|jobs| jobs.iter().map(|&(_, id)| id).collect())
+    /// Passes the jobs to `take` in batches of at most `most`, in order of service. No batch starts
+    /// after an interrupt.
+    pub(crate) fn each_batch(
+        &self,
+        most: usize,
+        progress: &Progress,
+        interrupt: &Interrupt,
+        mut take: impl FnMut(&[PlannedJob]) -> Result<()>,
+    ) -> Result<()> {
+        let (mut rest, mut size) = (&self.jobs[..], most);
+        while !rest.is_empty() {
+            interrupt.check()?;
+            let (batch, others) = rest.split_at(size.min(rest.len()));
+            let began = Instant::now();
+            progress.add(batch.len() as u64);
+            take(batch)?;
+            let is_slow = began.elapsed() > BATCH_TIME_MAX;
+            (rest, size) = (others, if is_slow { size / 2 } else { size * 2 }.clamp(1, most));
+        }
+        Ok(())
     }
 
     #[cfg(test)]
@@ -215,9 +248,19 @@ impl Plan {
     }
 
     /// Reads the jobs of a batch, and drops those that other clients have deleted or changed.
-    pub(crate) fn current_jobs(&self, client: &mut Client, ids: Vec<u64>) -> Result<Vec<Job>> {
-        let mut jobs = sweep::jobs_by_ids(client, ids)?;
-        jobs.retain(|job| self.filter.matches(job));
+    pub(crate) fn unchanged_jobs(
+        &self,
+        client: &mut Client,
+        batch: &[PlannedJob],
+    ) -> Result<Vec<Job>> {
+        let mut jobs = sweep::jobs_by_ids(client, batch.iter().map(|&(_, id)| id))?;
+        let mut planned = batch.iter();
+        jobs.retain(|job| {
+            let before = planned.find(|(_, id)| *id == job.id).map(|((rank, _), _)| *rank);
+            // A delayed job becomes ready by itself.
+            let is_due = before == Some(rank(State::Delayed)) && job.state == State::Ready;
+            (is_due || before == Some(rank(job.state))) && self.filter.matches(job)
+        });
         Ok(jobs)
     }
 }
@@ -247,6 +290,12 @@ mod tests {
         };
         let plan = Plan::of(&[job(3, 5), job(9, 1), job(1, 5), job(2, 9)], Filter::default());
         assert_eq!(plan.ids().collect::<Vec<_>>(), [9, 1, 3, 2]);
-        assert_eq!(plan.batches(3).collect::<Vec<_>>(), [vec![9, 1, 3], vec![2]]);
+        let mut batches = Vec::new();
+        let take = |batch: &[PlannedJob]| {
+            batches.push(batch.iter().map(|&(_, id)| id).collect::<Vec<_>>());
+            Ok(())
+        };
+        plan.each_batch(3, &Progress::hidden(), &Interrupt::default(), take).unwrap();
+        assert_eq!(batches, [vec![9, 1, 3], vec![2]]);
     }
 }

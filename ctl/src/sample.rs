@@ -128,14 +128,9 @@ impl Sampler {
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;
-        Sample {
-            server,
-            tubes,
-            uptime: number("uptime"),
-            connections: number("current-connections"),
-            has_rates: seconds.is_some(),
-            stats: stats.to_owned(),
-        }
+        let (uptime, connections) = (number("uptime"), number("current-connections"));
+        let (has_rates, stats) = (seconds.is_some(), stats.to_owned());
+        Sample { server, tubes, uptime, connections, has_rates, stats }
     }
 }
 

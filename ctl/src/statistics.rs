@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use crate::client::{Client, Reply};
+use crate::client::Client;
 use crate::filter::Tubes;
 use crate::job::{Job, State};
 use crate::message::conflict;
@@ -89,17 +89,14 @@ pub(crate) fn tube_names(client: &mut Client, selected: &Tubes) -> Result<Vec<St
 /// Returns the dictionary of `stats-tube` for each tube that still exists.
 pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(String, String)>> {
     let mut all = Vec::with_capacity(names.len());
-    let write = |name: &&String, out: &mut Vec<u8>| {
-        out.extend_from_slice(format!("stats-tube {name}\r\n").as_bytes());
-    };
-    client.pipeline(names, write, |name, reply: Reply| {
-        if reply.is("OK") {
-            all.push((name.clone(), reply.into_yaml()?));
-        } else if !reply.is("NOT_FOUND") {
-            return Err(reply.error_for("stats-tube"));
-        }
-        Ok(())
-    })?;
+    client.yaml_of_each(
+        names,
+        |name| format!("stats-tube {name}"),
+        |name, text| {
+            all.push((name.clone(), text));
+            Ok(())
+        },
+    )?;
     Ok(all)
 }
 
@@ -133,12 +130,8 @@ impl Counters {
 
     fn from_stats(text: &str, tubes: BTreeMap<String, (u64, u64)>) -> Self {
         let number = |key| yaml::number(text, key);
-        Self {
-            tubes,
-            puts: number("cmd-put"),
-            uptime: number("uptime"),
-            has_binlog: number("binlog-current-index") > 0,
-        }
+        let (puts, uptime) = (number("cmd-put"), number("uptime"));
+        Self { tubes, puts, uptime, has_binlog: number("binlog-current-index") > 0 }
     }
 
     /// Returns the number of jobs in the selected tubes.

@@ -11,7 +11,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use crate::client::{Client, Reply, write_command};
+use crate::client::Client;
 use crate::copy;
 use crate::filter::Filter;
 use crate::interrupt::Interrupt;
@@ -120,29 +120,18 @@ impl Sweep<'_> {
     fn first_id(&mut self) -> Result<u64> {
         let mut names = statistics::tube_names(self.client, &self.filter.tubes)?;
         names.truncate(PEEKED_TUBES_MAX);
-        let write = |name: &String, out: &mut Vec<u8>| {
-            out.extend_from_slice(format!("use {name}\r\n").as_bytes());
-            out.extend_from_slice(b"peek-ready\r\npeek-delayed\r\npeek-buried\r\n");
-        };
-        // Each tube gets four replies, so three more items, which write nothing, take the other
-        // replies.
-        let items = names.into_iter().flat_map(|name| [Some(name), None, None, None]);
+        let peeks = ["peek-ready", "peek-delayed", "peek-buried"].map(str::to_owned);
+        let lines = |name| [format!("use {name}")].into_iter().chain(peeks.clone());
         let mut lowest = None;
-        let mut highest = 0;
-        self.client.pipeline(
-            items,
-            |item, out| item.iter().for_each(|name| write(name, out)),
-            |_, reply| {
-                let found = reply.number().filter(|_| reply.is("FOUND"));
-                if let Some(id) = found {
-                    lowest = Some(lowest.map_or(id, |lowest: u64| lowest.min(id)));
-                    highest = highest.max(id);
-                }
-                Ok(())
-            },
-        )?;
+        let lines = names.into_iter().flat_map(lines);
+        self.client.ask_each(lines, String::clone, |_, reply| {
+            if let Some(id) = reply.number().filter(|_| reply.is("FOUND")) {
+                lowest = Some(lowest.map_or(id, |lowest: u64| lowest.min(id)));
+                self.highest = self.highest.max(id);
+            }
+            Ok(())
+        })?;
         self.client.ask("use default")?;
-        self.highest = highest;
         Ok(lowest.unwrap_or(1))
     }
 
@@ -210,36 +199,41 @@ pub(crate) fn jobs_by_ids(
     ids: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    let write = |id: &u64, out: &mut Vec<u8>| write_command(out, "stats-job", *id);
-    client.pipeline(ids, write, |id, reply: Reply| {
-        if reply.is("OK") {
-            let job = Job::from_stats(&reply.into_yaml()?)?;
+    client.yaml_of_each(
+        ids,
+        |id| format!("stats-job {id}"),
+        |id, text| {
+            let job = Job::from_stats(&text)?;
             ensure!(job.id == id, "asked for job {id}, but the server described job {}", job.id);
             jobs.push(job);
-        } else if !reply.is("NOT_FOUND") {
-            return Err(reply.error_for("stats-job"));
-        }
-        Ok(())
-    })?;
+            Ok(())
+        },
+    )?;
     Ok(jobs)
 }
 
 /// Adds their bodies to jobs, and drops jobs that no longer exist.
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
-    let write = |job: &Job, out: &mut Vec<u8>| write_command(out, "peek", job.id);
-    client.pipeline(jobs, write, |mut job, reply| {
-        if reply.is("FOUND") {
-            let line = &reply.line;
-            let id = job.id;
-            ensure!(line.starts_with(&format!("FOUND {id} ")), "bad reply to peek {id}: {line}");
-            job.set_body(reply.body.unwrap_or_default());
-            kept.push(job);
-        } else if !reply.is("NOT_FOUND") {
-            return Err(reply.error_for("peek"));
-        }
-        Ok(())
-    })?;
+    client.ask_each(
+        jobs,
+        |job| format!("peek {}", job.id),
+        |mut job, reply| {
+            if reply.is("FOUND") {
+                let line = &reply.line;
+                ensure!(
+                    line.starts_with(&format!("FOUND {} ", job.id)),
+                    "bad reply to peek {}: {line}",
+                    job.id
+                );
+                job.set_body(reply.body.unwrap_or_default());
+                kept.push(job);
+            } else if !reply.is("NOT_FOUND") {
+                return Err(reply.error_for("peek"));
+            }
+            Ok(())
+        },
+    )?;
     Ok(kept)
 }
 
@@ -249,7 +243,7 @@ fn probe_last_id(client: &mut Client) -> Result<u64> {
     let job = Job::new(&tube, (u32::MAX, 0, 1), Vec::new());
     let copies = copy::put_copies(client, &[job], None);
     let id = copies.ids().next().unwrap_or_default();
-    copies.into_result().context("the probe")?;
+    copies.into_result(0, 1).context("the probe")?;
     client.ask_for(&format!("delete {id}"), "DELETED")?;
     client.use_tube("default")?;
     Ok(id)

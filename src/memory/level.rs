@@ -107,7 +107,10 @@ impl Memory {
     /// Whether a piece of `bytes` bytes may be taken, and the memory of `level` is left beside it.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
-        self.supply.as_mut().is_none_or(|supply| supply.has_piece(bytes, left))
+        match &mut self.supply {
+            Some(supply) => supply.has_piece(bytes, left),
+            None => probe(bytes).is_ok(),
+        }
     }
 
     /// Whether `bytes` more than the memory of `level` are left.

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::address::Address;
 use crate::args::{CheckArgs, Threshold};
-use crate::client::{Client, describe_trouble};
+use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::deadline;
 use crate::filter::Tubes;
 use crate::job::State;
-use crate::message::of_server;
+use crate::message::{describe_trouble, of_server};
 use crate::statistics;
 use crate::sweep;
 use crate::yaml;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
 fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<Finding>> {
     let names = statistics::tube_names(client, selected)?;
     let mut found = Vec::new();
-    let state = client.state()?.unwrap_or_default();
+    let state = server_state(client)?.unwrap_or_default();
     if let Some(trouble) = describe_trouble(&state) {
         let level = if state == "binlog-failed" { Status::Critical } else { Status::Warning };
         found.push((level, format!("{}: {trouble}", client.address())));
@@ -127,6 +127,16 @@ fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Resu
         }
     }
     Ok(found)
+}
+
+/// Returns the state of the server, such as `serving`; the original reports only draining.
+fn server_state(client: &mut Client) -> Result<Option<String>> {
+    let reply = client.ask("capabilities")?;
+    if reply.is("OK") {
+        return Ok(yaml::value(&reply.into_yaml()?, "state").map(str::to_owned));
+    }
+    let is_draining = yaml::value(&client.yaml("stats")?, "draining") == Some("true");
+    Ok(is_draining.then(|| "draining".to_owned()))
 }
 
 /// Returns the age of the next job of a tube to be reserved, on any server.

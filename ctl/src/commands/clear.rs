@@ -79,6 +79,6 @@ pub(crate) fn delete_planned(
     context.report_action(client.address(), "delete", deletion.done, &done)?;
     print_notices(&deletion.describe_leftovers());
     let outcome = Outcome::done_if(deletion.left == 0);
-    let finished = deletion.finish();
+    let finished = deletion.save.map_or(Ok(()), SaveFile::finish);
     result.and(finished).map(|()| outcome)
 }

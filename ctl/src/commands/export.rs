@@ -58,8 +58,8 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let client = if args.binlog.is_none() { Some(context.client()?) } else { None };
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let file = SaveFile::create_if(file.filter(|_| !args.dry_run))?;
-    let is_dry_run = args.dry_run;
-    let mut target = ExportTarget { file, out: &mut context.out, count: 0, is_dry_run };
+    let (is_dry_run, out) = (args.dry_run, &mut context.out);
+    let mut target = ExportTarget { file, out, count: 0, is_dry_run };
     let result = if let Some(mut client) = client {
         export_server(args, &mut client, &filter, &interrupt, &mut target)
     } else {
@@ -106,13 +106,13 @@ fn export_server(
     }
     let progress = Progress::new("exporting", Some(plan.count()));
     let mut pacer = Pacer::new(options.rate);
-    for ids in plan.batches(client.bodies_at_once(BATCH_JOBS)?) {
-        interrupt.check()?;
-        let count = ids.len() as u64;
-        let jobs = plan.current_jobs(client, ids)?;
+    let most = client.bodies_at_once(BATCH_JOBS)?;
+    plan.each_batch(most, &progress, interrupt, |batch| {
+        let mut jobs = sweep::jobs_by_ids(client, batch.iter().map(|&(_, id)| id))?;
+        jobs.retain(|job| filter.matches(job));
         target.write(&sweep::peek_bodies(client, jobs)?)?;
-        progress.add(count);
-        pacer.pace(count);
-    }
+        pacer.pace(batch.len() as u64);
+        Ok(())
+    })?;
     Ok(coverage)
 }

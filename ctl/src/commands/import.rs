@@ -140,7 +140,11 @@ impl<'a> JobLines<'a> {
                 print_notices(&sentences);
                 self.after = open.unwrap_or(self.number).max(self.after);
                 let taken = take(&copies);
-                copies.failure.map_or(taken, Err)?;
+                let advice = copies.describe_held(&jobs, client.address(), "bury");
+                match (copies.failure, advice) {
+                    (Some(failure), Some(advice)) => return Err(failure.context(advice)),
+                    (failure, _) => failure.map_or(taken, Err)?,
+                }
                 pacer.pace(jobs.len() as u64);
             } else {
                 self.count += jobs.len() as u64;

@@ -5,15 +5,16 @@ use std::collections::HashSet;
 use anyhow::Result;
 
 use crate::args::KickArgs;
-use crate::change::Change;
+use crate::change::{Change, PlannedChange};
 use crate::client::Client;
 use crate::context::{Context, Outcome};
-use crate::filter::{Filter, Tubes};
+use crate::filter::Filter;
 use crate::interrupt::Interrupt;
 use crate::job::State;
 use crate::listing::{self, LISTED_JOBS_MAX};
-use crate::message::counted;
+use crate::message::{counted, print_notice};
 use crate::plan::Plan;
+use crate::progress::Progress;
 use crate::statistics;
 use crate::sweep::Options;
 use crate::yaml;
@@ -40,29 +41,26 @@ fn kick_tube(
     kicked: &mut u64,
 ) -> Result<()> {
     client.use_tube(tube)?;
-    let mut tried = HashSet::new();
+    let mut tried = HashSet::<u64>::new();
     while (tried.len() as u64) < most {
         interrupt.check()?;
         let left = most - tried.len() as u64;
         let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
         // A job that is listed again was buried or delayed again after its kick.
-        ids.retain(|id| tried.insert(*id));
+        if !ids.is_empty() && ids.iter().all(|id| tried.contains(id)) {
+            let filter = Filter::of_state(tube, state);
+            ids = Plan::find(client, filter, &Options::default(), interrupt)?.0.ids().collect();
+        }
+        ids.retain(|id| !tried.contains(id));
+        ids.truncate(usize::try_from(left)?);
         if ids.is_empty() {
             break;
         }
-        kick_ids(client, ids, kicked)?;
+        tried.extend(&ids);
+        let jobs = ids.into_iter().map(|id| (id, 0));
+        Change::Kick.apply(client, jobs, |_, is_kicked| *kicked += u64::from(is_kicked))?;
     }
     Ok(())
-}
-
-/// Kicks these jobs, and adds to the number of kicked ones.
-fn kick_ids(
-    client: &mut Client,
-    ids: impl IntoIterator<Item = u64>,
-    kicked: &mut u64,
-) -> Result<()> {
-    let jobs = ids.into_iter().map(|id| (id, 0));
-    Change::Kick.apply(client, jobs, |_, is_kicked| *kicked += u64::from(is_kicked))
 }
 
 /// Returns the first jobs of the tube in use: up to `most` if the server has `list-jobs`, otherwise
@@ -90,26 +88,35 @@ pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let (state, all) = kickable_state(&mut client, tube)?;
     let most = if args.all { all } else { u64::from(args.count.or(args.number).unwrap_or(1)) };
     let interrupt = context.interrupt.clone();
-    let (mut coverage, mut ids) = (Outcome::Done, None);
+    let (mut coverage, mut plan) = (Outcome::Done, None);
     if let Some(text) = &args.grep {
         let pattern = Some(Filter::to_pattern(text, false, false)?);
-        let (tubes, states) = (Tubes::of_name(tube), vec![state]);
-        let filter = Filter { tubes, states, pattern, ..Filter::default() };
-        let found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
+        let filter = Filter { pattern, ..Filter::of_state(tube, state) };
+        let mut found = Plan::find(&mut client, filter, &Options::default(), &interrupt)?;
         coverage = Context::report_coverage(&client, found.1);
-        ids = Some(found.0.ids().take(usize::try_from(most)?).collect::<Vec<_>>());
+        found.0.truncate(most);
+        plan = Some(found.0);
     }
+    let count = plan.as_ref().map_or(most.min(all), Plan::count);
     if args.dry_run {
-        let count = ids.map_or(most.min(all), |ids| ids.len() as u64);
         let jobs = counted(count, &format!("{state} job"));
         return context.report_dry_run(&format!("kick {jobs}")).map(|()| coverage);
     }
     let mut kicked = 0;
-    let result = match ids {
-        Some(ids) => kick_ids(&mut client, ids, &mut kicked),
-        None => kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked),
+    let result = if let Some(plan) = plan {
+        let mut change = PlannedChange::new(Change::Kick, None);
+        let result = change.carry_out(&mut client, &plan, &Progress::hidden(), &interrupt);
+        kicked = change.done;
+        result
+    } else {
+        kick_tube(&mut client, tube, state, most, &interrupt, &mut kicked)
     };
     let done = format!("{} kicked in the tube {tube}", counted(kicked, &format!("{state} job")));
     context.report_action(client.address(), "kick", kicked, &done)?;
-    result.map(|()| coverage)
+    result?;
+    if kicked < count {
+        let left = counted(count - kicked, "job");
+        print_notice(&format!("Not kicked, because others changed or deleted them: {left}."));
+    }
+    Ok(coverage.and(Outcome::done_if(kicked >= count)))
 }

@@ -5,17 +5,17 @@
 //! is deleted instead. If a server is lost in between, the jobs that may be in both places are
 //! reported.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::args::MoveArgs;
-use crate::client::{Client, write_command};
+use crate::client::Client;
 use crate::context::{Context, Outcome};
 use crate::copy::{self, Copied};
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
 use crate::job::{Job, State};
 use crate::message::{counted, print_notice, print_notices, usage};
-use crate::plan::{Instance, Plan};
+use crate::plan::{Instance, Plan, PlannedJob};
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::statistics;
@@ -102,12 +102,8 @@ impl<'a> Mover<'a> {
         progress: &Progress,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        for batch in plan.batches(self.from.bodies_at_once(BATCH_JOBS)?) {
-            interrupt.check()?;
-            progress.add(batch.len() as u64);
-            self.move_batch(batch, plan)?;
-        }
-        Ok(())
+        let most = self.from.bodies_at_once(BATCH_JOBS)?;
+        plan.each_batch(most, progress, interrupt, |batch| self.move_batch(batch, plan))
     }
 
     /// Describes jobs that were not moved, or may be in both places, one sentence each.
@@ -115,7 +111,9 @@ impl<'a> Mover<'a> {
         let mut sentences = self.doubts.clone();
         if self.skipped > 0 {
             let left = counted(self.skipped, "job");
-            sentences.push(format!("Not moved, because others took them: {left}."));
+            sentences.push(format!(
+                "Not moved, because others took or changed them, or they timed out: {left}."
+            ));
         }
         if !self.too_large.is_empty() {
             let ids: Vec<_> = self.too_large.iter().map(ToString::to_string).collect();
@@ -125,10 +123,9 @@ impl<'a> Mover<'a> {
         sentences
     }
 
-    fn move_batch(&mut self, ids: Vec<u64>, plan: &Plan) -> Result<()> {
-        let listed = ids.len();
-        let jobs = self.reserve_batch(ids, plan)?;
-        self.skipped += (listed - jobs.len()) as u64;
+    fn move_batch(&mut self, batch: &[PlannedJob], plan: &Plan) -> Result<()> {
+        let jobs = self.reserve_batch(batch, plan)?;
+        self.skipped += (batch.len() - jobs.len()) as u64;
         let most = self.to.max_job_size()?;
         let fits = |job: &Job| job.size.is_none_or(|size| size <= most);
         let (jobs, too_large): (Vec<_>, Vec<_>) = jobs.into_iter().partition(fits);
@@ -138,35 +135,40 @@ impl<'a> Mover<'a> {
         }
         let mut placed = copy::put_copies(self.to, &jobs, Some(self.tube));
         let failure = placed.failure.take();
-        let copied: Vec<_> = placed.select(&jobs, |it| matches!(it, Copied::Put(_))).collect();
-        let copied: Vec<_> = copied.into_iter().map(|job| job.id).zip(placed.ids()).collect();
+        let copied = placed.select(&jobs, |it| matches!(it, Copied::Put(_))).zip(placed.ids());
+        let (held, copied): (Vec<_>, Vec<_>) =
+            copied.partition(|(_, copy)| placed.held.contains(copy));
         let select =
             |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
         self.skip_too_large(&select(Copied::TooLarge));
         let Some(failure) = failure else { return self.delete_originals(&copied) };
         // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
         let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
-        let is_alive = self.to.ask("list-tube-used").is_ok();
-        let deleted = if is_alive { self.delete_originals(&copied) } else { Ok(()) };
-        if !is_alive {
-            let sentences = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
-            let sentences = copied.iter().map(Self::describe_pair).chain(sentences);
-            self.doubts.push(Self::describe_unconfirmed(sentences));
-        }
+        let id_of = |(job, copy): &(&Job, u64)| (job.id, *copy);
+        let held: Vec<_> = held.iter().map(id_of).collect();
+        let deleted = if self.to.ask("list-tube-used").is_ok() {
+            let undone = self.delete_copies(&held);
+            self.delete_originals(&copied).and(undone)
+        } else {
+            let pairs = copied.iter().map(id_of).chain(held);
+            let pairs = pairs.map(|pair| describe_pair(&pair));
+            let unknown = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
+            self.doubt(pairs.chain(unknown));
+            let advice = placed.describe_held(&jobs, self.to.address(), "delete");
+            self.doubts.extend(advice.map(|advice| format!("beanstalkctl: {advice}")));
+            Ok(())
+        };
         self.release_unmoved(&refused);
         self.release_unmoved(&unconfirmed);
         deleted.and(Err(failure))
     }
 
     /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
-    fn reserve_batch(&mut self, ids: Vec<u64>, plan: &Plan) -> Result<Vec<Job>> {
-        let jobs = plan.current_jobs(self.from, ids)?;
-        let write = |job: &Job, out: &mut Vec<u8>| {
-            let is_ready = job.state == State::Ready;
-            write_command(out, if is_ready { "reserve-job" } else { "peek" }, job.id);
-        };
+    fn reserve_batch(&mut self, batch: &[PlannedJob], plan: &Plan) -> Result<Vec<Job>> {
+        let jobs = plan.unchanged_jobs(self.from, batch)?;
         let mut taken = Vec::new();
-        self.from.pipeline(jobs, write, |mut job, reply| match reply.word() {
+        let line = |job: &Job| job.line_by_state("reserve-job", "peek");
+        self.from.ask_each(jobs, line, |mut job, reply| match reply.word() {
             "RESERVED" | "FOUND" if reply.number() == Some(job.id) => {
                 job.set_body(reply.body.unwrap_or_default());
                 taken.push(job);
@@ -178,13 +180,29 @@ impl<'a> Mover<'a> {
         Ok(taken)
     }
 
-    /// Deletes the jobs that have a copy, or the copies of jobs that others took first.
-    fn delete_originals(&mut self, copied: &[(u64, u64)]) -> Result<()> {
+    /// Deletes the jobs that have a copy, or the copies of jobs that others took or changed first.
+    /// Just before the deletes, a touch shows that a job is still reserved here, or its counts show
+    /// that no other client has had it.
+    fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
+        let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
+        let looked = self.from.ask_each(copied.iter().copied(), line, |(job, copy), reply| {
+            let is_same = match reply.word() {
+                "TOUCHED" => true,
+                "NOT_FOUND" => false,
+                "OK" => Job::from_stats(&reply.into_yaml()?)?.counts == job.counts,
+                _ => return Err(reply.error_for("touch or stats-job")),
+            };
+            if is_same { &mut left } else { &mut taken }.push((job.id, copy));
+            Ok(())
+        });
+        if looked.is_err() {
+            self.doubt(copied.iter().map(|(job, copy)| describe_pair(&(job.id, *copy))));
+            return looked;
+        }
         let mut confirmed = 0;
-        let mut taken = Vec::new();
-        let mut others = Vec::new();
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.0);
-        let result = self.from.pipeline(copied.iter().copied(), write, |pair, reply| {
+        let line = |pair: &(u64, u64)| format!("delete {}", pair.0);
+        let result = self.from.ask_each(left.iter().copied(), line, |pair, reply| {
             confirmed += 1;
             match reply.word() {
                 "DELETED" => self.moved += 1,
@@ -193,30 +211,28 @@ impl<'a> Mover<'a> {
             }
             Ok(())
         });
-        let doubtful = copied[confirmed..].iter().chain(&others);
-        let sentences: Vec<_> = doubtful.map(Self::describe_pair).collect();
-        if !sentences.is_empty() {
-            self.doubts.push(Self::describe_unconfirmed(sentences));
-        }
-        let is_refused = !others.is_empty();
+        self.doubt(left[confirmed..].iter().chain(&others).map(describe_pair));
         self.skipped += taken.len() as u64;
-        let write = |pair: &(u64, u64), out: &mut Vec<u8>| write_command(out, "delete", pair.1);
+        let undone = self.delete_copies(&taken);
+        ensure!(others.is_empty(), "the server refused to delete copied jobs");
+        result.and(undone)
+    }
+
+    /// Deletes the copies of jobs that are not moved.
+    fn delete_copies(&mut self, pairs: &[(u64, u64)]) -> Result<()> {
         let mut twice = Vec::new();
-        let undone = self.to.pipeline(taken.iter().copied(), write, |pair, reply| {
-            twice.extend((!reply.is("DELETED")).then(|| Self::describe_pair(&pair)));
+        let line = |pair: &(u64, u64)| format!("delete {}", pair.1);
+        let result = self.to.ask_each(pairs.iter().copied(), line, |pair, reply| {
+            twice.extend((!reply.is("DELETED")).then_some(pair));
             Ok(())
         });
-        if undone.is_err() {
-            twice = taken.iter().map(Self::describe_pair).collect();
-        }
+        let twice = if result.is_ok() { &twice } else { pairs };
         if !twice.is_empty() {
+            let twice: Vec<_> = twice.iter().map(describe_pair).collect();
             let twice = twice.join(", ");
             self.doubts.push(format!("Workers have both the job and its copy: {twice}"));
         }
-        if is_refused {
-            bail!("the server refused to delete copied jobs");
-        }
-        result.and(undone)
+        result
     }
 
     /// Leaves jobs where they are if they are too large for the other server.
@@ -229,23 +245,32 @@ impl<'a> Mover<'a> {
     /// them.
     fn release_unmoved(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
-        let write = |job: &&Job, out: &mut Vec<u8>| {
-            out.extend_from_slice(format!("release {} {} 0\r\n", job.id, job.pri).as_bytes());
-        };
-        let _ = self.from.pipeline(reserved, write, |_, _| Ok(()));
+        let line = |job: &&Job| format!("release {} {} 0", job.id, job.pri);
+        let _ = self.from.ask_each(reserved, line, |_, _| Ok(()));
     }
 
-    /// Formats the ids of a job and its copy.
-    fn describe_pair((id, copy): &(u64, u64)) -> String {
-        format!("{id} (copy {copy})")
+    /// Reports pairs of which it is not known whether both exist.
+    fn doubt(&mut self, pairs: impl Iterator<Item = String>) {
+        let pairs: Vec<_> = pairs.collect();
+        let (from, to) = (self.from.address().command(), self.to.address().command());
+        if !pairs.is_empty() {
+            self.doubts.push(format!(
+                "These jobs may be in both places; if {from} job finds a job, and {to} job its \
+                 copy, delete the copy with {to} delete: {}",
+                pairs.join(", ")
+            ));
+        }
     }
+}
 
-    fn describe_unconfirmed(ids: impl IntoIterator<Item = String>) -> String {
-        let ids: Vec<_> = ids.into_iter().collect();
-        let ids = ids.join(", ");
-        format!(
-            "These jobs may be in both places; if beanstalkctl job finds both of a pair, delete \
-             the copy: {ids}"
-        )
+impl Job {
+    /// Makes a command for a ready job, or another one for a delayed or buried job.
+    fn line_by_state(&self, ready: &str, other: &str) -> String {
+        format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }
+}
+
+/// Formats the ids of a job and its copy.
+fn describe_pair((id, copy): &(u64, u64)) -> String {
+    format!("{id} (copy {copy})")
 }

@@ -21,16 +21,11 @@ const PROGRESS_CHECKS: u64 = 10;
 /// Pauses these tubes for a number of seconds, or resumes them if it is 0. Returns how many exist.
 pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
     let mut count = 0;
-    let write = |name: &String, out: &mut Vec<u8>| {
-        out.extend_from_slice(format!("pause-tube {name} {seconds}\r\n").as_bytes());
-    };
-    client.pipeline(names, write, |_, reply| match reply.word() {
-        "PAUSED" => {
-            count += 1;
-            Ok(())
-        }
-        "NOT_FOUND" => Ok(()),
-        _ => Err(reply.error_for("pause-tube")),
+    let line = |name: &String| format!("pause-tube {name} {seconds}");
+    client.ask_each(names, line, |_, reply| {
+        count += u64::from(reply.is("PAUSED"));
+        let is_known = ["PAUSED", "NOT_FOUND"].contains(&reply.word());
+        if is_known { Ok(()) } else { Err(reply.error_for("pause-tube")) }
     })?;
     Ok(count)
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::import::{BATCH_JOBS, JobLines};
+use crate::address::shell_word;
 use crate::args::PutArgs;
 use crate::client::Client;
 use crate::context::{Context, Outcome};
@@ -40,12 +41,14 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     }
     let numbers = args.job.numbers();
     let mut pacer = Pacer::new(args.rate);
-    for bodies in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS))?) {
+    let mut accepted = 0;
+    for batch in bodies.chunks(usize::try_from(pacer.batch_size(BATCH_JOBS))?) {
         let jobs: Vec<_> =
-            bodies.iter().map(|it| Job::new(&args.tube, numbers, it.clone())).collect();
+            batch.iter().map(|it| Job::new(&args.tube, numbers, it.clone())).collect();
         let copies = copy::put_copies(&mut client, &jobs, None);
         let printed = print_ids(&copies, &mut context.out);
-        copies.into_result().and(printed)?;
+        copies.into_result(accepted, bodies.len()).and(printed)?;
+        accepted += jobs.len();
         pacer.pace(jobs.len() as u64);
     }
     Ok(Outcome::Done)
@@ -64,11 +67,13 @@ fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Resu
     let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
     context.report_action(client.address(), "put", count, &done)?;
     if result.is_err() {
+        let (first, command, tube) =
+            (after + 1, client.address().command(), shell_word(&args.tube));
+        let (pri, delay, ttr) = numbers;
+        let rate = args.rate.map_or(String::new(), |rate| format!(" --rate {rate}"));
         print_notice(&format!(
-            "Ended after line {after}: continue with tail -n +{} FILE | beanstalkctl put {} \
-             --lines",
-            after + 1,
-            args.tube
+            "Ended after line {after}: continue with tail -n +{first} FILE | {command} put {tube} \
+             --lines --pri {pri} --delay {delay} --ttr {ttr}{rate}"
         ));
     }
     result

@@ -28,14 +28,15 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
     Ok(())
 }
 
-/// Reserves the next job; `None` if there is none within `wait`. Without a limit, waits until
-/// Ctrl-C. The jobs in `kept` stay reserved, and are never returned.
+/// Reserves the next job, and touches it; `None` if there is none within `wait`. Without a limit,
+/// waits until Ctrl-C. Also returns a time after which its time to run began. The jobs in `kept`
+/// stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
     kept: &[Job],
     interrupt: &Interrupt,
-) -> Result<Option<Job>> {
+) -> Result<Option<(Job, Instant)>> {
     let began = Instant::now();
     loop {
         interrupt.check()?;
@@ -47,11 +48,18 @@ pub(crate) fn reserve_next(
             // It had timed out, and is reserved again.
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
-                // It is reserved here, so it still exists.
-                let mut jobs = sweep::jobs_by_ids(client, [id])?;
-                let Some(mut job) = jobs.pop() else { continue };
-                job.set_body(reply.body.unwrap_or_default());
-                return Ok(Some(job));
+                let job = sweep::jobs_by_ids(client, [id])?.pop();
+                // If this program was stopped, the reply may be older than the time to run.
+                let touched = Instant::now();
+                let is_ours = client.ask(&format!("touch {id}"))?.is("TOUCHED");
+                let job = job.filter(|job| is_ours && touched.elapsed() < job.lease());
+                if let Some(mut job) = job {
+                    job.set_body(reply.body.unwrap_or_default());
+                    return Ok(Some((job, touched)));
+                }
+                print_notice(&format!(
+                    "job {id}: it has timed out, so another worker may have it: it is left alone"
+                ));
             }
             ("TIMED_OUT", _) => {}
             ("DEADLINE_SOON", _) => {
@@ -79,7 +87,8 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
     while count < args.count {
         // Only --wait makes it wait for jobs after the first.
         let wait = wait.or((count > 0).then_some(Duration::ZERO));
-        let Some(job) = reserve_next(&mut client, wait, &kept, &context.interrupt)? else { break };
+        let next = reserve_next(&mut client, wait, &kept, &context.interrupt)?;
+        let Some((job, _)) = next else { break };
         count += 1;
         let body = job.body.as_deref().unwrap_or_default();
         if context.out.json {

@@ -2,9 +2,10 @@
 //!
 //! If the command exits with 0, the job is deleted. Otherwise it is released, each time with twice
 //! the delay, and after a number of failures it is buried. While the command runs, the job is
-//! touched. If the server answers that the job is no longer reserved, another worker may have it,
-//! so the command is ended. After Ctrl-C the running commands may finish; a second Ctrl-C kills
-//! them and ends the program, and the server releases the jobs.
+//! touched. If the server answers that the job is no longer reserved, or not before the reservation
+//! has timed out, another worker may have it, so the command is ended. After Ctrl-C the running
+//! commands may finish; a second Ctrl-C kills them and ends the program, and the server releases
+//! the jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -20,14 +21,21 @@ use super::reserve::{reserve_next, reserve_only_from};
 use super::work_command::{CommandEnd, RunningCommand};
 use crate::address::Address;
 use crate::args::WorkArgs;
-use crate::client::Client;
+use crate::client::{Client, Reply};
 use crate::context::{Context, Outcome};
 use crate::interrupt::Interrupt;
-use crate::job::{Job, State};
+use crate::job::Job;
 use crate::message::print_notice;
 
 /// The longest delay of a released job, in seconds.
 const DELAY_SECONDS_MAX: u64 = 24 * 3600;
+
+/// The time for the reply to a touch that was late, because this program was stopped, and for the
+/// rest of a reply.
+const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
+
+/// Interval of checks whether the reservation has lasted to its end without a reply to a touch.
+const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The notice after a first signal.
 const INTERRUPT_NOTICE: &str =
@@ -88,7 +96,7 @@ impl<'a> Worker<'a> {
         let take = |left: u64| left.checked_sub(1);
         while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             match reserve_next(&mut self.client, wait, &[], self.interrupt) {
-                Ok(Some(job)) => self.work(&job)?,
+                Ok(Some((job, touched))) => self.work(&job, touched)?,
                 Ok(None) => break,
                 // A signal between two jobs ends the worker cleanly.
                 Err(_) if self.interrupt.is_set() => break,
@@ -99,8 +107,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the command for a job, and deletes, releases or buries the job.
-    fn work(&mut self, job: &Job) -> Result<()> {
-        let Some(end) = self.run_command(job)? else { return Ok(()) };
+    fn work(&mut self, job: &Job, touched: Instant) -> Result<()> {
+        let Some(end) = self.run_command(job, touched)? else { return Ok(()) };
         let text = &end.text;
         let releases = job.counts.map_or(0, |counts| counts[2]);
         let verdict =
@@ -130,61 +138,77 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Touches a job. Returns false if it is no longer reserved here.
-    fn touch(&mut self, job: &Job) -> Result<bool> {
-        let command = format!("touch {}", job.id);
-        let reply = self.client.ask(&command)?;
+    /// Reads the reply to a touch: false if the job is no longer reserved here.
+    fn is_touched(reply: &Reply) -> Result<bool> {
         match reply.word() {
             "TOUCHED" => Ok(true),
             "NOT_FOUND" => Ok(false),
-            _ => Err(reply.error_for(&command)),
+            _ => Err(reply.error_for("touch")),
         }
     }
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
     /// ended; `None` if the job was lost to other workers.
-    fn run_command(&mut self, job: &Job) -> Result<Option<CommandEnd>> {
-        debug_assert_eq!(job.state, State::Reserved);
+    ///
+    /// The reservation lasts for the time to run from `touched` on, the beginning of the last touch
+    /// that was confirmed. No reply is waited for, because the server may hang longer than that.
+    fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
+        let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;
         // A touch after each third of the time to run is early enough, and seldom enough.
-        let interval = Duration::from_millis(job.ttr.unwrap_or(1).max(1).saturating_mul(1000) / 3);
+        let (lease, interval) = (job.lease(), job.lease() / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
-        let (began, mut touched) = (Instant::now(), Instant::now());
-        let mut suspensions = self.interrupt.suspensions();
-        let (mut is_heard, mut is_lost, mut failure) = (false, false, None);
+        let began = Instant::now();
+        // The time of the touch without a reply.
+        let mut asked: Option<Instant> = None;
+        let (mut is_heard, mut is_stopped, mut is_lost, mut failure) = (false, false, false, None);
         loop {
-            let end = command.update()?;
-            let is_resumed = suspensions != self.interrupt.suspensions();
-            let is_due = is_resumed || touched.elapsed() >= interval;
-            if (is_due || is_heard) && !is_lost {
-                let held = if is_heard { self.client.check_idle() } else { Ok(()) };
-                let held = held.and_then(|()| self.touch(job));
-                is_lost = !matches!(held, Ok(true));
+            if let Some(end) = command.update()? {
+                // Only after its reply can the connection be used for other commands.
+                let rest = asked.and_then(|_| self.client.receive_reply().err());
+                return failure.or(rest).map_or(Ok(Some(end).filter(|_| !is_lost)), Err);
+            }
+            let before = std::mem::replace(&mut suspensions, self.interrupt.suspensions());
+            is_stopped |= before != suspensions;
+            let held = match asked {
+                _ if is_lost => Ok(true),
+                Some(sent) if is_heard => {
+                    (asked, touched) = (None, sent);
+                    let reply = self.client.receive_begun_reply(LATE_REPLY_TIME);
+                    reply.and_then(|reply| Self::is_touched(&reply))
+                }
+                Some(sent) => Ok(touched.elapsed() < lease || sent.elapsed() < LATE_REPLY_TIME),
+                None if is_heard => self.client.check_idle().map(|()| true),
+                None if touched.elapsed() >= interval => {
+                    asked = Some(Instant::now());
+                    self.client.send_command(&format!("touch {}", job.id)).map(|()| true)
+                }
+                None => Ok(true),
+            };
+            if !matches!(held, Ok(true)) {
+                is_lost = true;
                 failure = held.err();
-                if is_lost && self.report_lost(job, failure.is_some(), command.is_running()) {
+                if self.report_lost(job, failure.is_some(), command.is_running()) {
                     command.end("its job was lost");
                 }
             }
-            if is_due {
-                touched = Instant::now();
-            }
-            if is_resumed {
-                suspensions = self.interrupt.suspensions();
+            // After a stop longer than the time to run, the reply to a touch decides.
+            if is_stopped && (is_lost || touched.elapsed() < lease) {
+                is_stopped = false;
                 command.resume();
-            }
-            match (end, failure) {
-                (Some(_), Some(failure)) => return Err(failure),
-                (Some(end), None) => return Ok(Some(end).filter(|_| !is_lost)),
-                (None, rest) => failure = rest,
             }
             if began.elapsed() >= limit && command.is_running() {
                 command.end("it exceeded --timeout");
             }
             let left = limit.saturating_sub(began.elapsed());
             let left = if left.is_zero() { interval } else { left };
+            let next = match asked {
+                _ if is_lost => interval,
+                Some(_) => REPLY_CHECK_INTERVAL,
+                None => interval.saturating_sub(touched.elapsed()),
+            };
             let server = (!is_lost).then(|| self.client.socket());
-            let wait = interval.saturating_sub(touched.elapsed()).min(left);
-            is_heard = command.wait(&self.wake, server, wait)?;
+            is_heard = command.wait(&self.wake, server, next.min(left))?;
             // The next round of the loop finds the reason for the wake-up.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         }

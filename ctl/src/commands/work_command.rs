@@ -77,17 +77,8 @@ impl<'a> RunningCommand<'a> {
         let written = Arc::clone(&lines);
         let copier = thread::spawn(move || copy_errors(pipe, &written));
         let body = job.body.as_deref().unwrap_or_default();
-        let command = Self {
-            interrupt,
-            group,
-            stdin,
-            body,
-            copier,
-            lines,
-            status: None,
-            ended: None,
-            ending: None,
-        };
+        let (status, ended, ending) = (None, None, None);
+        let command = Self { interrupt, group, stdin, body, copier, lines, status, ended, ending };
         command.stdin.as_ref().map_or(Ok(()), |pipe| ioctl_fionbio(pipe, true))?;
         Ok(command)
     }

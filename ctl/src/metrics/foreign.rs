@@ -42,12 +42,9 @@ pub(super) fn messagebird() -> Names {
     let server = keys.map(|key| foreign_family(name(key), key, "stats"));
     let tube = STATS_TUBE_KEYS.split(' ');
     let tube = tube.map(|key| foreign_family(format!("tube_{}", name(key)), key, "stats-tube"));
-    Names {
-        server_label: Some("instance"),
-        server: std::iter::once(foreign_up_family()).chain(server).collect(),
-        tube: tube.collect(),
-        omits_binlog: false,
-    }
+    let server = std::iter::once(foreign_up_family()).chain(server).collect();
+    let server_label = Some("instance");
+    Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
 /// Keys with underscores, between `beanstalkd_` and a unit; no label for the server, unless there
@@ -66,10 +63,8 @@ pub(super) fn davidtannock(servers: usize) -> Names {
     let (name_of_scrapes, help) = ("beanstalkd_exporter_scrapes_total", "Scrapes of the server.");
     let scrapes = Family::new(name_of_scrapes, help, Source::Number(SCRAPES_KEY));
     let server = keys.map(|key| foreign_family(name("", key), key, "stats"));
-    Names {
-        server_label: (servers > 1).then_some("server"),
-        server: [foreign_up_family(), scrapes].into_iter().chain(server).collect(),
-        tube: tube.map(|key| foreign_family(name("tube_", key), key, "stats-tube")).collect(),
-        omits_binlog: false,
-    }
+    let server_label = (servers > 1).then_some("server");
+    let server = [foreign_up_family(), scrapes].into_iter().chain(server).collect();
+    let tube = tube.map(|key| foreign_family(name("tube_", key), key, "stats-tube")).collect();
+    Names { server_label, server, tube, omits_binlog: false }
 }

@@ -134,22 +134,27 @@ const LOSSES: Source = Number("jobs-buried-for-losses");
 /// The one command that `metrics` counts and `stats` does not.
 const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
 
+// The sources of rows that are too long for a line.
+const INFO_LABELS: Source = Labels(&["version", "hostname", "platform"]);
+const OLDEST_SEGMENT: Source = Number("binlog-oldest-index");
+const CURRENT_SEGMENT: Source = Number("binlog-current-index");
+const RECORDS_WRITTEN: Source = Number("binlog-records-written");
+const UNSYNCED_BYTES: Source = Number("binlog-unsynced-bytes");
+const JOB_MEMORY_MAX: Source = Number("job-bytes-limit");
+const URGENT_JOBS: Source = Number("current-jobs-urgent");
+
 /// Metrics of a server.
 const SERVER_METRICS: &[Row] = &[
     ("up", "Whether the scrape is complete.", Number(UP_KEY)),
     ("scrape_duration_seconds", "Duration of the scrape.", Number(SCRAPE_SECONDS_KEY)),
     ("tubes_left_out", "Tubes left out because of --max-tubes.", Number(TUBES_LEFT_OUT_KEY)),
-    (
-        "info",
-        "Always 1; the labels describe the server.",
-        Labels(&["version", "hostname", "platform"]),
-    ),
+    ("info", "Always 1; the labels describe the server.", INFO_LABELS),
     ("state", "1 for the current state of the server.", STATES),
     ("uptime_seconds", "Time since the start.", Number("uptime")),
     ("draining", "Whether the server is draining.", Number("draining")),
     ("cpu_seconds_total", "CPU time.", CPU),
     ("jobs", "Jobs by state.", JOBS),
-    ("urgent_jobs", "Ready jobs with a priority below 1024.", Number("current-jobs-urgent")),
+    ("urgent_jobs", "Ready jobs with a priority below 1024.", URGENT_JOBS),
     ("jobs_inserted_total", "Jobs put.", Number("total-jobs")),
     ("job_timeouts_total", "Reserved jobs that timed out.", Number("job-timeouts")),
     ("jobs_buried_for_losses_total", "Jobs buried by --bury-after.", LOSSES),
@@ -161,22 +166,10 @@ const SERVER_METRICS: &[Row] = &[
     ("waiting_workers", "Connections waiting for a job.", Number("current-waiting")),
     ("connections_accepted_total", "Connections accepted.", Number("total-connections")),
     ("commands_total", "Commands by name.", ABORTS),
-    (
-        "binlog_oldest_segment",
-        "Number of the oldest file of the binlog.",
-        Number("binlog-oldest-index"),
-    ),
-    (
-        "binlog_current_segment",
-        "Number of the current file of the binlog.",
-        Number("binlog-current-index"),
-    ),
+    ("binlog_oldest_segment", "Number of the oldest file of the binlog.", OLDEST_SEGMENT),
+    ("binlog_current_segment", "Number of the current file of the binlog.", CURRENT_SEGMENT),
     ("binlog_segment_max_bytes", "Size of each file of the binlog.", Number("binlog-max-size")),
-    (
-        "binlog_records_written_total",
-        "Records written to the binlog.",
-        Number("binlog-records-written"),
-    ),
+    ("binlog_records_written_total", "Records written to the binlog.", RECORDS_WRITTEN),
     (
         "binlog_records_migrated_total",
         "Records rewritten so that old files can be removed.",
@@ -188,30 +181,18 @@ const SERVER_METRICS: &[Row] = &[
         "Time since the binlog became full or failed; 0 if it is sound.",
         Number("binlog-trouble-age"),
     ),
-    (
-        "binlog_unsynced_bytes",
-        "Records written but not yet synced.",
-        Number("binlog-unsynced-bytes"),
-    ),
+    ("binlog_unsynced_bytes", "Records written but not yet synced.", UNSYNCED_BYTES),
     ("binlog_bytes", "Records of existing jobs (live), and obsolete records (dead).", BINLOG_BYTES),
     ("binlog_sync_seconds", "Durations of syncs of the binlog.", Histogram("binlog-sync-seconds")),
     ("job_memory_bytes", "Memory used by bodies of jobs.", Number("job-bytes")),
-    (
-        "job_memory_max_bytes",
-        "The limit of --max-memory, if there is one.",
-        Number("job-bytes-limit"),
-    ),
+    ("job_memory_max_bytes", "The limit of --max-memory, if there is one.", JOB_MEMORY_MAX),
     ("turn_seconds", "Durations of turns of the event loop.", Histogram("turn-seconds")),
 ];
 
 /// Metrics of a tube.
 const TUBE_METRICS: &[Row] = &[
     ("jobs", "Jobs of the tube by state.", JOBS),
-    (
-        "urgent_jobs",
-        "Ready jobs of the tube with a priority below 1024.",
-        Number("current-jobs-urgent"),
-    ),
+    ("urgent_jobs", "Ready jobs of the tube with a priority below 1024.", URGENT_JOBS),
     ("jobs_inserted_total", "Jobs put into the tube.", Number("total-jobs")),
     ("jobs_deleted_total", "Jobs of the tube deleted.", Number("cmd-delete")),
     ("jobs_buried_for_losses_total", "Jobs of the tube buried by --bury-after.", LOSSES),

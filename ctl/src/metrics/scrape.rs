@@ -10,7 +10,7 @@ use super::args::MetricsArgs;
 use super::names::{Names, SCRAPE_SECONDS_KEY, SCRAPES_KEY, TUBES_LEFT_OUT_KEY, UP_KEY};
 use super::page::{self, Page, Pairs};
 use crate::address::Address;
-use crate::client::{Client, Reply};
+use crate::client::Client;
 use crate::deadline;
 use crate::filter::Tubes;
 use crate::interrupt::Interrupt;
@@ -54,27 +54,20 @@ impl Scraper {
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
         // If a server was given twice, each of its series would occur twice, and Prometheus rejects
         // that.
-        let mut named = Vec::new();
+        let mut found = Vec::new();
         for address in servers {
-            if !named.contains(address) {
-                named.push(address.clone());
+            if !found.contains(address) {
+                found.push(address.clone());
             }
         }
         let target = |address: &Address| {
             let (address, client) = (address.clone(), Mutex::default());
             Arc::new(Target { address, client, last_error: Mutex::default() })
         };
-        let settings = Settings {
-            names: args.names.names(named.len()),
-            tubes,
-            max_tubes: args.max_tubes,
-            timeout: args.timeout.max(1),
-        };
-        Self {
-            settings: Arc::new(settings),
-            targets: named.iter().map(target).collect(),
-            scrapes: AtomicU64::new(0),
-        }
+        let (names, timeout) = (args.names.names(found.len()), args.timeout.max(1));
+        let settings = Arc::new(Settings { names, tubes, max_tubes: args.max_tubes, timeout });
+        let targets = found.iter().map(target).collect();
+        Self { settings, targets, scrapes: AtomicU64::new(0) }
     }
 
     /// Scrapes all servers and returns the text in pieces. A server that does not answer in time is
@@ -183,10 +176,8 @@ fn scrape_tubes(
     let commands: &[&str] = if has_metrics { &["stats-tube", "metrics"] } else { &["stats-tube"] };
     let all = tubes.iter().flat_map(|tube| commands.iter().map(move |command| (*command, tube)));
     let mut texts = Vec::new();
-    let write = |(command, tube): &(&str, &String), out: &mut Vec<u8>| {
-        out.extend([command, " ", tube, "\r\n"].concat().into_bytes());
-    };
-    client.pipeline(all, write, |(command, tube), reply: Reply| {
+    let line = |(command, tube): &(&str, &String)| format!("{command} {tube}");
+    client.ask_each(all, line, |(command, tube), reply| {
         if command == "stats-tube" {
             texts.clear();
         }

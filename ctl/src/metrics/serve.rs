@@ -38,11 +38,8 @@ struct SharedScrape {
 
 /// Serves `/metrics` and `/`, by GET and HEAD only.
 pub(super) fn metrics_router(scraper: Scraper) -> Router {
-    let shared = SharedScrape {
-        scraper: Arc::new(scraper),
-        texts: Arc::new(Semaphore::new(TEXTS_MAX)),
-        running: Arc::default(),
-    };
+    let (scraper, texts) = (Arc::new(scraper), Arc::new(Semaphore::new(TEXTS_MAX)));
+    let shared = SharedScrape { scraper, texts, running: Arc::default() };
     Router::new()
         .route("/", get(async || Html(INDEX_HTML)))
         .route("/metrics", get(serve_metrics))

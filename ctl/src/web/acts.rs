@@ -61,17 +61,9 @@ pub(super) struct ActionRequest {
 #[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Action {
     /// Pauses a tube; 0 seconds end a pause.
-    Pause {
-        tube: Tube,
-        seconds: u32,
-    },
-    Put {
-        tube: Tube,
-        base64: String,
-        pri: u32,
-        delay: u32,
-        ttr: u32,
-    },
+    Pause { tube: Tube, seconds: u32 },
+    /// Puts a job with this body.
+    Put { tube: Tube, base64: String, pri: u32, delay: u32, ttr: u32 },
     #[serde(untagged)]
     Jobs(JobAction),
 }
@@ -254,7 +246,7 @@ impl Action {
                 for id in copies.ids() {
                     *report = Report::new(1, format!("put 1 job into the tube {tube}: {id}"));
                 }
-                copies.into_result()
+                copies.into_result(0, 1)
             }
             Self::Jobs(act) => {
                 let result = act.carry_out(client, plan, interrupt, report);

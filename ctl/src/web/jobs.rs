@@ -75,12 +75,9 @@ impl ListRequest {
     fn filter(&self) -> Result<Filter, Failure> {
         let text = self.pattern.as_deref();
         let pattern = text.map(|text| Filter::to_pattern(text, self.plain, self.ignore_case));
-        Ok(Filter {
-            tubes: self.tube.as_deref().map_or_else(Tubes::default, Tubes::of_name),
-            states: self.state.into_iter().collect(),
-            pattern: pattern.transpose()?,
-            ..Filter::default()
-        })
+        let tubes = self.tube.as_deref().map_or_else(Tubes::default, Tubes::of_name);
+        let (states, pattern) = (self.state.into_iter().collect(), pattern.transpose()?);
+        Ok(Filter { tubes, states, pattern, ..Filter::default() })
     }
 
     /// Finds jobs, and reports whether there are more.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 
-use crate::client::{Client, Reply};
+use crate::client::Client;
 use crate::yaml;
 
 /// Cumulative counts of times, by upper bounds in rising order.
@@ -44,17 +44,14 @@ impl Figures {
         if !client.has_extension("metrics")? {
             return Ok(figures);
         }
-        let write = |name: &String, out: &mut Vec<u8>| {
-            out.extend_from_slice(format!("metrics {name}\r\n").as_bytes());
-        };
-        client.pipeline(tubes, write, |name, reply: Reply| {
-            if reply.is("OK") {
-                figures.insert(name, Self::read(&reply.into_yaml()?));
-            } else if !reply.is("NOT_FOUND") {
-                return Err(reply.error_for("metrics"));
-            }
-            Ok(())
-        })?;
+        client.yaml_of_each(
+            tubes,
+            |name| format!("metrics {name}"),
+            |name, text| {
+                figures.insert(name, Self::read(&text));
+                Ok(())
+            },
+        )?;
         Ok(figures)
     }
 }

@@ -84,13 +84,19 @@ fn numbers(count: usize) -> String {
     (1..=count).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat()
 }
 
-/// Carries out the advice of `put --lines`, which is a line for a shell.
-fn continue_put(server: &Server, ran: &Ran, file: &str) {
-    let advice = ran.stderr.split_once("continue with ").unwrap().1.lines().next().unwrap();
-    let advice = advice.replace("FILE", file).replace("beanstalkctl", PROGRAM);
+/// Carries out a line for a shell, for the server that it names, and returns what it prints.
+fn carry_out(advice: &str) -> String {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &advice]).env("BEANSTALKD_SERVER", &server.address).stdout(Stdio::null());
-    assert!(shell.status().unwrap().success(), "{advice}");
+    shell.args(["-c", &advice.replace("beanstalkctl", PROGRAM)]).stderr(Stdio::null());
+    let output = shell.env_remove("BEANSTALKD_SERVER").output().unwrap();
+    assert!(output.status.success(), "{advice}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Carries out the advice of `put --lines`.
+fn continue_put(ran: &Ran, file: &str) {
+    let advice = ran.stderr.split_once("continue with ").unwrap().1.lines().next().unwrap();
+    carry_out(&advice.replace("FILE", file));
 }
 
 /// A server that drains refuses every put: no line is done.
@@ -128,7 +134,7 @@ fn refused_lines_are_repeated() {
             if is_import {
                 server.must(&["import", &file, "--skip", &skip.to_string()]);
             } else {
-                continue_put(&server, &ran, &file);
+                continue_put(&ran, &file);
             }
             assert_eq!(drain(&mut server.client(), "a").len(), 5_000 - before);
         }
@@ -148,10 +154,15 @@ fn lines_that_were_not_confirmed_are_repeated() {
         check(&durable.server, "a", 8_000, &lines_after(&ran.stderr, "so their jobs may exist"));
 
         std::fs::write(&file, numbers(8_000)).unwrap();
-        let put = ["put", "b", "--lines", "--file", &file];
+        let numbers = ["--pri", "7", "--delay", "1h", "--ttr", "99"];
+        let put = [&["put", "b", "--lines", "--file", &file], &numbers[..]].concat();
         let ran = durable.kill_during("put ", 5_700, &put);
-        continue_put(&durable.server, &ran, &file);
+        continue_put(&ran, &file);
         check(&durable.server, "b", 8_000, &lines_after(&ran.stderr, "so their jobs may exist"));
+        for job in durable.server.objects(&["list", "b"]) {
+            assert!(job["pri"] == 7 && job["state"] == "delayed", "{job}");
+        }
+        assert!(ran.stderr.contains("--ttr 99"), "{ran:?}");
     }
 }
 
@@ -192,7 +203,7 @@ fn a_line_that_is_too_large_is_reported_and_left_out() {
     std::fs::write(&file, numbers(5).replace('3', &long)).unwrap();
     let ran = server.run(&["put", "b", "--lines", "--file", &file]);
     assert!(ran.stderr.contains("line 3 is too large for the server: it is longer"), "{ran:?}");
-    continue_put(&server, &ran, &file);
+    continue_put(&ran, &file);
     for tube in ["a", "b"] {
         assert_eq!(drain(&mut server.client(), tube), [b"1", b"2", b"4", b"5"], "{tube}");
     }
@@ -280,15 +291,19 @@ fn copies_that_a_killed_server_left_delayed_are_buried() {
             let file = durable.server.file("jobs");
             std::fs::write(&file, lines(1_000, "buried")).unwrap();
             let ran = durable.kill_during(word, count, &["import", &file]);
-            let advice = ran.stderr.split_once("bury them with beanstalkctl bury ").unwrap().1;
-            let named: Vec<_> = advice.split(':').next().unwrap().split(' ').collect();
+            let advice = ran.stderr.split_once("and bury them with ").unwrap().1;
+            let advice = advice.split(": ").next().unwrap();
+            let named: Vec<_> = advice.split(' ').collect();
             let server = &durable.server;
             let held = held_ids(server);
             if word == "bury " {
                 let is_named = |id: &String| named.contains(&id.as_str());
                 assert!(!held.is_empty() && held.iter().all(is_named), "{ran:?}");
             }
-            bury_held(server);
+            if !held.is_empty() {
+                carry_out(&format!("{}; true", advice.replace("ID...", &held.join(" "))));
+            }
+            assert!(held_ids(server).is_empty(), "{ran:?}");
             let skip = number_after(&ran.stderr, "continue with --skip ").to_string();
             server.must(&["import", &file, "--skip", &skip]);
             check(server, "a", 1_000, &lines_after(&ran.stderr, "so their jobs may exist"));
@@ -329,31 +344,123 @@ fn copies_that_a_killed_command_left_delayed_are_found() {
     }
 }
 
+/// Carries out the advice of a move that was cut.
+fn follow_move(ran: &Ran) {
+    let (_, advice) = ran.stderr.split_once("may be in both places; if ").unwrap();
+    let (commands, pairs) = advice.split_once(" delete: ").unwrap();
+    let (from, rest) = commands.split_once(" job finds a job, and ").unwrap();
+    let (to, other) = rest.split_once(" job its copy, delete the copy with ").unwrap();
+    assert_eq!(to, other);
+    for pair in pairs.lines().next().unwrap().split(", ") {
+        let (id, copy) = pair.strip_suffix(')').unwrap().split_once(" (copy ").unwrap();
+        if copy != "?" {
+            let is_there = |command, id| format!("{command} job {id} > /dev/null");
+            let both = [is_there(from, id), is_there(to, copy)].join(" && ");
+            carry_out(&format!("if {both}; then {to} delete {copy} --yes; fi"));
+        }
+    }
+    if let Some((_, advice)) = ran.stderr.split_once("365 days instead: list them with ") {
+        let list = advice.split_once(&format!(", and delete them with {to} delete")).unwrap().0;
+        for line in carry_out(&format!("{list} --json || true")).lines() {
+            let job: Value = serde_json::from_str(line).unwrap();
+            carry_out(&format!("{to} delete {} --yes", job["id"]));
+        }
+    }
+}
+
 /// Of the jobs that may be in both places, the copy is deleted if both are found.
 #[test]
 fn jobs_in_both_places_lose_their_copies() {
     for program in programs() {
-        for (word, count, kind) in
-            [("delete ", 300, "ready"), ("put ", 300, "ready"), ("bury ", 150, "buried")]
-        {
+        for (word, count, kind) in [
+            ("delete ", 300, "ready"),
+            ("put ", 300, "ready"),
+            ("bury ", 150, "buried"),
+            ("put ", 150, "buried"),
+        ] {
             let mut durable = Durable::start(&program);
             let text = lines(1_000, kind);
             assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
             let ran = durable.kill_during(word, count, &["move", "a", "b", "--yes"]);
+            assert!(!ran.stderr.contains("bury them"), "{ran:?}");
+            follow_move(&ran);
             let server = &durable.server;
-            let pairs = ran.stderr.split_once("delete the copy: ").unwrap().1;
-            for pair in pairs.lines().next().unwrap().split(", ") {
-                let (id, copy) = pair.strip_suffix(')').unwrap().split_once(" (copy ").unwrap();
-                let is_there = |id: &str| server.run(&["job", id]).status.success();
-                if copy != "?" && is_there(id) && is_there(copy) {
-                    server.must(&["delete", copy, "--yes"]);
-                }
-            }
-            bury_held(server);
+            assert!(held_ids(server).is_empty(), "{ran:?}");
             server.must(&["move", "a", "b", "--yes"]);
-            let unknown: Vec<_> = if pairs.contains('?') { (1..=1_000).collect() } else { vec![] };
-            check(server, "b", 1_000, &unknown);
+            let unknown =
+                if kind == "ready" && ran.stderr.contains("(copy ?)") { 1_000 } else { 0 };
+            check(server, "b", 1_000, &(1..=unknown).collect::<Vec<_>>());
         }
+    }
+}
+
+/// The ids of copies on another server mean other jobs here.
+#[test]
+fn the_advice_of_a_move_to_another_server_changes_nothing_here() {
+    for program in programs() {
+        for word in ["bury ", "put "] {
+            let from = Server::tcp(&program, &[]);
+            assert!(from.run_with(lines(300, "buried").as_bytes(), &["import"]).status.success());
+            let mut to = Durable::start(&program);
+            let proxy = Proxy::new(&to.server.address, word, 150);
+            let arguments = ["move", "a", "b", "--yes", "--to", &proxy.address];
+            let child = from.command(&arguments).spawn().unwrap();
+            proxy.wait();
+            to.server.daemon.signal(9).unwrap();
+            proxy.go_on();
+            let ran = Ran::of(child.wait_with_output().unwrap());
+            to.server.restart(&to.flags.iter().map(String::as_str).collect::<Vec<_>>());
+            let before = from.objects(&["list", "a"]).len();
+            follow_move(&ran);
+            assert_eq!(from.objects(&["list", "a"]).len(), before, "{ran:?}");
+            from.must(&["move", "a", "b", "--yes", "--to", &to.server.address]);
+            check(&to.server, "b", 300, &[]);
+        }
+    }
+}
+
+/// A server that refuses to bury the copies keeps the originals, and no copies.
+#[test]
+fn a_copy_that_cannot_be_buried_is_deleted() {
+    let played = Played::new(|line| match line.split(' ').next().unwrap() {
+        "stats" => "---\nmax-job-size: 65535\npid: 0\n".into(),
+        "use" | "list-tube-used" => "USING b".into(),
+        "put" => Heard::Nothing,
+        "reserve-job" => "RESERVED 9 1\r\nx".into(),
+        "bury" => "INTERNAL_ERROR".into(),
+        "delete" => "DELETED".into(),
+        "x" => "INSERTED 9".into(),
+        _ => "UNKNOWN_COMMAND".into(),
+    });
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let line = b"{\"tube\":\"a\",\"state\":\"buried\",\"body\":\"x\"}\n";
+        assert!(server.run_with(line, &["import"]).status.success());
+        let ran = server.run(&["move", "a", "b", "--yes", "--to", &played.address]);
+        assert!(ran.code() == Some(1) && ran.stderr.contains("0 jobs moved"), "{ran:?}");
+        assert!(!ran.stderr.contains("delayed by"), "{ran:?}");
+        assert_eq!(server.objects(&["list", "a", "--state", "buried"]).len(), 1, "{ran:?}");
+    }
+}
+
+/// The number of accepted jobs counts those of earlier batches, and jobs that may exist.
+#[test]
+fn a_put_that_is_cut_reports_each_body() {
+    let server = Server::tcp(&ours(), &[]);
+    for (rate, report) in [
+        (&[][..], "accepted 1 of 3 jobs and did not confirm 2, which may exist"),
+        (&["--rate", "10"], "accepted 1 of 3 jobs and did not confirm 1, which may exist"),
+    ] {
+        let played = Played::new(|line| match line {
+            "stats" => "---\nmax-job-size: 65535\n".into(),
+            "use a" => "USING a".into(),
+            "1" => "INSERTED 1".into(),
+            line if line.starts_with("put ") => Heard::Nothing,
+            _ => Heard::End,
+        });
+        let put = [&["--server", &played.address, "put", "a", "1", "2", "3"], rate].concat();
+        let ran = server.run(&put);
+        assert!(ran.code() == Some(1) && ran.stderr.contains(report), "{ran:?}");
     }
 }
 

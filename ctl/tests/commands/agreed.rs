@@ -3,6 +3,7 @@
 
 use std::process::Stdio;
 
+use crate::harness;
 use crate::harness::page::Page;
 use crate::harness::proxy::Proxy;
 use crate::harness::{Ran, Server, bury, drain, each_server, four, ours, programs, put, state};
@@ -88,6 +89,94 @@ fn only_jobs_of_the_state_that_was_meant_are_kicked() {
         assert_eq!(state(&mut client, delayed).as_deref(), Some("delayed"), "{ran:?}");
         let ran = server.run(&["kick", "a", "--all"]);
         assert!(ran.stderr.contains("1 delayed job kicked"), "{ran:?}");
+    }
+}
+
+/// A job that others buried before its batch is theirs, whatever its state was.
+#[test]
+fn a_job_that_others_bury_before_its_batch_stays() {
+    for program in programs() {
+        for act in [&["clear", "a", "--yes"][..], &["move", "a", "b", "--yes"]] {
+            let server = Server::tcp(&program, &[]);
+            let mut client = server.client();
+            let [ready, ..] = four(&mut client, "a");
+            // On the original, all four ids are requested first.
+            let count = if program == ours() { 1 } else { 5 };
+            let held = held(&server, "stats-job ", count, act);
+            bury(&mut client, ready);
+            let ran = held.finish();
+            assert!(ran.code() == Some(1) && ran.stderr.contains(": 1 job."), "{ran:?}");
+            assert_eq!(state(&mut client, ready).as_deref(), Some("buried"), "{ran:?}");
+        }
+    }
+}
+
+/// While copies are put, others may get a job whose reservation has timed out, or a buried job.
+#[test]
+fn a_job_that_others_change_during_its_move_stays() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        client.command("use a").unwrap();
+        let mut ids = [5, 6].map(|pri| {
+            let reply = client.put(pri, 0, 1, b"x").unwrap();
+            reply.strip_prefix("INSERTED ").unwrap().parse::<u64>().unwrap()
+        });
+        bury(&mut client, ids[0]);
+        ids.reverse();
+        let held = held(&server, "put ", 1, &["move", "a", "b", "--yes"]);
+        assert_eq!(client.command(&format!("kick-job {}", ids[1])).unwrap(), "KICKED");
+        // The original does not notice the timeout while the connection is idle.
+        let changed = if program == ours() { &ids[..] } else { &ids[1..] };
+        ct::eventually("the reservation times out", || {
+            changed.iter().all(|id| state(&mut client, *id).as_deref() == Some("ready"))
+        });
+        for id in changed {
+            bury(&mut client, *id);
+        }
+        let ran = held.finish();
+        let left = format!("or they timed out: {} job", changed.len());
+        assert!(ran.code() == Some(1) && ran.stderr.contains(&left), "{ran:?}");
+        let states: Vec<_> = changed.iter().map(|id| state(&mut client, *id)).collect();
+        assert!(states.iter().all(|state| state.as_deref() == Some("buried")), "{ran:?}");
+        assert_eq!(drain(&mut client, "b").len(), 2 - changed.len(), "{ran:?}");
+    }
+}
+
+/// A job that is delayed anew is the first again, and hides the others.
+#[test]
+fn a_kick_continues_after_a_job_that_others_delay_anew() {
+    let Some(original) = ct::Original::find() else { return };
+    let server = Server::tcp(&original.path, &[]);
+    let mut client = server.client();
+    let ids = [1000, 2000, 3000].map(|delay| put(&mut client, "a", 5, delay, b"x"));
+    let held = held(&server, "peek-delayed", 2, &["kick", "a", "--all"]);
+    harness::reserve(&mut client, ids[0]);
+    assert_eq!(client.command(&format!("release {} 5 9", ids[0])).unwrap(), "RELEASED");
+    let ran = held.finish();
+    assert!(ran.status.success() && ran.stderr.contains("3 delayed jobs kicked"), "{ran:?}");
+    let states = ids.map(|id| state(&mut client, id).unwrap());
+    assert_eq!(states, ["delayed", "ready", "ready"]);
+}
+
+/// A job that others kick and delay during the search is no longer buried.
+#[test]
+fn a_kick_by_bodies_takes_only_jobs_that_are_still_buried() {
+    for program in programs() {
+        let server = Server::tcp(&program, &[]);
+        let mut client = server.client();
+        let ids = [5, 6].map(|pri| {
+            let id = put(&mut client, "a", pri, 0, b"x");
+            bury(&mut client, id);
+            id
+        });
+        let held = held(&server, "peek ", 1, &["kick", "a", "--all", "--grep", "x"]);
+        harness::reserve(&mut client, ids[0]);
+        assert_eq!(client.command(&format!("release {} 5 1000", ids[0])).unwrap(), "RELEASED");
+        let ran = held.finish();
+        let states = ids.map(|id| state(&mut client, id).unwrap());
+        assert_eq!(states, ["delayed", "ready"], "{ran:?}");
+        assert!(ran.code() == Some(1) && ran.stderr.contains("deleted them: 1 job."), "{ran:?}");
     }
 }
 

@@ -359,7 +359,7 @@ fn a_job_that_is_taken_during_a_move_loses_its_copy() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
         assert!(ran.stderr.contains("2 jobs moved"), "{ran:?}");
-        assert!(ran.stderr.contains("others took them: 1 job."), "{ran:?}");
+        assert!(ran.stderr.contains("or they timed out: 1 job."), "{ran:?}");
         assert_eq!(state(&mut client, buried).as_deref(), Some("reserved"));
         let bodies = drain(&mut client, "b");
         assert_eq!(bodies, [&b"first ready"[..], b"second \xff\0\r\ndelayed"]);

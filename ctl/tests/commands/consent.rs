@@ -72,7 +72,7 @@ impl Report {
         let words = ["jobs deleted (", "job deleted (", "jobs moved (", "job moved ("];
         let words = words.map(|word| format!(" {word}"));
         let taken = number(text, &words.each_ref().map(String::as_str), true).unwrap_or(0);
-        let words = ["or deleted them: ", "others took them: "];
+        let words = ["or deleted them: ", "or they timed out: "];
         Self { taken, left: number(text, &words, false).unwrap_or(0) }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -48,6 +50,21 @@ fn a_second_signal_ends_a_worker_with_all_that_it_started() {
         assert_eq!(child.wait().unwrap().signal(), Some(number));
         ct::eventually("the other command is gone", || !is_alive(&pid));
         ct::eventually("the job is back", || state(&mut client, id).as_deref() == Some("ready"));
+    }
+}
+
+/// A monitoring system must not take lost output for a good result.
+#[test]
+fn a_check_without_a_reader_is_no_success() {
+    let server = Server::tcp(&ours(), &[]);
+    server.must(&["put", "a", "x"]);
+    let (writer, reader) = UnixStream::pair().unwrap();
+    drop(reader);
+    let mut check = server.command(&["check", "--ready", "1,1"]);
+    assert_eq!(check.stdout(OwnedFd::from(writer)).status().unwrap().code(), Some(3));
+    for (arguments, status) in [(&["put", "check", "--bogus"], 2), (&["check", "a", "--bogus"], 3)]
+    {
+        assert_eq!(server.run(arguments).code(), Some(status), "{arguments:?}");
     }
 }
 

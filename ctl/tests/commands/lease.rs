@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::Child;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ct::Client;
 
-use crate::harness::{Ran, Server, ours, programs, put, send_signal, state};
+use crate::harness::played::{Heard, Played};
+use crate::harness::{PROGRAM, Ran, Server, bury, ours, programs, put, send_signal, state};
 
 /// A server with a job, and a worker with a command that runs until it is ended.
 struct Leased {
@@ -159,6 +161,84 @@ fn lose(leased: &mut Leased) {
     let (other, id) = (&mut leased.other, leased.id);
     ct::eventually("it times out", || state(other, id).as_deref() == Some("ready"));
     send_signal(leased.child(), "CONT");
+}
+
+/// A worker that was stopped while it waited for a job finds a reply that is too old.
+#[test]
+fn no_command_is_started_for_a_job_that_timed_out_before() {
+    let server = Server::tcp(&ours(), &[]);
+    let [runs, errors] = ["runs", "errors"].map(|name| server.file(name));
+    let mut worker = server.command(&["work", "a", "--", "touch", &runs]);
+    let mut child = worker.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
+    ct::eventually("it waits", || server.objects(&["stats"])[0]["current-waiting"] == 1);
+    send_signal(&child, "STOP");
+    let mut other = server.client();
+    other.command("use a").unwrap();
+    let id = other.put(5, 0, 1, b"x").unwrap().strip_prefix("INSERTED ").unwrap().parse().unwrap();
+    ct::eventually("it is reserved", || state(&mut other, id).as_deref() == Some("reserved"));
+    ct::eventually("it times out", || state(&mut other, id).as_deref() == Some("ready"));
+    bury(&mut other, id);
+    send_signal(&child, "CONT");
+    ct::eventually("it is left alone", || {
+        assert!(!Path::new(&runs).exists(), "it is not ours");
+        let text = fs::read_to_string(&errors).unwrap();
+        text.contains(&format!("job {id}: it has timed out, so another worker may have it"))
+    });
+    send_signal(&child, "TERM");
+    child.wait().unwrap();
+    assert!(!Path::new(&runs).exists());
+}
+
+/// The server may hang longer than a reservation or `--timeout` lasts. This one answers a touch
+/// only once the command has been ended.
+#[test]
+fn a_command_is_ended_in_time_although_the_server_hangs() {
+    for (arguments, text) in [
+        (&[][..], "job 7: it has timed out, so another worker may have it: ending its command"),
+        (&["--timeout", "3"], "job 7: killed, because it exceeded --timeout: released"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ended");
+        let (ended, touches) = (file.clone(), AtomicUsize::new(0));
+        let ttr = if arguments.is_empty() { 2 } else { 6 };
+        let played = Played::new(move |line| match line.split(' ').next().unwrap() {
+            "reserve-with-timeout" => "RESERVED 7 1\r\nx".into(),
+            "stats-job" => Heard::Reply(format!(
+                "---\nid: 7\ntube: a\nstate: reserved\npri: 5\nttr: {ttr}\ntime-left: {ttr}\n"
+            )),
+            "touch" => {
+                if touches.fetch_add(1, Ordering::Relaxed) > 0 {
+                    ct::eventually("the command is ended", || ended.exists());
+                }
+                "TOUCHED".into()
+            }
+            "release" => "RELEASED".into(),
+            _ => "WATCHING 1".into(),
+        });
+        let script =
+            format!("trap 'echo > {}; exit 0' TERM; while :; do sleep 0.02; done", file.display());
+        let server = ["--server", &played.address, "work", "a", "--count", "1"];
+        let arguments = [&server, arguments, &["--", "sh", "-c", &script]].concat();
+        let ran = Ran::of(std::process::Command::new(PROGRAM).args(arguments).output().unwrap());
+        assert!(ran.status.success() && ran.stderr.contains(text), "{ran:?}");
+    }
+}
+
+/// A reply that has begun holds up neither the end of the reservation nor `--timeout`.
+#[test]
+fn a_reply_that_stays_incomplete_is_a_lost_connection() {
+    let touches = AtomicUsize::new(0);
+    let played = Played::new(move |line| match line.split(' ').next().unwrap() {
+        "reserve-with-timeout" => "RESERVED 7 1\r\nx".into(),
+        "stats-job" => "---\nid: 7\ntube: a\nstate: reserved\nttr: 3\n".into(),
+        "touch" if touches.fetch_add(1, Ordering::Relaxed) > 0 => Heard::Part("TOU".into()),
+        "touch" => "TOUCHED".into(),
+        _ => "WATCHING 1".into(),
+    });
+    let arguments = ["--server", &played.address, "work", "a", "--", "sleep", "1000"];
+    let ran = Ran::of(std::process::Command::new(PROGRAM).args(arguments).output().unwrap());
+    let is_told = ran.stderr.contains("job 7: the connection was lost, so another worker may have");
+    assert!(is_told && ran.stderr.contains("no complete reply in time"), "{ran:?}");
 }
 
 /// SIGTERM first, so that the command can clean up; SIGKILL ten seconds later.

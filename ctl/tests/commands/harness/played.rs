@@ -12,6 +12,8 @@ pub(crate) enum Heard {
     Reply(String),
     /// A reply, and then the end of the connection.
     Last(String),
+    /// The beginning of a reply, as a network does that fails in between.
+    Part(String),
     /// No reply.
     Nothing,
     /// The end of the connection.
@@ -56,6 +58,10 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str) -> Heard) {
                 let _ = stream.write_all(text.as_bytes());
                 let _ = stream.shutdown(Shutdown::Both);
                 return;
+            }
+            Heard::Part(text) => {
+                let _ = stream.write_all(text.as_bytes());
+                continue;
             }
             Heard::Nothing => continue,
             Heard::End => {
