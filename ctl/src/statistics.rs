@@ -89,14 +89,11 @@ pub(crate) fn tube_names(client: &mut Client, selected: &Tubes) -> Result<Vec<St
 /// Returns the dictionary of `stats-tube` for each tube that still exists.
 pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(String, String)>> {
     let mut all = Vec::with_capacity(names.len());
-    client.yaml_of_each(
-        names,
-        |name| format!("stats-tube {name}"),
-        |name, text| {
-            all.push((name.clone(), text));
-            Ok(())
-        },
-    )?;
+    let line = |name: &&String| format!("stats-tube {name}");
+    client.yaml_of_each(names, line, |name, text| {
+        all.push((name.clone(), text));
+        Ok(())
+    })?;
     Ok(all)
 }
 

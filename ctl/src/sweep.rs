@@ -199,41 +199,31 @@ pub(crate) fn jobs_by_ids(
     ids: impl IntoIterator<Item = u64>,
 ) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    client.yaml_of_each(
-        ids,
-        |id| format!("stats-job {id}"),
-        |id, text| {
-            let job = Job::from_stats(&text)?;
-            ensure!(job.id == id, "asked for job {id}, but the server described job {}", job.id);
-            jobs.push(job);
-            Ok(())
-        },
-    )?;
+    let line = |id: &u64| format!("stats-job {id}");
+    client.yaml_of_each(ids, line, |id, text| {
+        let job = Job::from_stats(&text)?;
+        ensure!(job.id == id, "asked for job {id}, but the server described job {}", job.id);
+        jobs.push(job);
+        Ok(())
+    })?;
     Ok(jobs)
 }
 
 /// Adds their bodies to jobs, and drops jobs that no longer exist.
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
-    client.ask_each(
-        jobs,
-        |job| format!("peek {}", job.id),
-        |mut job, reply| {
-            if reply.is("FOUND") {
-                let line = &reply.line;
-                ensure!(
-                    line.starts_with(&format!("FOUND {} ", job.id)),
-                    "bad reply to peek {}: {line}",
-                    job.id
-                );
-                job.set_body(reply.body.unwrap_or_default());
-                kept.push(job);
-            } else if !reply.is("NOT_FOUND") {
-                return Err(reply.error_for("peek"));
-            }
-            Ok(())
-        },
-    )?;
+    let line = |job: &Job| format!("peek {}", job.id);
+    client.ask_each(jobs, line, |mut job, reply| {
+        if reply.is("FOUND") {
+            let (line, id) = (&reply.line, job.id);
+            ensure!(line.starts_with(&format!("FOUND {id} ")), "bad reply to peek {id}: {line}");
+            job.set_body(reply.body.unwrap_or_default());
+            kept.push(job);
+        } else if !reply.is("NOT_FOUND") {
+            return Err(reply.error_for("peek"));
+        }
+        Ok(())
+    })?;
     Ok(kept)
 }
 
