@@ -43,7 +43,7 @@ run: tools ## starts the daemon on loopback for the tour in README, with everyth
 	@echo
 	@'$(BUILT)/quick/beanstalkd' -l 127.0.0.1 -p 11300
 
-check: lacking ## checks all that can be checked here, and lists what was skipped or failed
+check: lacking ## runs all checks possible here, and lists those skipped or failed
 	@mkdir -p "$${SKIPPED%/*}" && rm -f "$$SKIPPED" "$$FAILED"
 	@$(MAKE) --no-print-directory checks; status=$$?; \
 	    ct/skipped "$$SKIPPED" >&2; \

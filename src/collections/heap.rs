@@ -50,10 +50,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
 
     /// Returns how many bytes [`Heap::make_room`] would allocate.
     pub fn growth_bytes(&self) -> usize {
-        let (capacity, count) =
-            (self.entries.capacity(), self.min_capacity.max(self.entries.len()));
-        let next = next_capacity::<(K, Key<T>)>(capacity, count + 1);
+        let capacity = self.entries.capacity();
+        let next = next_capacity::<(K, Key<T>)>(capacity, self.next_count());
         if next > capacity { next * size_of::<(K, Key<T>)>() } else { 0 }
+    }
+
+    /// The number of items that must have room after [`Heap::make_room`].
+    fn next_count(&self) -> usize {
+        self.min_capacity.max(self.entries.len()) + 1
     }
 
     /// Makes room for one item more than there are, or one more than the minimum set by
@@ -64,7 +68,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// memory can be refused. So if `is_resident`, the new memory is written to at once.
     #[inline]
     pub fn make_room(&mut self, is_resident: bool) -> Growth {
-        let count = self.min_capacity.max(self.entries.len()) + 1;
+        let count = self.next_count();
         let unused = self.entries.capacity() - self.entries.len();
         grow(&mut self.entries, count)?;
         if is_resident {

@@ -49,8 +49,7 @@ impl Display for Seconds {
     }
 }
 
-/// A value of a document. Most are numbers, and formatting these by `write!` took half of the time
-/// of `stats`.
+/// A value of a document. Most are numbers, which are written without the machinery of `write!`.
 pub trait Value {
     /// Appends it to `out`.
     fn append(self, out: &mut Vec<u8>);

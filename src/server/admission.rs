@@ -110,7 +110,7 @@ impl Server {
         grow_deque(&mut self.slices.long_commands, count + 1)
     }
 
-    /// The same for a growth of `bytes` bytes at once.
+    /// Fails if not enough memory is left for a growth of `bytes` bytes at once.
     pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
         self.admit(growing)?;
         let is_large = bytes > LARGE_GROWTH_BYTES;

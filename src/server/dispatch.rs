@@ -133,7 +133,7 @@ impl Server {
         if !found.is_some_and(|tube| self.queue.client(client).watches(tube)) {
             self.admit(Growing::Storage)?;
             self.queue.make_room_to_watch(client)?;
-            let tube = found.map_or_else(|| self.queue.make_tube(name), Ok)?;
+            let tube = self.tube_named(name)?;
             self.queue.add_watch(client, tube);
         }
         Ok(())

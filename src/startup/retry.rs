@@ -73,7 +73,8 @@ impl Start<'_> {
         let inherited = Listener::inherited(pid).map_err(StartError::Listen)?;
         let addresses = if inherited.is_empty() { &*self.config.addresses } else { &[] };
         let bound = self.retry(|| {
-            self.probe().and_then(|()| Listener::bind_all(addresses).map_err(StartError::Listen))
+            self.check_directory()?;
+            Listener::bind_all(addresses).map_err(StartError::Listen)
         });
         if inherited.is_empty() {
             return bound;
@@ -89,7 +90,7 @@ impl Start<'_> {
 
     /// Fails if the directory of the binlog is missing or not writable. Without patience, that is
     /// noticed later.
-    fn probe(&self) -> Result<(), StartError> {
+    fn check_directory(&self) -> Result<(), StartError> {
         match &self.config.binlog {
             Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()
                 .read(true)

@@ -263,7 +263,7 @@ fn a_move_to_the_same_tube_by_another_name_is_refused() {
     assert_eq!(state(&mut server.client(), id).as_deref(), Some("ready"));
 }
 
-/// An error names the way to write what was meant.
+/// An error shows the right way to write an address.
 #[test]
 fn addresses_are_explained() {
     for (arguments, expected) in [

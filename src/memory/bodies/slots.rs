@@ -152,21 +152,17 @@ impl Bodies {
 
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
-        // What must be left may be in emptied blocks: these are not free for other use.
-        let kept = if self.memory.admits(level) { self.releasable.pop_back() } else { None };
-        let bytes = match kept {
-            Some(bytes) => bytes,
-            None => self.make_block(level)?,
+        // What must be left may be in emptied blocks, which are not free for other use until then.
+        self.ensure_left(level)?;
+        let bytes = if let Some(bytes) = self.releasable.pop_back() {
+            bytes
+        } else {
+            probe(BLOCK_BYTES).inspect_err(|_| self.expect_shortage())?;
+            vec![0; BLOCK_BYTES]
         };
         let block = self.blocks.insert(Block { bytes, live: 0, end: 0 });
         self.add_hole(Place { block, unit: 0 }, BLOCK_BYTES);
         Ok(())
-    }
-
-    fn make_block(&mut self, level: Level) -> Growth<Vec<u8>> {
-        self.ensure_left(level)?;
-        probe(BLOCK_BYTES).inspect_err(|_| self.expect_shortage())?;
-        Ok(vec![0; BLOCK_BYTES])
     }
 
     /// Fails if not at least the memory of this level is left, even if empty blocks are released.
