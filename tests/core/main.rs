@@ -2,6 +2,7 @@
 //! or the system's clock. doc/hacking.md has the subject of each module. The fuzz targets include
 //! `oracles` by path.
 
+mod allocations;
 mod corpus;
 mod crash;
 mod disk;

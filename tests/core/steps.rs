@@ -3,113 +3,17 @@
 //!
 //! [`Level::Critical`]: beanstalkd::memory::Level::Critical
 
-#![expect(unsafe_code, reason = "an allocator is unsafe by its signature")]
+use std::{collections::BTreeMap, time::Duration};
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    collections::BTreeMap,
-    ptr,
-    time::Duration,
-};
-
-use beanstalkd::sys::ballast::SERVED_MAX_BYTES;
 use ct::Prng;
 
-use crate::world::{Arrival, World};
+use crate::{
+    allocations::{self, Bytes},
+    world::{Arrival, World},
+};
 
 /// The most bytes that a step takes in small pieces: half of what must be left for any step.
 const STEP_MAX_BYTES: isize = 512 << 10;
-
-/// The system's allocator, which counts the bytes of a step, and refuses large pieces if told to.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// Bytes in small pieces, for which ballast is freed, and in large ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Bytes {
-    pub(crate) small: isize,
-    pub(crate) large: isize,
-}
-
-impl Bytes {
-    const NONE: Self = Self { small: 0, large: 0 };
-
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self { small: self.small.max(other.small), large: self.large.max(other.large) }
-    }
-}
-
-thread_local! {
-    /// Allocated and not freed since the step began, and the most of that.
-    static NOW: Cell<Bytes> = const { Cell::new(Bytes::NONE) };
-    static PEAK: Cell<Bytes> = const { Cell::new(Bytes::NONE) };
-    static REFUSES_LARGE: Cell<bool> = const { Cell::new(false) };
-    static IS_STEP: Cell<bool> = const { Cell::new(false) };
-}
-
-fn count(size: usize, sign: isize) {
-    let bytes = sign * isize::try_from(size).expect("a layout has at most isize::MAX bytes");
-    let mut now = NOW.get();
-    *if size > SERVED_MAX_BYTES { &mut now.large } else { &mut now.small } += bytes;
-    NOW.set(now);
-    PEAK.set(PEAK.get().max(now));
-}
-
-/// Whether a piece that grows by `more` bytes to `size` is refused; otherwise it is counted.
-fn is_refused(size: usize, more: bool) -> bool {
-    if more && size > SERVED_MAX_BYTES && REFUSES_LARGE.get() && IS_STEP.get() {
-        return true;
-    }
-    count(size, 1);
-    false
-}
-
-// SAFETY: all memory is the system's, allocated and freed by its own rules.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_refused(layout.size(), true) {
-            return ptr::null_mut();
-        }
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_refused(layout.size(), true) {
-            return ptr::null_mut();
-        }
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if is_refused(size, size > layout.size()) {
-            return ptr::null_mut();
-        }
-        count(layout.size(), -1);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(layout.size(), -1);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(memory, layout) };
-    }
-}
-
-/// Takes a step, and returns the most bytes that it had allocated at once.
-pub(crate) fn measured<T>(step: impl FnOnce() -> T) -> (T, Bytes) {
-    NOW.set(Bytes::NONE);
-    PEAK.set(Bytes::NONE);
-    IS_STEP.set(true);
-    let result = step();
-    IS_STEP.set(false);
-    (result, PEAK.get())
-}
 
 /// Draws a command of any kind.
 fn command(prng: &mut Prng, jobs: usize) -> String {
@@ -153,7 +57,7 @@ fn a_step_takes_little_memory_and_relies_on_no_large_piece() {
     for round in 0..200_000 {
         let client = clients[usize::try_from(prng.below(50)).expect("small")];
         if prng.below(100) == 0 {
-            REFUSES_LARGE.set(prng.chance(1, 2));
+            allocations::refuse_large(prng.chance(1, 2));
             world.most_taken = Bytes::default();
             world.advance(Duration::from_millis(300));
             let of_ticks = most.entry("a tick".into()).or_default();
@@ -167,7 +71,7 @@ fn a_step_takes_little_memory_and_relies_on_no_large_piece() {
         *of_verb = of_verb.max(world.most_taken);
         world.receive(client);
     }
-    REFUSES_LARGE.set(false);
+    allocations::refuse_large(false);
     for (verb, Bytes { small, large }) in &most {
         println!("{verb:24} {small:9} in small pieces {large:9} in large ones");
         assert!(*small <= STEP_MAX_BYTES, "{verb}: {small} bytes");

@@ -13,7 +13,7 @@ use beanstalkd::{
 };
 use ct::Prng;
 
-use crate::steps::{self, Bytes};
+use crate::allocations::{self, Bytes};
 
 /// How the bytes of one send arrive.
 #[derive(Debug, Clone)]
@@ -267,7 +267,7 @@ impl World {
         let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
         if !is_of_log || is_due(self.server.queue().next_deadline()) {
             let (server, now) = (&mut self.server, self.now);
-            let ((), taken) = steps::measured(|| server.tick(now));
+            let ((), taken) = allocations::measured(|| server.tick(now));
             self.most_taken = self.most_taken.max(taken);
         }
     }
@@ -292,7 +292,7 @@ impl World {
         }
         let (server, share, now) = (&mut self.server, self.share, self.now);
         let ((consumed, feed_result), taken) =
-            steps::measured(|| server.feed(peer.key, &peer.arrived, share, now));
+            allocations::measured(|| server.feed(peer.key, &peer.arrived, share, now));
         self.most_taken = self.most_taken.max(taken);
         peer.arrived.drain(..consumed);
         peer.feed_result = feed_result;

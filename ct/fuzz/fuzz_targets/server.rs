@@ -2,6 +2,9 @@
 #![no_main]
 
 #[allow(dead_code, reason = "the simulator uses all of it, this target a part")]
+#[path = "../../../tests/core/allocations.rs"]
+mod allocations;
+#[allow(dead_code, reason = "the simulator uses all of it, this target a part")]
 #[path = "../../../tests/core/model.rs"]
 mod model;
 #[path = "../../../tests/core/oracles/reference.rs"]
