@@ -106,11 +106,10 @@ mod tests {
             limited.refill(1 << 20);
             limited.left()
         };
-        // Another test may have refilled it, too.
-        assert!(left(limited(|resident| resident << 10)) >= 1 << 20);
+        // Other tests take and free memory meanwhile, so only far limits are certain.
+        let much = left(limited(|resident| resident << 10));
+        assert!((1 << 20..1 << 30).contains(&much), "{much} bytes");
         assert_eq!(left(limited(|resident| resident / 8)), 0);
-        let little = left(limited(|resident| resident + (1 << 19)));
-        assert!(little < 1 << 20, "{little} bytes");
     }
 
     /// Memory that the C library keeps would lock all clients out of an empty daemon.
