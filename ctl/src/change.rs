@@ -142,8 +142,9 @@ impl PlannedChange {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
             // That may have taken long.
-            let ids = jobs.iter().map(|job| job.id);
-            let now = sweep::jobs_by_ids(client, ids)?;
+            let (count, name) = (counted(jobs.len() as u64, "job"), file.name());
+            let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
+                .with_context(|| format!("{count} saved to {name} but not deleted"))?;
             let now: HashMap<_, _> = now.into_iter().map(|job| (job.id, job.counts)).collect();
             let is_same = |job: &Job| now.get(&job.id) == Some(&job.counts);
             self.saved_in_vain.extend(jobs.iter().filter(|job| !is_same(job)).map(|job| job.id));
