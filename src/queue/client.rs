@@ -39,6 +39,8 @@ pub struct Client {
     /// replaced by the last. Each watch has its tube's key beside it, so a search reads only this
     /// array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
+    /// Where in `watching` the last search found a job; perhaps beyond its end.
+    pub(super) found_at: usize,
     /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
     /// The jobs it has reserved, in the order of their reservation.
@@ -62,6 +64,7 @@ impl Client {
         Self {
             using,
             watching: Vec::new(),
+            found_at: 0,
             unqueued: Vec::new(),
             reserved: List::default(),
             deadlines: Heap::default(),

@@ -207,7 +207,7 @@ impl Queue {
 impl Queue {
     /// How many tubes [`Queue::best_ready_job`] would scan: 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
-        if self.tubes.has_ready_job() { self.clients[client].watching() } else { 0 }
+        if self.tubes.with_ready_job > 0 { self.clients[client].watching() } else { 0 }
     }
 
     /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if

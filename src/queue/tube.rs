@@ -148,8 +148,8 @@ pub(super) struct Tubes {
     pub(super) name_bytes: usize,
     /// By index of the key: the sort key of the best ready job, in one array for a fast search.
     best_ready: Vec<ReadyKey>,
-    /// How many of `best_ready` are not [`ReadyKey::NONE`]; often 0, and then no search is needed.
-    with_ready_job: usize,
+    /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends once it has seen them.
+    pub(super) with_ready_job: usize,
 }
 
 impl Tubes {
@@ -203,11 +203,6 @@ impl Tubes {
         let before = std::mem::replace(&mut self.best_ready[key.index()], best);
         self.with_ready_job -= usize::from(before != ReadyKey::NONE);
         self.with_ready_job += usize::from(best != ReadyKey::NONE);
-    }
-
-    /// Whether any unpaused tube has a ready job.
-    pub(super) fn has_ready_job(&self) -> bool {
-        self.with_ready_job > 0
     }
 
     /// Removes an idle tube.

@@ -79,14 +79,25 @@ impl Queue {
 
 impl Queue {
     /// The best ready job of the unpaused tubes that the client watches: by the smallest `pri`,
-    /// then by the smallest id. O(tubes watched).
-    pub fn best_ready_job(&self, client: Key<Client>) -> Option<Key<Job>> {
-        if self.is_frozen || self.tubes_to_scan(client) == 0 {
-            return None;
+    /// then by the smallest id. O(tubes watched), but the search begins where the last one found a
+    /// job, and ends once it has seen all tubes that have one.
+    pub fn best_ready_job(&mut self, client: Key<Client>) -> Option<Key<Job>> {
+        let Client { watching, found_at, .. } = &mut self.clients[client];
+        let mut unseen = if self.is_frozen { 0 } else { self.tubes.with_ready_job };
+        let begin = (*found_at).min(watching.len());
+        let mut best = (ReadyKey::NONE, None);
+        for at in (begin..watching.len()).chain(0..begin) {
+            if unseen == 0 {
+                break;
+            }
+            let (tube, _) = watching[at];
+            let order = self.tubes.best_ready(tube);
+            unseen -= usize::from(order != ReadyKey::NONE);
+            if order < best.0 {
+                (best, *found_at) = ((order, Some(tube)), at);
+            }
         }
-        let watching = self.clients[client].watching.iter().map(|&(tube, _)| tube);
-        let tube = watching.min_by_key(|&tube| self.tubes.best_ready(tube))?;
-        self.first_ready(tube).filter(|_| self.tubes.best_ready(tube) != ReadyKey::NONE)
+        best.1.and_then(|tube| self.first_ready(tube))
     }
 
     /// Reserves a job of any tube and state, but not one that a client has reserved. Fails, and
