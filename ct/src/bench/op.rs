@@ -43,6 +43,8 @@ pub enum Op {
     StatsTube(u64),
     /// `stats`.
     Stats,
+    /// `list-tubes`.
+    ListTubes,
     /// `ignore` of the tube that the same cycle has watched.
     Ignore,
     /// A `reserve-with-timeout 0` that finds no job.
@@ -107,7 +109,7 @@ impl Op {
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
-            Self::Reserve | Self::Kick | Self::Stats | Self::ReserveEmpty => true,
+            Self::Reserve | Self::Kick | Self::Stats | Self::ListTubes | Self::ReserveEmpty => true,
             _ => false,
         }
     }
@@ -125,7 +127,7 @@ impl Op {
             Self::Peek => Kind::Found,
             Self::Use(_) => Kind::Using,
             Self::Watch(_) | Self::Ignore => Kind::Watching,
-            Self::StatsTube(_) | Self::Stats => Kind::Ok,
+            Self::StatsTube(_) | Self::Stats | Self::ListTubes => Kind::Ok,
             Self::ReserveEmpty => Kind::TimedOut,
         }
     }
@@ -142,6 +144,7 @@ impl Op {
             Self::Put { priority, delay } => put(out, priority, delay, context),
             Self::Reserve => out.extend_from_slice(b"reserve\r\n"),
             Self::Stats => out.extend_from_slice(b"stats\r\n"),
+            Self::ListTubes => out.extend_from_slice(b"list-tubes\r\n"),
             Self::ReserveEmpty => out.extend_from_slice(b"reserve-with-timeout 0\r\n"),
             Self::Kick => out.extend_from_slice(b"kick 1\r\n"),
             Self::Delete => numbered(out, b"delete ", *slot, b"\r\n"),

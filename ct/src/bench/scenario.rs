@@ -128,10 +128,11 @@ pub fn presets(effort: Effort) -> Vec<Scenario> {
     all.extend([(10, 10), (100, 100), (10, 10_000)].map(workers));
     all.extend([5_000, 15_000, 25_000, 35_000, 45_000].map(open));
     all.extend([100, 1_000, 10_000].map(offered));
-    all.push(wakeup(2_000));
+    all.extend([(2_000, 1), (10_000, 10), (30_000, 10)].map(wakeup));
     all.extend([0, 10_000].map(idle));
     all.extend([1, 1_000, 10_000, 100_000].map(tubes));
     all.extend([1, 1_000].map(watching));
+    all.extend([1, 10, 100, 1_000].map(watches));
     all.extend([10, 10_000, effort.backlog].map(held));
     all.extend(backlogs(effort.backlog));
     all.extend([0, 128, 1_024, 16_384, 65_535].map(body));
@@ -307,12 +308,12 @@ fn offered(commands: u32) -> Scenario {
 }
 
 /// Measures how soon a waiting worker gets a job.
-fn wakeup(rate: u32) -> Scenario {
+fn wakeup((rate, pairs): (u32, usize)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
-    let put = Group::new(1, 1, &[PUT], body.clone());
+    let put = Group::new(pairs, 1, &[PUT], body.clone());
     let put = Group { pacing: Pacing::Open(f64::from(rate)), ..put };
-    let about = format!("{rate} jobs a second from 1 producer to 1 worker that waits");
-    let groups = vec![Group::workers(1, body), put];
+    let about = format!("{rate} jobs a second; producers and workers that wait: {pairs} each");
+    let groups = vec![Group::workers(pairs, body), put];
     Scenario::one(format!("wakeup/{rate}"), about, groups)
 }
 
@@ -325,12 +326,16 @@ fn idle(idle: u32) -> Scenario {
 fn tubes(tubes: u32) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
-    let phases = vec![
+    let mut phases = vec![
         Phase::endless("cycle", vec![cycle(10, 1, BODY_BYTES)]),
         Phase::endless("use", group(&[Op::Use(count)])),
         Phase::endless("watch, ignore", group(&[Op::Watch(count), Op::Ignore])),
         Phase::endless("stats-tube", group(&[Op::StatsTube(count)])),
     ];
+    if tubes <= 1_000 {
+        phases.push(Phase::endless("stats", group(&[Op::Stats])));
+        phases.push(Phase::endless("list-tubes", group(&[Op::ListTubes])));
+    }
     let about = format!("10 connections beside {tubes} tubes with a delayed job each");
     Scenario::new(format!("tubes/{tubes}"), about, Work::Phases(phases))
         .on_curve("tubes with a delayed job", f64::from(tubes))
@@ -347,6 +352,12 @@ fn watching(tubes: u32) -> Scenario {
     let about = format!("10 producers; 10 workers that watch {tubes} tubes");
     Scenario::one(format!("watching/{tubes}"), about, vec![workers, put])
         .beside((tubes > 1).then(|| watching(1)))
+}
+
+fn watches(tubes: u32) -> Scenario {
+    let group = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..cycle(10, 1, BODY_BYTES) };
+    let about = format!("10 connections that watch {tubes} tubes put, reserve, delete");
+    Scenario::one(format!("watches/{tubes}"), about, vec![group])
 }
 
 /// One connection that holds many reserved jobs and works on one after the other.
