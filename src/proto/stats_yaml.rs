@@ -57,6 +57,10 @@ pub trait Value {
 
 impl Value for u64 {
     fn append(self, out: &mut Vec<u8>) {
+        // Most numbers are 0.
+        if let Ok(digit @ 0..=9) = u8::try_from(self) {
+            return out.push(b'0' + digit);
+        }
         let mut line = [0; 20];
         let start = digits(&mut line, self);
         out.extend_from_slice(&line[start..]);
@@ -90,6 +94,33 @@ impl Value for bool {
 impl Value for &str {
     fn append(self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.as_bytes());
+    }
+}
+
+/// A text in quotes. Nothing is escaped, as in the original: neither tube names nor the values of
+/// `uname` contain a quote.
+#[derive(Debug, Clone, Copy)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl Value for Quoted<'_> {
+    fn append(self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        self.0.append(out);
+        out.push(b'"');
+    }
+}
+
+/// Seconds with six decimals.
+#[derive(Debug, Clone, Copy)]
+pub struct Microseconds(pub Duration);
+
+impl Value for Microseconds {
+    fn append(self, out: &mut Vec<u8>) {
+        self.0.as_secs().append(out);
+        let point = out.len();
+        // A seventh digit keeps the leading zeros, and gives its place to the point.
+        (1_000_000 + self.0.subsec_micros()).append(out);
+        out[point] = b'.';
     }
 }
 
@@ -130,12 +161,6 @@ impl Document {
         if let Some(value) = value {
             self.pair(key, value);
         }
-    }
-
-    /// Quotes without escaping, as the original does: neither tube names nor the values of `uname`
-    /// contain a quote.
-    pub fn quoted(&mut self, key: &str, value: &str) {
-        self.pair(key, &*format!("\"{value}\""));
     }
 
     /// Appends a key and the items of its list.

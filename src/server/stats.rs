@@ -7,7 +7,9 @@ use super::{Health, Server};
 use crate::{
     clock::Time,
     collections::{Key, ShortTimes},
-    proto::{self, COMMAND_COUNT, CRLF, Document, LINE_LIMIT, NAME_LIMIT, Seconds},
+    proto::{
+        self, COMMAND_COUNT, CRLF, Document, LINE_LIMIT, Microseconds, NAME_LIMIT, Quoted, Seconds,
+    },
     queue::{Job, Tube},
     service::logging::Throttle,
     wal::Wal,
@@ -47,7 +49,7 @@ pub(super) struct Figures {
 impl Server {
     pub(super) fn capabilities(&self) -> Vec<u8> {
         let mut out = Document::default();
-        out.quoted("version", &self.identity.version);
+        out.pair("version", Quoted(&self.identity.version));
         out.pair("state", self.health().name());
         out.pair("max-job-size", self.settings.job_size_limit);
         out.pair("max-line-size", LINE_LIMIT);
@@ -80,10 +82,9 @@ impl Server {
         out.pair("current-waiting", counts.waiting);
         out.pair("total-connections", counts.total_connections);
         out.pair("pid", self.identity.pid);
-        out.quoted("version", &self.identity.version);
-        for (key, time) in [("rusage-utime", user), ("rusage-stime", system)] {
-            out.pair(key, &*format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
-        }
+        out.pair("version", Quoted(&self.identity.version));
+        out.pair("rusage-utime", Microseconds(user));
+        out.pair("rusage-stime", Microseconds(system));
         out.pair("uptime", self.figures.started_at.seconds_until(now));
         out.pair("binlog-oldest-index", binlog.oldest);
         out.pair("binlog-current-index", binlog.current);
@@ -92,9 +93,9 @@ impl Server {
         out.pair("binlog-max-size", self.settings.binlog_size);
         out.pair("draining", self.is_draining);
         out.pair("id", &*self.identity.id);
-        out.quoted("hostname", &self.identity.hostname);
-        out.quoted("os", &self.identity.os);
-        out.quoted("platform", &self.identity.platform);
+        out.pair("hostname", Quoted(&self.identity.hostname));
+        out.pair("os", Quoted(&self.identity.os));
+        out.pair("platform", Quoted(&self.identity.platform));
         out.end()
     }
 
@@ -136,7 +137,7 @@ impl Server {
     pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
         let mut out = Document::default();
-        out.quoted("name", tube.name());
+        out.pair("name", Quoted(tube.name()));
         if let Some(job) = self.queue.first_ready(key) {
             let created_at = self.queue.job(job).record.created_at;
             out.pair("next-ready-age", created_at.seconds_until(now));
@@ -169,7 +170,7 @@ impl Server {
         let time_left = self.queue.deadline(job).map_or(0, |at| now.seconds_until(at));
         let mut out = Document::default();
         out.pair("id", record.id);
-        out.quoted("tube", self.queue.tube(*tube).name());
+        out.pair("tube", Quoted(self.queue.tube(*tube).name()));
         out.pair("state", record.state.name());
         out.pair("pri", record.pri);
         out.pair("age", record.created_at.seconds_until(now));
@@ -190,7 +191,7 @@ impl Server {
         let pause = tube.pause.map(|pause| (pause.seconds, now.seconds_until(pause.until)));
         let (pause, pause_time_left) = pause.unwrap_or_default();
         let mut out = Document::default();
-        out.quoted("name", tube.name());
+        out.pair("name", Quoted(tube.name()));
         out.pair("current-jobs-urgent", tube.urgent);
         out.pair("current-jobs-ready", tube.ready());
         out.pair("current-jobs-reserved", tube.reserved);
