@@ -559,12 +559,7 @@ impl Run {
                 continue; // Its client has left.
             }
             let before = all.len();
-            while self.server.sendable(key) > 0 {
-                let (slices, count) = self.server.output(key);
-                let bytes: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
-                self.server.sent(key, bytes.len());
-                all.extend(bytes);
-            }
+            world::send(&mut self.server, key, &mut all);
             let text = String::from_utf8_lossy(&all[before..]);
             let is_told = ACKNOWLEDGEMENTS.iter().any(|word| text.contains(word));
             if let Some(number) = self.conns.iter().position(|&other| other == key) {

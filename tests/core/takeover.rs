@@ -315,12 +315,7 @@ enum Asked {
 fn take_replies(server: &mut Server, now: Time) -> (String, bool) {
     let (mut bytes, mut is_closed) = (Vec::new(), false);
     while let Some(key) = server.next_dirty() {
-        while server.sendable(key) > 0 {
-            let (slices, count) = server.output(key);
-            let part: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
-            server.sent(key, part.len());
-            bytes.extend(part);
-        }
+        world::send(server, key, &mut bytes);
         if server.is_finished(key) {
             server.close(key, now);
             is_closed = true;
