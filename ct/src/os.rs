@@ -181,12 +181,6 @@ pub(crate) fn set_limit(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Fails: only Linux lets one process limit another.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// Lowers the priority: on Linux for the calling thread alone. Errors are ignored.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
 pub(crate) fn lower_priority() {
@@ -210,12 +204,6 @@ pub(crate) fn cores() -> io::Result<Vec<usize>> {
     Ok((0..limit).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect())
 }
 
-/// Returns none: this system has no way to choose a core.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn cores() -> io::Result<Vec<usize>> {
-    Ok(Vec::new())
-}
-
 /// Pins the calling thread, and all threads and processes that it starts later, to these cores.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for it")]
@@ -233,12 +221,6 @@ pub(crate) fn pin_to_cores(cores: &[usize]) -> io::Result<()> {
     // SAFETY: the pointer points to a readable set of the size given.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Never called, because [`cores`] returns none.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn pin_to_cores(_: &[usize]) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Returns the CPU time that all threads of a process have used so far.
@@ -261,10 +243,30 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
     Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).expect("below a second")))
 }
 
-/// Fails: this system has no clocks of other processes.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
-    Err(io::ErrorKind::Unsupported.into())
+pub(crate) use self::elsewhere::{cores, cpu_time, pin_to_cores, set_limit};
+
+/// The systems that are only compiled for: they have no such calls, or other ones.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use super::{Duration, Limit, io};
+
+    /// Returns none, so that nothing is pinned.
+    pub(crate) fn cores() -> io::Result<Vec<usize>> {
+        Ok(Vec::new())
+    }
+
+    pub(crate) fn pin_to_cores(_: &[usize]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Enough for tests with ten thousand connections to each of several daemons.

@@ -26,15 +26,6 @@ pub(crate) struct BigArgs {
     pub(crate) filters: FilterArgs,
 }
 
-impl BigArgs {
-    /// Makes the arguments of `list`.
-    pub(crate) fn into_list(self) -> ListArgs {
-        let (tubes, limit, filters) = (self.tubes, Some(self.limit), self.filters);
-        let (bodies, sort, oldest) = (false, Some(SortColumn::Size), false);
-        ListArgs { tubes, bodies, limit, sort, oldest, filters }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]

@@ -112,7 +112,7 @@ impl PlannedChange {
         }
         if let (Some(file), [_, ..]) = (&self.save, &self.saved_in_vain[..]) {
             let ids: Vec<_> = self.saved_in_vain.iter().map(ToString::to_string).collect();
-            let name = file.name();
+            let name = &file.name;
             sentences.push(format!("Saved to {name} but not deleted: {}", ids.join(", ")));
         }
         sentences
@@ -142,7 +142,7 @@ impl PlannedChange {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
             // That may have taken long.
-            let (count, name) = (counted(jobs.len() as u64, "job"), file.name());
+            let (count, name) = (counted(jobs.len() as u64, "job"), &file.name);
             let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
                 .with_context(|| format!("{count} saved to {name} but not deleted"))?;
             let now: HashMap<_, _> = now.into_iter().map(|job| (job.id, job.counts)).collect();
@@ -165,7 +165,7 @@ impl PlannedChange {
 
     /// Describes a batch of changes that were not all confirmed.
     fn describe_unconfirmed(&self) -> String {
-        let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name()));
+        let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name));
         let word = self.change.words().1.to_lowercase();
         let (done, file) = (counted(self.done, "job"), file.unwrap_or_default());
         format!("{done} {word}; the server did not confirm others, which may be {word}{file}")

@@ -265,11 +265,24 @@ pub(crate) fn build_cli() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn the_definition_has_no_contradictions() {
         build_cli().debug_assert();
+    }
+
+    /// A reader looks for a command in the file of its name.
+    #[test]
+    fn each_command_is_in_the_file_of_its_name() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for sub in build_cli().get_subcommands() {
+            let name = sub.get_name();
+            let places = [format!("commands/{name}.rs"), format!("{name}/mod.rs")];
+            assert!(places.iter().any(|place| folder.join(place).is_file()), "{name}");
+        }
     }
 
     #[test]

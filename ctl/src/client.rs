@@ -11,7 +11,7 @@ use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::address::Address;
 use crate::message::{conflict, describe_trouble};
@@ -258,9 +258,7 @@ impl Client {
 
     /// Fails if replies to earlier commands are still due.
     fn begin_commands(&mut self) -> Result<()> {
-        if self.has_replies_due {
-            bail!("{}: connection lost", self.address);
-        }
+        ensure!(!self.has_replies_due, "{}: connection lost", self.address);
         self.has_replies_due = true;
         self.is_trouble_known = false;
         Ok(())

@@ -1,5 +1,6 @@
 //! The context of every command: servers, standard output, signals, and questions to the user.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,16 +12,19 @@ use serde_json::json;
 
 use crate::address::Address;
 use crate::args::Consent;
+use crate::change::Change;
 use crate::client::Client;
 use crate::filter::Tubes;
 use crate::input;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::message::{
-    is_broken_pipe, is_usage, log_action, of_server, print_error, print_notice, usage,
+    counted, is_broken_pipe, is_usage, log_action, of_server, print_error, print_notice,
+    print_notices, usage,
 };
 use crate::output::Output;
+use crate::plan::Plan;
 use crate::statistics;
-use crate::sweep::Coverage;
+use crate::sweep::{self, Coverage};
 
 /// The longest answer to a question, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1024;
@@ -158,6 +162,43 @@ impl Context {
     pub(crate) fn report_dry_run(&mut self, plan: &str) -> Result<()> {
         print_notice(&format!("Would {plan}."));
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
+    }
+
+    /// Changes jobs by their ids, and reports each that does not exist or is in another state.
+    pub(crate) fn change_by_ids(
+        &mut self,
+        ids: &[String],
+        change: Change,
+        is_dry_run: bool,
+    ) -> Result<Outcome> {
+        let ids = input::read_ids(ids, &self.interrupt)?;
+        let mut client = self.client()?;
+        let (verb, done, states) = change.words();
+        if is_dry_run {
+            let (plan, others) = Plan::of_ids(&mut client, &ids, states)?;
+            print_notices(&others);
+            self.report_dry_run(&format!("{verb} {}", counted(plan.count(), "job")))?;
+            return Ok(Outcome::done_if(others.is_empty()));
+        }
+        let jobs = sweep::jobs_by_ids(&mut client, ids.iter().copied())?;
+        let mut count = 0_u64;
+        let pairs = jobs.iter().map(|job| (job.id, job.pri));
+        let result = change.apply(&mut client, pairs, |id, is_changed| {
+            count += u64::from(is_changed);
+            if !is_changed && change == Change::Kick {
+                print_notice(&format!("beanstalkctl: job {id} is neither buried nor delayed"));
+            } else if !is_changed {
+                print_notice(&format!("beanstalkctl: a worker has reserved job {id}"));
+            }
+        });
+        let known: HashSet<u64> = jobs.iter().map(|job| job.id).collect();
+        for id in ids.iter().filter(|id| !known.contains(id)) {
+            print_notice(&format!("beanstalkctl: there is no job {id}"));
+        }
+        let report = format!("{} {}", counted(count, "job"), done.to_lowercase());
+        self.report_action(client.address(), verb, count, &report)?;
+        result?;
+        Ok(Outcome::done_if(count == ids.len() as u64))
     }
 
     /// Asks for consent if an action concerns several servers.

@@ -78,19 +78,17 @@ impl Filter {
         if self.states.is_empty() {
             self.states = State::DELETABLE.to_vec();
         }
-        if self.states.contains(&State::Reserved) {
-            return Err(usage("reserved jobs cannot be deleted or moved: workers hold them"));
-        }
+        let is_free = !self.states.contains(&State::Reserved);
+        ensure!(is_free, usage("reserved jobs cannot be deleted or moved: workers hold them"));
         Ok(())
     }
 
     /// Whether the job is selected, as far as that is known without its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
+        let is_due_after = |seconds| job.state == State::Delayed && job.time_left >= seconds;
         self.states().contains(&job.state)
             && self.older_than.is_none_or(|seconds| job.age >= seconds)
-            && self
-                .due_after
-                .is_none_or(|seconds| job.state == State::Delayed && job.time_left >= seconds)
+            && self.due_after.is_none_or(is_due_after)
             && self.tubes.matches(&job.tube)
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Waker, Poll, ready};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use axum::Router;
 use axum::body::{Bytes, HttpBody};
 use axum::serve::{Listener, ListenerExt as _};
@@ -95,9 +95,7 @@ fn passed_sockets() -> Result<Vec<TcpListener>> {
 }
 
 fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
-    if text.parse::<u16>().is_ok() {
-        return Err(usage(format!("write a port as :{text}")));
-    }
+    ensure!(text.parse::<u16>().is_err(), usage(format!("write a port as :{text}")));
     let found = match text.strip_prefix(':') {
         Some(port) => format!("127.0.0.1:{port}").to_socket_addrs(),
         None => text.to_socket_addrs().or_else(|error| {

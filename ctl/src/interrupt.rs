@@ -96,11 +96,8 @@ impl Interrupt {
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {
             // The next batch sees a flag set by a handler, however late the thread below wakes.
-            register_usize(
-                signal,
-                Arc::clone(&self.0.signal),
-                usize::try_from(signal).unwrap_or(ENDED_FROM_WITHIN),
-            )?;
+            let number = usize::try_from(signal).unwrap_or(ENDED_FROM_WITHIN);
+            register_usize(signal, Arc::clone(&self.0.signal), number)?;
         }
         let mut signals = Signals::new(signals)?;
         let shared = Arc::clone(&self.0);
@@ -116,10 +113,8 @@ impl Interrupt {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
                     thread::sleep(NOTICE_DELAY);
-                    print_notice(&format!(
-                        "beanstalkctl: interrupted: {}",
-                        Self::lock(&shared.notice)
-                    ));
+                    let notice = *Self::lock(&shared.notice);
+                    print_notice(&format!("beanstalkctl: interrupted: {notice}"));
                 });
             }
         })?;

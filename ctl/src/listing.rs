@@ -63,63 +63,69 @@ pub(crate) fn list_jobs(
     take: Visit<'_>,
 ) -> Result<Coverage> {
     let Request { filter, detail, options, interrupt, .. } = *request;
-    let needs_body = filter.pattern.is_some() || detail == Detail::Whole;
     let mut pacer = Pacer::new(options.rate);
-    let mut fill = |client: &mut Client, mut jobs: Vec<Job>| {
-        jobs.retain(|job| filter.matches(job));
-        let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
-        while !jobs.is_empty() {
-            interrupt.check()?;
-            let has_bodies = needs_body || needs_size;
-            let most = if has_bodies {
-                client.bodies_at_once(usize::try_from(pacer.batch_size(BODIES_MAX as u64))?)?
-            } else {
-                jobs.len()
-            };
-            let rest = jobs.split_off(jobs.len().min(most));
-            if has_bodies {
-                pacer.pace(jobs.len() as u64);
-                jobs = sweep::peek_bodies(client, jobs)?;
-                jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.matches_body(body)));
-            }
-            if detail != Detail::Whole {
-                for job in &mut jobs {
-                    job.body = None;
-                }
-            }
-            if !jobs.is_empty() && take(client, jobs)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            jobs = rest;
-        }
-        Ok(ControlFlow::Continue(()))
+    let mut fill = |client: &mut Client, jobs| fill_jobs(client, request, jobs, &mut pacer, take);
+    let Some(lists) = complete_lists(client, request)? else {
+        return sweep::sweep(client, filter, options, interrupt, &mut fill);
     };
-    match complete_lists(client, request)? {
-        Some(lists) => {
-            let mut coverage = Coverage::Complete;
-            for (tube, states) in lists {
-                interrupt.check()?;
-                let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
-                    // The tube has grown since its jobs were counted.
-                    let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
-                    let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
-                    if found == Coverage::Stopped {
-                        return Ok(found);
-                    }
-                    coverage = if coverage == Coverage::Complete { found } else { coverage };
-                    continue;
-                };
-                if detail == Detail::Whole {
-                    jobs = sweep::jobs_by_ids(client, jobs.into_iter().map(|job| job.id))?;
-                }
-                if fill(client, jobs)?.is_break() {
-                    return Ok(Coverage::Stopped);
-                }
+    let mut coverage = Coverage::Complete;
+    for (tube, states) in lists {
+        interrupt.check()?;
+        let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
+            // The tube has grown since its jobs were counted.
+            let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
+            let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
+            if found == Coverage::Stopped {
+                return Ok(found);
             }
-            Ok(coverage)
+            coverage = if coverage == Coverage::Complete { found } else { coverage };
+            continue;
+        };
+        if detail == Detail::Whole {
+            jobs = sweep::jobs_by_ids(client, jobs.into_iter().map(|job| job.id))?;
         }
-        None => sweep::sweep(client, filter, options, interrupt, &mut fill),
+        if fill(client, jobs)?.is_break() {
+            return Ok(Coverage::Stopped);
+        }
     }
+    Ok(coverage)
+}
+
+/// Passes the selected ones of these jobs to `take`, in batches, after it has fetched the bodies
+/// that the filter, or the requested fields, need.
+fn fill_jobs(
+    client: &mut Client,
+    request: &Request<'_>,
+    mut jobs: Vec<Job>,
+    pacer: &mut Pacer,
+    take: Visit<'_>,
+) -> Result<ControlFlow<()>> {
+    let Request { filter, detail, interrupt, .. } = *request;
+    jobs.retain(|job| filter.matches(job));
+    let needs_size = detail == Detail::Size && jobs.iter().any(|job| job.size.is_none());
+    let has_bodies = needs_size || filter.pattern.is_some() || detail == Detail::Whole;
+    while !jobs.is_empty() {
+        interrupt.check()?;
+        let most = if has_bodies {
+            client.bodies_at_once(usize::try_from(pacer.batch_size(BODIES_MAX as u64))?)?
+        } else {
+            jobs.len()
+        };
+        let rest = jobs.split_off(jobs.len().min(most));
+        if has_bodies {
+            pacer.pace(jobs.len() as u64);
+            jobs = sweep::peek_bodies(client, jobs)?;
+            jobs.retain(|job| job.body.as_deref().is_none_or(|body| filter.matches_body(body)));
+        }
+        for job in jobs.iter_mut().filter(|_| detail != Detail::Whole) {
+            job.body = None;
+        }
+        if !jobs.is_empty() && take(client, jobs)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        jobs = rest;
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.

@@ -4,19 +4,18 @@
 //! any.
 //!
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
-//! types such as `FilterArgs` and `Threshold`. The folder `commands` has a module for each command,
-//! which begins with `run`; `big` is in `list`. Its functions contain the command's name, such as
-//! `kick_tube` and `put_lines`; the exceptions are `drain` in `pause`, `server_state` in `check`,
-//! and `job_table` and `job_row` in `list`. `Status` is in `check`, `ExportTarget` in `export`,
-//! `JobLines` in `import`, `Mover` in `move_jobs`, `Worker` in `work`; `release` and `bury` are in
-//! `change`. `work_command` has the `RunningCommand` of `work` and its `CommandEnd`; `top_screen`
-//! has the `Screen` of `top`.
+//! types such as `FilterArgs` and `Threshold`. Each command is in the file of its name in the
+//! folder `commands`, which begins with `run`, or in the folder of its name, `metrics` or `web`.
+//! Its other functions and types have its name or a form of it, such as `kick_tube`, `CheckStatus`
+//! and `Mover`. `work_command` is the part of `work` with the `RunningCommand` and its
+//! `CommandEnd`, and `top_screen` is the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
 //! | module | content |
 //! |---|---|
 //! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
+//! | | changes by ids, for `release`, `bury` and `kick` |
 //! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
 //! | | `Summary`: the numbers of these jobs, for the question |
 //! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
@@ -40,7 +39,6 @@
 //! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; `counted`: `2 jobs` |
 //! | `progress` | `Progress`, and `Pacer`, the limit of rate; `count_as_f64` |
 //! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
-//! | `pages` | the manual page and the shell completions |
 //!
 //! `metrics` is for Prometheus:
 //!
@@ -90,7 +88,6 @@ mod listing;
 mod message;
 mod metrics;
 mod output;
-mod pages;
 mod plan;
 mod progress;
 mod sample;
@@ -105,12 +102,11 @@ mod yaml;
 use std::env;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::FromArgMatches as _;
 
-use change::Change::{Bury, Release};
 use cli::{Cli, Command};
-use commands::check::Status;
+use commands::check::CheckStatus;
 use context::{Context, Outcome};
 use interrupt::Interrupt;
 use message::{is_broken_pipe, is_usage, print_error, usage};
@@ -135,7 +131,7 @@ fn main() -> ExitCode {
             return ExitCode::from(match (error.use_stderr(), is_check) {
                 (false, _) => 0,
                 (true, false) => USAGE_STATUS,
-                (true, true) => Status::Unknown.code(),
+                (true, true) => CheckStatus::Unknown as u8,
             });
         }
     };
@@ -162,7 +158,7 @@ fn main() -> ExitCode {
             print_error(&error);
             let of_failure = if is_usage(&error) { USAGE_STATUS } else { 1 };
             let status = interrupt.exit_status().unwrap_or(of_failure);
-            ExitCode::from(if is_check { Status::Unknown.code() } else { status })
+            ExitCode::from(if is_check { CheckStatus::Unknown as u8 } else { status })
         }
     }
 }
@@ -178,9 +174,8 @@ fn parse() -> Result<Cli, clap::Error> {
 
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     let is_text = matches!(command, Command::Report | Command::Work(_) | Command::Metrics(_));
-    if context.out.json && is_text {
-        return Err(usage("this command has no output in JSON: leave out --json"));
-    }
+    let why = "this command has no output in JSON: leave out --json";
+    ensure!(!is_text || !context.out.json, usage(why));
     match command {
         Command::Tubes(args) => commands::tubes::run(&args, context),
         Command::Stats { tube } => commands::stats::run(tube, context),
@@ -188,7 +183,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Job { ids, raw } => commands::job::run(&ids, raw, context),
         Command::List(args) => commands::list::run(&args, context),
         Command::Grep(args) => commands::grep::run(&args, context),
-        Command::Big(args) => commands::list::run(&args.into_list(), context),
+        Command::Big(args) => commands::big::run(args, context),
         Command::Top(args) => commands::top::run(&args, context),
         Command::Report => commands::report::run(context),
         Command::Web(args) => web::run(&args, context),
@@ -196,22 +191,22 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Put(args) => commands::put::run(&args, context),
         Command::Kick(args) => commands::kick::run(&args, context),
         Command::Reserve(args) => commands::reserve::run(&args, context),
-        Command::Release { ids, pri, delay } => {
-            commands::change::run(&ids, Release { pri, delay }, false, context)
-        }
-        Command::Bury { ids, pri } => commands::change::run(&ids, Bury { pri }, false, context),
+        Command::Release { ids, pri, delay } => commands::release::run(&ids, pri, delay, context),
+        Command::Bury { ids, pri } => commands::bury::run(&ids, pri, context),
         Command::Pause { tubes, length, yes } => {
-            commands::pause::pause(&tubes, length.max(1), yes, context)
+            commands::pause::run(&tubes, length.max(1), yes, context)
         }
-        Command::Resume { tubes, yes } => commands::pause::pause(&tubes, 0, yes, context),
-        Command::Drain { switch, yes } => commands::pause::drain(&switch, yes, context),
+        Command::Resume { tubes, yes } => commands::resume::run(&tubes, yes, context),
+        Command::Drain { switch, yes } => commands::drain::run(&switch, yes, context),
         Command::Work(args) => commands::work::run(&args, context),
         Command::Delete(args) => commands::delete::run(&args, context),
         Command::Clear(args) => commands::clear::run(&args, context),
-        Command::Move(args) => commands::move_jobs::run(&args, context),
+        Command::Move(args) => commands::r#move::run(&args, context),
         Command::Export(args) => commands::export::run(&args, context),
         Command::Import(args) => commands::import::run(&args, context),
-        Command::Completions { shell } => pages::completions(shell, context),
-        Command::Manual => pages::manual(context),
+        Command::Completions { shell } => {
+            commands::completions::run(shell, cli::build_cli(), context)
+        }
+        Command::Manual => commands::manual::run(cli::build_cli(), context),
     }
 }

@@ -139,14 +139,12 @@ impl Output {
 
     /// Writes one line, or several.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
-        writeln!(self.writer, "{}", inert_text(text))?;
-        Ok(())
+        Ok(writeln!(self.writer, "{}", inert_text(text))?)
     }
 
     /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer.write_all(bytes)?;
-        Ok(())
+        Ok(self.writer.write_all(bytes)?)
     }
 
     /// Writes an object that is written as one in the code.
@@ -165,14 +163,12 @@ impl Output {
 
     /// Writes a table.
     pub(crate) fn table(&mut self, table: &mut Table) -> Result<()> {
-        table.write(&mut self.writer, self.has_color)?;
-        Ok(())
+        Ok(table.write(&mut self.writer, self.has_color)?)
     }
 
     /// Flushes the buffer.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        self.writer.flush()?;
-        Ok(())
+        Ok(self.writer.flush()?)
     }
 
     /// Writes an object as a line of JSON, with the server if there are several.

@@ -15,7 +15,8 @@ use crate::output::Output;
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
-    name: String,
+    /// Its path.
+    pub(crate) name: String,
     /// Its length in bytes, at the end of a line.
     length: u64,
     /// The number of its jobs.
@@ -55,11 +56,6 @@ impl SaveFile {
     /// Creates the file if there is a path.
     pub(crate) fn create_if(path: Option<&Path>) -> Result<Option<Self>> {
         path.map(Self::create).transpose()
-    }
-
-    /// Returns its path.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Writes jobs with their bodies. After a failure, none of them is in the file.

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::client::Client;
 use crate::filter::Tubes;
@@ -57,7 +57,7 @@ pub(crate) struct Counters {
     /// selected, the only entry is for the server, under the empty name.
     tubes: BTreeMap<String, (u64, u64)>,
     /// Number of `put` lines since the start.
-    puts: u64,
+    pub(crate) puts: u64,
     /// Seconds since the start.
     uptime: u64,
     has_binlog: bool,
@@ -159,11 +159,6 @@ impl Counters {
             .then(|| job.id.saturating_add(self.puts))
     }
 
-    /// Returns the number of `put` lines since the start.
-    pub(crate) fn puts(&self) -> u64 {
-        self.puts
-    }
-
     /// Whether the jobs found since `earlier` include every job that existed then and still exists.
     pub(crate) fn is_covered_by(&self, seen: &FoundCounts, earlier: &Self) -> bool {
         earlier.tubes.iter().all(|(name, (live, put))| {
@@ -181,9 +176,8 @@ impl Counters {
 /// look complete.
 fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> Result<()> {
     for key in keys.split(' ') {
-        if yaml::value(text, key).is_none_or(|value| value.parse::<u64>().is_err()) {
-            bail!("{}: the reply to {command} has no {key}", client.address());
-        }
+        let is_there = yaml::value(text, key).is_some_and(|value| value.parse::<u64>().is_ok());
+        ensure!(is_there, "{}: the reply to {command} has no {key}", client.address());
     }
     Ok(())
 }

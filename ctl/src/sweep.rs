@@ -138,7 +138,7 @@ impl Sweep<'_> {
     fn search_all(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
-            let unbounded = self.highest.saturating_add(self.before.puts()).saturating_add(GAP_IDS);
+            let unbounded = self.highest.saturating_add(self.before.puts).saturating_add(GAP_IDS);
             let end = self.last.unwrap_or(unbounded);
             if next > end {
                 break;

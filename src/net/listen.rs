@@ -237,21 +237,16 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    let mut refusals = 0;
-    loop {
+    for attempt in 0..REFUSALS {
+        if attempt > 0 {
+            thread::sleep(REFUSAL_INTERVAL);
+        }
         // Connecting does not wait.
         let Err(error) = UnixStream::connect(path) else {
             return Err(ListenError::InUse(path.into()));
         };
         match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                refusals += 1;
-                // The owner has ended.
-                if refusals == REFUSALS {
-                    return Ok(true);
-                }
-                thread::sleep(REFUSAL_INTERVAL);
-            }
+            io::ErrorKind::ConnectionRefused => {}
             // It has just been removed.
             io::ErrorKind::NotFound => return Ok(false),
             // There is an owner, and it is too busy to accept.
@@ -259,6 +254,8 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
             _ => return Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
         }
     }
+    // The owner has ended.
+    Ok(true)
 }
 
 /// How often the lock on a socket's directory is tried, over two seconds in total. A daemon holds

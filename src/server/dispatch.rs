@@ -70,22 +70,8 @@ impl Server {
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
             Command::Bury { id, pri } => return self.bury(key, id, pri, now),
             Command::Touch(id) => return self.touch(key, id, now),
-            Command::Watch(name) => {
-                self.watch(client, name)?;
-                let count = self.queue.client(client).watching();
-                self.charge(count);
-                self.reply(key, Reply::Number("WATCHING", count as u64));
-            }
-            Command::Ignore(name) => {
-                self.charge(self.queue.client(client).watching());
-                let left = self.queue.ignore(client, name);
-                self.reply(
-                    key,
-                    left.map_or(Reply::NOT_IGNORED, |count| {
-                        Reply::Number("WATCHING", count as u64)
-                    }),
-                );
-            }
+            Command::Watch(name) => return self.watch(key, name),
+            Command::Ignore(name) => self.ignore(key, name),
             Command::Peek(id) => return self.peek(key, self.queue.find(id)),
             Command::PeekReady => return self.peek(key, self.queue.first_ready(self.used(key))),
             Command::PeekDelayed => {
@@ -95,16 +81,8 @@ impl Server {
             Command::Kick(bound) => return self.kick(key, bound, now),
             Command::KickJob(id) => return self.kick_job(key, id, now),
             Command::Stats => self.send_document(key, &self.stats(now)),
-            Command::StatsJob(id) => {
-                let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
-                self.show(key, id);
-                self.send_document(key, &self.stats_job(job, now));
-            }
-            Command::StatsTube(name) => {
-                let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
-                self.charge(self.queue.waiter_entries(tube));
-                self.send_document(key, &self.stats_tube(tube, now));
-            }
+            Command::StatsJob(id) => return self.send_stats_job(key, id, now),
+            Command::StatsTube(name) => return self.send_stats_tube(key, name, now),
             Command::ListTubes => return self.list_tubes(key, None),
             Command::ListTubeUsed => {
                 let reply = Reply::Using(self.queue.used_name(client));
@@ -128,7 +106,8 @@ impl Server {
     }
 
     /// Adds a tube to those that the client watches, unless it is one of them.
-    fn watch(&mut self, client: Key<Client>, name: &str) -> Answer {
+    fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
+        let client = key.paired();
         let found = self.queue.find_tube(name);
         if !found.is_some_and(|tube| self.queue.client(client).watches(tube)) {
             self.admit(Growing::Storage)?;
@@ -136,7 +115,17 @@ impl Server {
             let tube = self.tube_named(name)?;
             self.queue.add_watch(client, tube);
         }
+        let count = self.queue.client(client).watching();
+        self.charge(count);
+        self.reply(key, Reply::Number("WATCHING", count as u64));
         Ok(())
+    }
+
+    fn ignore(&mut self, key: Key<Conn>, name: &str) {
+        self.charge(self.queue.client(key.paired()).watching());
+        let left = self.queue.ignore(key.paired(), name);
+        let watching = |count| Reply::Number("WATCHING", count as u64);
+        self.reply(key, left.map_or(Reply::NOT_IGNORED, watching));
     }
 
     fn kick(&mut self, key: Key<Conn>, bound: u32, now: Time) -> Answer {
@@ -182,6 +171,20 @@ impl Server {
         };
         let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
         self.advance_long(LongCommand { by: Some(key), tube, work }, now);
+        Ok(())
+    }
+
+    fn send_stats_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
+        let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
+        self.show(key, id);
+        self.send_document(key, &self.stats_job(job, now));
+        Ok(())
+    }
+
+    fn send_stats_tube(&mut self, key: Key<Conn>, name: &str, now: Time) -> Answer {
+        let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
+        self.charge(self.queue.waiter_entries(tube));
+        self.send_document(key, &self.stats_tube(tube, now));
         Ok(())
     }
 

@@ -134,23 +134,16 @@ impl Notifier {
 
 fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_encoded_bytes() {
-        [b'@', rest @ ..] => abstract_address(rest)?,
+        #[cfg(target_os = "linux")]
+        [b'@', rest @ ..] => {
+            <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(rest)?
+        }
         [b'/', ..] => SocketAddr::from_pathname(name)?,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a UNIX socket")),
     };
     let socket = UnixDatagram::unbound()?;
     socket.set_write_timeout(Some(SEND_TIMEOUT))?;
     Ok((socket, address))
-}
-
-#[cfg(target_os = "linux")]
-fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
-    use std::os::linux::net::SocketAddrExt;
-    SocketAddr::from_abstract_name(name)
-}
-#[cfg(not(target_os = "linux"))]
-fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::{
     cli::Config,
     clock::{self, Time},
     memory::{ResidentLimit, SystemMemory},
-    net::{EventLoop, Limits, LoopError},
+    net::{EventLoop, Limits, Listener, LoopError},
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
     sys::{self, Signals},
@@ -45,14 +45,7 @@ const SERVICE_BYTES: u64 = 5_000_000;
 /// for the lock of its binlog does both only once it has the lock, so that clients do not take it
 /// for a daemon that serves.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
-    for warning in &config.warnings {
-        warn!("{warning}");
-    }
-    sys::tune_allocator();
-    match sys::raise_descriptor_limit() {
-        Ok(limit) => debug!("at most {limit} file descriptors"),
-        Err(error) => warn!("cannot raise the limit on file descriptors: {error}"),
-    }
+    prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
     // Signals are caught before there is a socket file, because an uncaught signal would leave the
     // file in place.
@@ -62,9 +55,6 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
     let path = config.binlog.as_deref();
-    if path.is_none() && (config.waits_for_lock || config.exit_on_binlog_failure.is_some()) {
-        warn!("--wait-for-lock and --exit-on-binlog-failure do nothing without -b");
-    }
     let notifier = Notifier::new(|name| env::var_os(name), identity.pid, clock::now());
     let start = Start { config, holder: Holder::new(&identity), signals, notifier };
     let mut directory = None;
@@ -73,15 +63,13 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
         become_user(config)?;
         directory = start.wait_for_lock(path)?;
         if directory.is_none() {
-            info!("shutting down on a signal, before the lock was acquired");
-            start.notifier.stopping();
+            start.report_early_end("before the lock was acquired");
             return Ok(());
         }
     }
     let waited = directory.is_some();
     let Some(listeners) = start.listen(identity.pid)? else {
-        info!("shutting down on a signal, before the daemon listens");
-        start.notifier.stopping();
+        start.report_early_end("before the daemon listens");
         return Ok(());
     };
     if !waited {
@@ -108,21 +96,27 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     };
     let Some(mut server) = made else {
         // All jobs are still in the binlog's files.
-        info!("shutting down on a signal, before the binlog is read");
-        start.notifier.stopping();
+        start.report_early_end("before the binlog is read");
         return Ok(());
     };
     supply_memory(&mut server, config);
-    let limits =
-        Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
-    let Start { signals, notifier, .. } = start;
-    let event_loop = EventLoop::new(server, listeners, signals, notifier, limits);
-    let path = path.unwrap_or(Path::new("")).to_owned();
-    event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
-        LoopError::System(error) => StartError::Loop(error),
-        LoopError::LockLost(error) => StartError::LockLost(path, error),
-        LoopError::BinlogFailed => StartError::BinlogFailed(path),
-    })
+    start.run_loop(server, listeners)
+}
+
+/// Logs warnings on the flags, and sets what the process needs of the system whatever it will do.
+fn prepare_process(config: &Config) {
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    let needs_binlog = config.waits_for_lock || config.exit_on_binlog_failure.is_some();
+    if config.binlog.is_none() && needs_binlog {
+        warn!("--wait-for-lock and --exit-on-binlog-failure do nothing without -b");
+    }
+    sys::tune_allocator();
+    match sys::raise_descriptor_limit() {
+        Ok(limit) => debug!("at most {limit} file descriptors"),
+        Err(error) => warn!("cannot raise the limit on file descriptors: {error}"),
+    }
 }
 
 /// A startup in progress.
@@ -213,6 +207,26 @@ impl Start<'_> {
         let files = counted(report.segments.len(), "binlog file");
         info!("read {jobs} from {files}{damaged} in {took:.1?}");
         Ok(Some(wal))
+    }
+
+    /// Reports the end of a daemon on a signal that came before it serves.
+    fn report_early_end(&self, when: &str) {
+        info!("shutting down on a signal, {when}");
+        self.notifier.stopping();
+    }
+
+    /// Serves until a signal or a failure ends the daemon.
+    fn run_loop(self, server: Server, listeners: Vec<Listener>) -> Result<(), StartError> {
+        let Self { config, signals, notifier, .. } = self;
+        let limits =
+            Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
+        let event_loop = EventLoop::new(server, listeners, signals, notifier, limits);
+        let path = config.binlog.clone().unwrap_or_default();
+        event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
+            LoopError::System(error) => StartError::Loop(error),
+            LoopError::LockLost(error) => StartError::LockLost(path, error),
+            LoopError::BinlogFailed => StartError::BinlogFailed(path),
+        })
     }
 }
 

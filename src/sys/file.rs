@@ -174,20 +174,6 @@ fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     }
 }
 
-/// Returns false, because this system has no such call.
-#[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
-pub fn sync_file_system(_: &impl AsRawFd) -> io::Result<bool> {
-    Ok(false)
-}
-
-/// Returns false, because this system has no such call.
-#[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
-pub fn confirm_written(_: &impl AsRawFd) -> io::Result<bool> {
-    Ok(false)
-}
-
 /// An error number that some file systems return, though it is internal to the kernel.
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
@@ -216,9 +202,25 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns false, because no system call allocates disk space without writing.
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
-pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
-    Ok(false)
+pub use self::elsewhere::{confirm_written, reserve_space, sync_file_system};
+
+/// The other systems have none of these calls, so each answer is false.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    #![expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
+
+    use super::{AsRawFd, io};
+
+    pub fn sync_file_system(_: &impl AsRawFd) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    pub fn confirm_written(_: &impl AsRawFd) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
+        Ok(false)
+    }
 }

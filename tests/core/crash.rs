@@ -199,6 +199,31 @@ fn open_into(
     Ok((restored, wal))
 }
 
+/// The segments on a disk, with their sizes.
+fn segments(disk: &SimDisk) -> Vec<(Name, usize)> {
+    let mut files = disk.files();
+    files.retain(|(name, _)| matches!(name, Name::Segment(_)));
+    files
+}
+
+/// The tube and the body of a restored job, if there is one.
+fn tube_and_body(restored: &Restored, id: u64) -> Option<(String, Vec<u8>)> {
+    let job = restored.queue.find(id)?;
+    let body = restored.jobs().body(job).to_vec();
+    let tube = restored.queue.tube(restored.queue.job(job).tube).name();
+    Some((tube.to_string(), body))
+}
+
+/// The history of each restored job, which begins now.
+fn histories(restored: &Restored, wrong_by: i64) -> BTreeMap<u64, History> {
+    let history = |id| {
+        let (tube, body) = tube_and_body(restored, id)?;
+        let versions = vec![(0, Version::of(&restored.queue, id, calendar(wrong_by)))];
+        Some((id, History { tube, body, versions, is_delete_uncertain: false }))
+    };
+    (1..restored.queue.next_id()).filter_map(history).collect()
+}
+
 /// A memory source that refuses from a certain request on.
 #[derive(Debug)]
 struct Scarce {
@@ -235,29 +260,15 @@ impl Run {
         let is_clock_set = prng.chance(1, 3);
         let nth = usize::try_from(prng.below(WRONG_BY.len() as u64)).expect("small");
         let wrong_by = if is_clock_set { WRONG_BY[nth] } else { 0 };
-        let before = disk.files();
+        let before = segments(&disk);
         let (restored, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
-        let still = disk.files();
+        let still = segments(&disk);
+        let found = still.iter().map(|&(_, size)| size as u64).sum();
         // Others have been truncated to their records.
-        let is_whole =
-            |file: &&(Name, usize)| matches!(file.0, Name::Segment(_)) && still.contains(file);
+        let is_whole = |file: &&(Name, usize)| still.contains(file);
         let damaged = before.iter().filter(is_whole).map(|&(_, size)| size as u64).sum();
-        let is_segment = |file: &&(Name, usize)| matches!(file.0, Name::Segment(_));
-        let found = still.iter().filter(is_segment).map(|&(_, size)| size as u64).sum();
-        let mut jobs = BTreeMap::new();
         let next_id = restored.queue.next_id();
-        for id in 1..next_id {
-            let Some(job) = restored.queue.find(id) else { continue };
-            let body = restored.jobs().body(job);
-            let job = restored.queue.job(job);
-            let history = History {
-                tube: restored.queue.tube(job.tube).name().to_string(),
-                body: body.to_vec(),
-                versions: vec![(0, Version::of(&restored.queue, id, calendar(wrong_by)))],
-                is_delete_uncertain: false,
-            };
-            jobs.insert(id, history);
-        }
+        let jobs = histories(&restored, wrong_by);
         let bury_after = NonZeroU32::new(u32::from(prng.chance(1, 3)));
         let settings = Settings { binlog_size: segment_size, bury_after, ..Settings::default() };
         let mut server = Server::with_wal(world::identity(), settings, restored, Some(wal), now);
@@ -447,15 +458,7 @@ impl Run {
         self.moment.now = self.now.as_nanoseconds();
         self.moment.steps = self.step;
         self.disk.0.borrow_mut().moment = self.moment;
-        if self.is_clock_set
-            && self.clocks.len() <= SHIFTS_AT_ONCE_MAX as usize
-            && self.prng.chance(1, 12)
-        {
-            self.wrong_by = self.pick(&WRONG_BY);
-            self.clocks.push((self.step, self.wrong_by));
-            self.story.push(format!("  the wall clock is wrong by {} s", self.wrong_by));
-        }
-        self.server.set_calendar(calendar(self.wrong_by), self.now);
+        self.set_clock();
         self.server.tick(self.now);
         let _ = self.observe();
         let was_sound = self.is_sound();
@@ -477,23 +480,7 @@ impl Run {
         let failures = met.failed_syncs + met.failed_writes + met.full;
         let has_failed = failures > std::mem::replace(&mut self.failures, failures);
         if !self.is_sound() && (was_sound || has_failed) {
-            // Changes that could not be recorded are gone, but a restart may find them. Deletes are
-            // also confirmed while the log recovers, and it may fail again before they are synced.
-            let _ = self.observe();
-            for id in lived {
-                let first = self.jobs[&id].versions.iter().find(|(_, version)| version.is_some());
-                if self.server.queue().find(id).is_none() && first.map(|it| it.0) != Some(self.step)
-                {
-                    return Err(format!("job {id} is gone, put in an earlier step"));
-                }
-            }
-            let synced = if was_sound { 0 } else { self.disk.0.borrow().synced_step };
-            let floor = self.moment.cut_floor.max(synced);
-            for history in self.jobs.values_mut() {
-                let last = history.versions.last();
-                history.is_delete_uncertain |=
-                    last.is_some_and(|&(step, version)| step > floor && version.is_none());
-            }
+            self.lose_unrecorded(&lived, was_sound)?;
         }
         if was_sound && !self.is_sound() {
             self.story.push("  the log has failed".into());
@@ -517,6 +504,53 @@ impl Run {
         Ok(())
     }
 
+    /// Makes the disk full or fail for some turns. `had_space`: it became full with space ahead;
+    /// between two files there may be none for a moment.
+    fn trouble_disk(&mut self, trouble: u64, turn: usize, had_space: &mut bool) {
+        if trouble == 1 && turn % 8 == 0 {
+            let (room, is_full) = (self.below(6) * 4096, turn % 16 != 0);
+            let is_spare = |(name, _): &(Name, usize)| matches!(name, Name::Preallocated(_));
+            *had_space = is_full && self.disk.files().iter().any(is_spare);
+            let capacity = if is_full { self.disk.size() + room } else { usize::MAX };
+            self.disk.0.borrow_mut().capacity = capacity;
+        }
+        if matches!(trouble, 2 | 3) {
+            self.disk.0.borrow_mut().fail_every = if turn % 20 < 10 { 25 } else { 0 };
+        }
+    }
+
+    /// Sets the wall clock of the daemon, sometimes to another time.
+    fn set_clock(&mut self) {
+        let may_shift = self.is_clock_set && self.clocks.len() <= SHIFTS_AT_ONCE_MAX as usize;
+        if may_shift && self.prng.chance(1, 12) {
+            self.wrong_by = self.pick(&WRONG_BY);
+            self.clocks.push((self.step, self.wrong_by));
+            self.story.push(format!("  the wall clock is wrong by {} s", self.wrong_by));
+        }
+        self.server.set_calendar(calendar(self.wrong_by), self.now);
+    }
+
+    /// Handles a failed log. Changes that could not be recorded are gone, but a restart may find
+    /// them. Deletes are also confirmed while the log recovers, and it may fail again before they
+    /// are synced.
+    fn lose_unrecorded(&mut self, lived: &[u64], was_sound: bool) -> Result<(), String> {
+        let _ = self.observe();
+        for id in lived {
+            let first = self.jobs[id].versions.iter().find(|(_, version)| version.is_some());
+            if self.server.queue().find(*id).is_none() && first.map(|it| it.0) != Some(self.step) {
+                return Err(format!("job {id} is gone, put in an earlier step"));
+            }
+        }
+        let synced = if was_sound { 0 } else { self.disk.0.borrow().synced_step };
+        let floor = self.moment.cut_floor.max(synced);
+        for history in self.jobs.values_mut() {
+            let last = history.versions.last();
+            history.is_delete_uncertain |=
+                last.is_some_and(|&(step, version)| step > floor && version.is_none());
+        }
+        Ok(())
+    }
+
     /// Sends all replies; clients whose connection ends connect again.
     fn replies(&mut self) -> String {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
@@ -525,12 +559,7 @@ impl Run {
                 continue; // Its client has left.
             }
             let before = all.len();
-            while self.server.sendable(key) > 0 {
-                let (slices, count) = self.server.output(key);
-                let bytes: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
-                self.server.sent(key, bytes.len());
-                all.extend(bytes);
-            }
+            world::send(&mut self.server, key, &mut all);
             let text = String::from_utf8_lossy(&all[before..]);
             let is_told = ACKNOWLEDGEMENTS.iter().any(|word| text.contains(word));
             if let Some(number) = self.conns.iter().position(|&other| other == key) {
@@ -601,8 +630,7 @@ impl Run {
         last_seen_id: u64,
         now: Time,
     ) -> Result<(), String> {
-        let seed = self.prng.next_u64();
-        let wrong_by = self.wrong_by;
+        let (seed, wrong_by) = (self.prng.next_u64(), self.wrong_by);
         let (restored, _wal) = open(disk, self.sync, self.segment_size, seed, wrong_by, now)?;
         // The dates of the last changes may have been written before the wall clock was set.
         let since = |&(step, _): &(usize, i64)| floor.is_none_or(|floor| step <= floor);
@@ -613,34 +641,14 @@ impl Run {
             let at = |it: Option<Version>, today| it.map(|it| it.at(today));
             todays.iter().any(|&today| at(one, today) == at(other, today))
         };
-        let mut found = 0;
-        if restored.queue.next_id() > 100_000 {
+        let next_id = restored.queue.next_id();
+        if next_id > 100_000 && floor.is_none() {
             // The rest of a torn header may pass for the delete of a job with such an id.
-            if floor.is_none() {
-                return Ok(());
-            }
-            return Err(format!("the next id would be {}", restored.queue.next_id()));
+            return Ok(());
         }
-        if restored.queue.next_id() <= last_seen_id {
-            return Err(format!(
-                "a client has seen the id {last_seen_id}, and it would be given out again"
-            ));
-        }
-        for id in 1..restored.queue.next_id() {
-            let Some(job) = restored.queue.find(id) else { continue };
-            let body = restored.jobs().body(job);
-            let job = restored.queue.job(job);
-            if !self.ever.contains(&(
-                id,
-                restored.queue.tube(job.tube).name().to_string(),
-                body.to_vec(),
-            )) {
-                return Err(format!("job {id} was never put with that tube and body"));
-            }
-        }
-        for (id, history) in &self.jobs {
-            let version = Version::of(&restored.queue, *id, calendar(wrong_by));
-            found += usize::from(version.is_some());
+        self.judge_ids(&restored, last_seen_id)?;
+        for (&id, history) in &self.jobs {
+            let version = Version::of(&restored.queue, id, calendar(wrong_by));
             // Without a promise, the job may have any state that it ever had, even before the last
             // restart.
             let at_floor = |&(step, _): &(usize, _)| floor.is_some_and(|floor| step <= floor);
@@ -657,27 +665,40 @@ impl Run {
             if !is_allowed {
                 return Err(format!("job {id} is {version:?}, allowed: {allowed:?} at {now:?}"));
             }
-            let is_same = |job| {
-                let body = restored.jobs().body(job);
-                let job = restored.queue.job(job);
-                *restored.queue.tube(job.tube).name() == *history.tube && *body == history.body
-            };
-            if floor.is_some() && !restored.queue.find(*id).is_none_or(is_same) {
+            let is_same = |(tube, body)| tube == history.tube && body == history.body;
+            if floor.is_some() && !tube_and_body(&restored, id).is_none_or(is_same) {
                 return Err(format!("job {id} has another tube or body"));
             }
-            let is_promised = floor.is_some_and(|floor| {
-                history.versions.iter().any(|&(step, version)| step <= floor && version.is_some())
-            });
-            if is_promised && restored.queue.next_id() <= *id {
+            let is_promised = history.versions.iter().any(|it| at_floor(it) && it.1.is_some());
+            if is_promised && next_id <= id {
                 return Err(format!("the id {id} would be given out again"));
             }
         }
         // Without a promise, a job may come back that was deleted before the last restart.
-        if floor.is_some() && found != restored.queue.jobs() {
+        let found = self.jobs.keys().filter(|&&id| restored.queue.find(id).is_some()).count();
+        let unknown = restored.queue.jobs() - found;
+        if floor.is_some() && unknown > 0 {
+            return Err(format!("{unknown} jobs were there that nobody put"));
+        }
+        Ok(())
+    }
+
+    /// Checks the next id after a restart, and that each job was put at some time.
+    fn judge_ids(&self, restored: &Restored, last_seen_id: u64) -> Result<(), String> {
+        let next_id = restored.queue.next_id();
+        if next_id > 100_000 {
+            return Err(format!("the next id would be {next_id}"));
+        }
+        if next_id <= last_seen_id {
             return Err(format!(
-                "{} jobs were there that nobody put",
-                restored.queue.jobs() - found
+                "a client has seen the id {last_seen_id}, and it would be given out again"
             ));
+        }
+        for id in 1..next_id {
+            let Some((tube, body)) = tube_and_body(restored, id) else { continue };
+            if !self.ever.contains(&(id, tube, body)) {
+                return Err(format!("job {id} was never put with that tube and body"));
+            }
         }
         Ok(())
     }
@@ -898,18 +919,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
         run.has_trouble = matches!(trouble, 1..=3);
         let (mut next, mut had_space) = (None, false);
         for turn in 0..TURNS {
-            if trouble == 1 && turn % 8 == 0 {
-                let size = disk.size();
-                let room = run.below(6) * 4096;
-                let is_full = turn % 16 != 0;
-                // Between two files there may be no space ahead for a moment.
-                let is_spare = |(name, _): &(Name, usize)| matches!(name, Name::Preallocated(_));
-                had_space = is_full && disk.files().iter().any(is_spare);
-                disk.0.borrow_mut().capacity = if is_full { size + room } else { usize::MAX };
-            }
-            if matches!(trouble, 2 | 3) {
-                disk.0.borrow_mut().fail_every = if turn % 20 < 10 { 25 } else { 0 };
-            }
+            run.trouble_disk(trouble, turn, &mut had_space);
             let commands = run.below(6);
             let has_been_full = had_space && turn % 8 == 7;
             let result = run
@@ -933,12 +943,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
         total.rotations += u64::from(counts.current.saturating_sub(1));
         total.compactions += counts.migrated;
         total.recoveries += run.recoveries;
-        let met = disk.0.borrow().met;
-        total.met.drops += met.drops;
-        total.met.failed_syncs += met.failed_syncs;
-        total.met.failed_writes += met.failed_writes;
-        total.met.full += met.full;
-        total.met.between_remove_and_sync += met.between_remove_and_sync;
+        total.met.add(disk.0.borrow().met);
         let Some((after, at)) = next else { break };
         (disk, now, ever) = (after, at, run.ever);
     }

@@ -30,6 +30,17 @@ pub(crate) struct Met {
     pub(crate) between_remove_and_sync: u64,
 }
 
+impl Met {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.drops += other.drops;
+        self.torn += other.torn;
+        self.failed_syncs += other.failed_syncs;
+        self.failed_writes += other.failed_writes;
+        self.full += other.full;
+        self.between_remove_and_sync += other.between_remove_and_sync;
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Change {
     Write { offset: usize, bytes: Vec<u8> },

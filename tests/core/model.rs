@@ -7,11 +7,12 @@
 mod command;
 #[path = "model/documents.rs"]
 mod documents;
+#[path = "model/obey.rs"]
+mod obey;
 
 use std::collections::{BTreeMap, VecDeque};
 
 pub(crate) use self::command::{Command, Part};
-use self::documents::list;
 
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -19,6 +20,7 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// The most bytes of replies that wait for a client, if documents are short: input pauses at 64
 /// KiB, and one reply with the largest job may cross that.
 pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Ready,
@@ -45,7 +47,7 @@ struct Job {
     kicks: u32,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Tube {
     name: String,
     pause: Option<(u32, u64)>,
@@ -78,7 +80,7 @@ struct Wait {
     aborts: bool,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
     /// The server's own index, which decides the order of events at the same time.
@@ -102,21 +104,8 @@ struct Peer {
 
 impl Peer {
     fn new(slot: usize) -> Self {
-        Self {
-            slot,
-            uses: "default".into(),
-            watches: vec!["default".into()],
-            wait: None,
-            put: None,
-            upload: 0,
-            queue: VecDeque::new(),
-            has_part: false,
-            replies: Vec::new(),
-            has_ended: false,
-            is_open: true,
-            is_producer: false,
-            is_worker: false,
-        }
+        let tube = String::from("default");
+        Self { slot, uses: tube.clone(), watches: vec![tube], is_open: true, ..Self::default() }
     }
 }
 
@@ -148,7 +137,7 @@ impl Due {
 }
 
 /// The expected state of the whole queue.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Model {
     now: u64,
     latest: u64,
@@ -199,24 +188,12 @@ impl Model {
             now,
             latest: now,
             started: now,
-            turn: 0,
             next_id: 1,
-            last_id: 0,
-            jobs: BTreeMap::new(),
-            log: BTreeMap::new(),
-            tubes: Vec::new(),
-            peers: Vec::new(),
-            peers_before: 0,
-            counters: BTreeMap::new(),
-            timeouts: 0,
-            total_jobs: 0,
             job_size_limit,
             memory_limit,
             bury_after: bury_after.map(Into::into),
-            buried_for_losses: 0,
-            is_refusing: false,
-            is_draining: false,
             has_exact_times: true,
+            ..Self::default()
         };
         model.touch_tube("default");
         model
@@ -284,9 +261,7 @@ impl Model {
     /// are found. The binlog may have lower counts of a job's reserves and timeouts.
     pub(crate) fn restart(&mut self, found: &Found) {
         for peer in &mut self.peers {
-            *peer = Peer { is_open: false, ..Peer::new(peer.slot) };
-            peer.uses.clear();
-            peer.watches.clear();
+            *peer = Peer { slot: peer.slot, ..Peer::default() };
         }
         for (id, mut job) in self.log.clone() {
             let is_over = match job.state {
@@ -527,23 +502,16 @@ impl Model {
 impl Model {
     fn touch_tube(&mut self, name: &str) {
         if self.find_tube(name).is_none() {
-            let name = name.to_owned();
-            self.tubes.push(Tube {
-                name,
-                pause: None,
-                total: 0,
-                deletes: 0,
-                pauses: 0,
-                has_had_a_job: false,
-                waits: Vec::new(),
-                runs: Vec::new(),
-                buried_for_losses: 0,
-            });
+            self.tubes.push(Tube { name: name.to_owned(), ..Tube::default() });
         }
     }
 
     fn find_tube(&self, name: &str) -> Option<usize> {
         self.tubes.iter().position(|tube| tube.name == name)
+    }
+
+    fn tube(&self, name: &str) -> &Tube {
+        &self.tubes[self.find_tube(name).expect("the model names only tubes it has")]
     }
 
     fn drop_idle_tubes(&mut self) {
@@ -731,377 +699,5 @@ impl Model {
 
     fn is_reserved(&self, id: u64) -> bool {
         self.jobs.get(&id).is_some_and(|job| matches!(job.state, State::Reserved { .. }))
-    }
-}
-
-/// Commands.
-impl Model {
-    #[expect(clippy::too_many_lines, reason = "one arm per command, to be read from top to bottom")]
-    fn obey(&mut self, peer: usize, command: Command) {
-        // The end of a skipped body is not a command and takes no time; neither does HTTP.
-        match command {
-            Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
-            Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
-                return self.reply(peer, "OUT_OF_MEMORY");
-            }
-            Command::Part(Part::Http) => return self.leave(peer),
-            Command::Part(Part::Arrived(bytes)) => return self.arrived(peer, bytes),
-            _ => {}
-        }
-        let now = self.instant();
-        if let Some(counter) = command.counter() {
-            *self.counters.entry(counter).or_default() += 1;
-        }
-        let uses = self.peers[peer].uses.clone();
-        if self.is_refusing {
-            return self.refuse_for_memory(peer, now, &command);
-        }
-        match command {
-            Command::Put { pri, delay, ttr, mut body } => {
-                if !self.header(peer, now, pri, delay, ttr, body.len() as u64) {
-                    return self.reply(peer, "OUT_OF_MEMORY");
-                }
-                body.extend_from_slice(b"\r\n");
-                let now = self.instant();
-                self.body(peer, now, body);
-            }
-            Command::Part(Part::Header { pri, delay, ttr, size }) => {
-                self.header(peer, now, pri, delay, ttr, size);
-            }
-            Command::Part(Part::Body(body)) => self.body(peer, now, body),
-            Command::Part(Part::BadLine { reply, .. }) => {
-                if let Some(reply) = reply {
-                    self.reply(peer, reply);
-                }
-            }
-            Command::Part(Part::Skipped(_) | Part::Http | Part::Arrived(_)) => {}
-            Command::Use(name) => {
-                self.touch_tube(&name);
-                self.peers[peer].uses.clone_from(&name);
-                self.drop_idle_tubes();
-                self.reply(peer, &format!("USING {name}"));
-            }
-            Command::Reserve(timeout) => self.reserve(peer, timeout, false, now),
-            Command::ReserveWithAbort => self.reserve(peer, None, true, now),
-            Command::ReserveJob(id) => {
-                if !self.jobs.contains_key(&id) || self.is_reserved(id) {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                self.peers[peer].is_worker = true;
-                let is_ready = self.jobs[&id].state == State::Ready;
-                self.hand(id, peer, now);
-                if !is_ready {
-                    self.write_down(id);
-                }
-            }
-            Command::Delete(id) => {
-                if !self.jobs.contains_key(&id) || self.is_reserved(id) && !self.held_by(peer, id) {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                let job = self.jobs.remove(&id).expect("it was just found");
-                self.log.remove(&id);
-                let tube = self.find_tube(&job.tube).expect("a job has a tube");
-                self.tubes[tube].deletes += 1;
-                let is_held = matches!(job.state, State::Reserved { .. });
-                self.tubes[tube].runs.extend(is_held.then(|| now - job.since));
-                self.drop_idle_tubes();
-                self.reply(peer, "DELETED");
-            }
-            Command::Release { id, pri, delay } => {
-                if !self.held_by(peer, id) {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                let job = self.job(id);
-                job.pri = pri;
-                job.delay = delay;
-                job.releases += 1;
-                self.reply(peer, "RELEASED");
-                self.enqueue(id, delay, now);
-            }
-            Command::Bury { id, pri } => {
-                if !self.held_by(peer, id) {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                self.bury(id, pri);
-                self.reply(peer, "BURIED");
-            }
-            Command::Touch(id) => {
-                if !self.held_by(peer, id) {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                let job = self.job(id);
-                let whole = u64::from(job.ttr) * SECOND;
-                if let State::Reserved { until, .. } = &mut job.state {
-                    *until = now + whole;
-                }
-                self.reply(peer, "TOUCHED");
-            }
-            Command::Watch(name) => {
-                self.touch_tube(&name);
-                let watches = &mut self.peers[peer].watches;
-                if !watches.contains(&name) {
-                    watches.push(name);
-                }
-                let count = watches.len();
-                self.reply(peer, &format!("WATCHING {count}"));
-            }
-            Command::Ignore(name) => {
-                let watches = &mut self.peers[peer].watches;
-                if let Some(place) = watches.iter().position(|watched| *watched == name) {
-                    if watches.len() == 1 {
-                        return self.reply(peer, "NOT_IGNORED");
-                    }
-                    watches.swap_remove(place);
-                }
-                let count = watches.len();
-                self.drop_idle_tubes();
-                self.reply(peer, &format!("WATCHING {count}"));
-            }
-            Command::Peek(id) => self.found(peer, Some(id).filter(|id| self.jobs.contains_key(id))),
-            Command::PeekReady => self.found(peer, self.first_ready(&uses)),
-            Command::PeekDelayed => self.found(peer, self.delayed(&uses).first().copied()),
-            Command::PeekBuried => self.found(peer, self.buried(&uses).first().copied()),
-            Command::Kick(bound) => {
-                let mut chosen = self.buried(&uses);
-                if chosen.is_empty() {
-                    chosen = self.delayed(&uses);
-                }
-                chosen.truncate(bound as usize);
-                for &id in &chosen {
-                    self.kick(id, now);
-                }
-                self.reply(peer, &format!("KICKED {}", chosen.len()));
-            }
-            Command::KickJob(id) => {
-                let is_kickable = self.jobs.get(&id).is_some_and(|job| {
-                    matches!(job.state, State::Buried { .. } | State::Delayed { .. })
-                });
-                if !is_kickable {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                self.reply(peer, "KICKED");
-                self.kick(id, now);
-            }
-            Command::Stats => {
-                let text = self.stats(now);
-                self.document(peer, &text);
-            }
-            Command::Capabilities => {
-                let state = if self.is_draining { "draining" } else { "serving" };
-                let bury_after = self.bury_after.map(|losses| format!("bury-after: {losses}\n"));
-                let text = format!(
-                    "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
-                     max-line-size: 224\nmax-tube-name-size: 200\n{}extensions:\n- capabilities\n\
-                     - list-jobs\n- delete-tube\n- drain\n- metrics\n- reserve-with-abort\n",
-                    env!("CARGO_PKG_VERSION"),
-                    self.job_size_limit,
-                    bury_after.unwrap_or_default(),
-                );
-                self.document(peer, &text);
-            }
-            Command::ListJobs { name, state, limit } => {
-                if self.find_tube(&name).is_none() {
-                    return self.reply(peer, "NOT_FOUND");
-                }
-                let mut text = String::from("---\n");
-                let limit = limit.unwrap_or(100) as usize;
-                for id in self.in_state(&name, state).into_iter().take(limit) {
-                    text += &self.listed(id, now);
-                }
-                self.document(peer, &text);
-            }
-            Command::DeleteTube { name, state, last_id } => {
-                let Some(tube) = self.find_tube(&name) else {
-                    return self.reply(peer, "NOT_FOUND");
-                };
-                let states = state.map_or(vec!["ready", "delayed", "buried"], |state| vec![state]);
-                let chosen = states.into_iter().flat_map(|state| self.in_state(&name, state));
-                let chosen: Vec<u64> =
-                    chosen.filter(|&id| last_id.is_none_or(|last_id| id <= last_id)).collect();
-                for id in &chosen {
-                    self.jobs.remove(id);
-                    self.log.remove(id);
-                }
-                let deleted = chosen.len() as u64;
-                self.tubes[tube].deletes += deleted;
-                self.drop_idle_tubes();
-                self.reply(peer, &format!("DELETED {deleted}"));
-            }
-            Command::Drain(what) => {
-                self.is_draining = what == "on" || what == "status" && self.is_draining;
-                self.reply(peer, if self.is_draining { "DRAINING" } else { "NOT_DRAINING" });
-            }
-            Command::Metrics(None) => {
-                let text = self.metrics();
-                self.document(peer, &text);
-            }
-            Command::Metrics(Some(name)) => match self.metrics_of_tube(&name, now) {
-                Some(text) => self.document(peer, &text),
-                None => self.reply(peer, "NOT_FOUND"),
-            },
-            Command::StatsJob(id) => match self.stats_job(id, now) {
-                Some(text) => self.document(peer, &text),
-                None => self.reply(peer, "NOT_FOUND"),
-            },
-            Command::StatsTube(name) => match self.stats_tube(&name, now) {
-                Some(text) => self.document(peer, &text),
-                None => self.reply(peer, "NOT_FOUND"),
-            },
-            Command::ListTubes => {
-                let names: Vec<_> = self.tubes.iter().map(|tube| tube.name.clone()).collect();
-                self.document(peer, &list(&names));
-            }
-            Command::ListTubeUsed => self.reply(peer, &format!("USING {uses}")),
-            Command::ListTubesWatched => {
-                let text = list(&self.peers[peer].watches);
-                self.document(peer, &text);
-            }
-            Command::PauseTube { name, delay } => {
-                let Some(tube) = self.find_tube(&name) else {
-                    return self.reply(peer, "NOT_FOUND");
-                };
-                self.tubes[tube].pauses += 1;
-                self.tubes[tube].pause =
-                    (delay > 0).then(|| (delay, now + u64::from(delay) * SECOND));
-                self.reply(peer, "PAUSED");
-                self.serve(now);
-            }
-            Command::Quit => self.leave(peer),
-        }
-    }
-
-    /// Whether the limit on memory admits another job of this size.
-    fn has_memory(&self, size: u64) -> bool {
-        self.admits(size + 2)
-    }
-
-    /// Whether the limit on memory admits this many bytes of another body.
-    fn admits(&self, bytes: u64) -> bool {
-        let uploads: u64 = self.peers.iter().map(|peer| peer.upload).sum();
-        self.memory_limit
-            .is_none_or(|limit| self.held() + uploads + bytes + JOB_OVERHEAD_BYTES <= limit)
-    }
-
-    /// Counts a part of a body. If the limit does not admit it, it is dropped, and the rest of the
-    /// body is skipped.
-    fn arrived(&mut self, peer: usize, bytes: u64) {
-        self.peers[peer].upload = 0;
-        if self.peers[peer].put.is_none() {
-            return;
-        }
-        if self.admits(bytes) {
-            self.peers[peer].upload = bytes + JOB_OVERHEAD_BYTES;
-        } else {
-            self.peers[peer].put = None;
-        }
-    }
-
-    /// Applies a command for which there is no memory, and returns the reply.
-    fn refuse_for_memory(&mut self, peer: usize, now: u64, command: &Command) {
-        match *command {
-            Command::Put { pri, delay, ttr, ref body } => {
-                assert!(self.header(peer, now, pri, delay, ttr, body.len() as u64));
-                self.peers[peer].put = None;
-            }
-            Command::Reserve(_) | Command::ReserveWithAbort => {
-                self.peers[peer].is_worker = true;
-            }
-            Command::ReserveJob(id) => {
-                assert!(self.jobs.contains_key(&id) && !self.is_reserved(id));
-                self.peers[peer].is_worker = true;
-            }
-            Command::Release { id, delay, .. } => assert!(self.held_by(peer, id) && delay > 0),
-            Command::Use(ref name) => assert_eq!(self.find_tube(name), None),
-            Command::Watch(ref name) => assert!(!self.peers[peer].watches.contains(name)),
-            Command::Kick(_) | Command::ListTubes | Command::ListTubesWatched => {}
-            Command::ListJobs { ref name, .. } | Command::DeleteTube { ref name, .. } => {
-                assert!(self.find_tube(name).is_some());
-            }
-            _ => panic!("{command:?} needs no memory"),
-        }
-        self.reply(peer, "OUT_OF_MEMORY");
-    }
-
-    /// Whether the body is accepted; if not, it is skipped, and takes no id.
-    fn header(
-        &mut self,
-        peer: usize,
-        created: u64,
-        pri: u32,
-        delay: u32,
-        ttr: u32,
-        size: u64,
-    ) -> bool {
-        self.peers[peer].is_producer = true;
-        if !self.has_memory(size) {
-            return false;
-        }
-        let id = self.next_id;
-        self.next_id += 1;
-        self.peers[peer].put = Some(Put { id, pri, delay, ttr, created });
-        true
-    }
-
-    fn body(&mut self, peer: usize, now: u64, mut body: Vec<u8>) {
-        let put = self.peers[peer].put.take().expect("a line comes before its body");
-        let Put { id, pri, delay, ttr, created } = put;
-        self.peers[peer].upload = 0;
-        // Others may have used the memory that there was when the line was read.
-        if !self.has_memory(body.len() as u64 - 2) {
-            return self.reply(peer, "OUT_OF_MEMORY");
-        }
-        if !body.ends_with(b"\r\n") {
-            return self.reply(peer, "EXPECTED_CRLF");
-        }
-        body.truncate(body.len() - 2);
-        if self.is_draining {
-            return self.reply(peer, "DRAINING");
-        }
-        let tube = self.peers[peer].uses.clone();
-        let place = self.find_tube(&tube).expect("a used tube exists");
-        self.tubes[place].total += 1;
-        self.tubes[place].has_had_a_job = true;
-        self.total_jobs += 1;
-        let job = Job {
-            tube,
-            pri,
-            delay,
-            ttr: ttr.max(1),
-            body,
-            state: State::Ready,
-            since: now,
-            created,
-            reserves: 0,
-            timeouts: 0,
-            releases: 0,
-            buries: 0,
-            kicks: 0,
-        };
-        self.jobs.insert(id, job);
-        self.last_id = self.last_id.max(id);
-        self.reply(peer, &format!("INSERTED {id}"));
-        self.enqueue(id, delay, now);
-    }
-
-    fn reserve(&mut self, peer: usize, timeout: Option<u32>, aborts: bool, now: u64) {
-        self.peers[peer].is_worker = true;
-        if let Some(id) = self.best_ready(&self.peers[peer].watches) {
-            return self.hand(id, peer, now);
-        }
-        if self.is_deadline_soon(peer, now) {
-            return self.reply(peer, "DEADLINE_SOON");
-        }
-        if timeout == Some(0) || self.peers[peer].has_ended {
-            return self.reply(peer, "TIMED_OUT");
-        }
-        let until = timeout.map(|seconds| now + u64::from(seconds) * SECOND);
-        self.peers[peer].wait = Some(Wait { until, turn: self.next_turn(), aborts });
-    }
-
-    fn found(&mut self, peer: usize, id: Option<u64>) {
-        match id {
-            Some(id) => self.reply_with(peer, "FOUND", id),
-            None => self.reply(peer, "NOT_FOUND"),
-        }
     }
 }

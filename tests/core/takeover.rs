@@ -310,6 +310,21 @@ enum Asked {
     Other,
 }
 
+/// Sends all replies, and closes the connections that have ended. Returns the replies, and whether
+/// a connection was closed.
+fn take_replies(server: &mut Server, now: Time) -> (String, bool) {
+    let (mut bytes, mut is_closed) = (Vec::new(), false);
+    while let Some(key) = server.next_dirty() {
+        world::send(server, key, &mut bytes);
+        if server.is_finished(key) {
+            server.close(key, now);
+            is_closed = true;
+        }
+    }
+    server.reclaim();
+    (String::from_utf8(bytes).expect("replies are text"), is_closed)
+}
+
 /// A client's knowledge of a job, by the number in its body.
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
@@ -529,13 +544,12 @@ impl History {
         if server.lost_lock().is_none() {
             self.hang(side)?;
         }
-        let asks = self.plant != Plant::AnswersWithoutAsking;
         let other_serves = matches!(self.processes[1 - side], Process::Serves { .. });
         let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
             return Ok(());
         };
         // The event loop does the same before it answers.
-        if asks {
+        if self.plant != Plant::AnswersWithoutAsking {
             server.confirm_lock_if_due(self.now);
         }
         if let Some(error) = server.lost_lock() {
@@ -544,45 +558,29 @@ impl History {
             self.end(side);
             return Ok(());
         }
-        let mut bytes = Vec::new();
-        let mut is_closed = false;
-        while let Some(key) = server.next_dirty() {
-            while server.sendable(key) > 0 {
-                let (slices, count) = server.output(key);
-                let part: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
-                server.sent(key, part.len());
-                bytes.extend(part);
-            }
-            if server.is_finished(key) {
-                server.close(key, self.now);
-                is_closed = true;
-            }
-        }
-        server.reclaim();
-        let text = String::from_utf8(bytes).expect("replies are text");
+        let (text, is_closed) = take_replies(server, self.now);
         let replies: Vec<&str> = text.lines().collect();
         let answered: Vec<Asked> = asked.drain(..replies.len().min(asked.len())).collect();
         if is_closed {
             asked.clear();
             *conn = server.open();
         }
+        // The other daemon has read the binlog, so it does not have what changes now.
+        let is_stale = other_serves && self.shared.borrow().holder == Some(1 - side);
         for (ask, reply) in answered.into_iter().zip(replies) {
-            let is_change = matches!(
-                (ask, reply.split(' ').next()),
+            match (ask, reply.split(' ').next()) {
                 (Asked::Put(_), Some("INSERTED")) | (Asked::Delete(_), Some("DELETED"))
-            );
-            if !is_change {
-                continue;
-            }
-            // The other daemon has read the binlog, so it does not have this change.
-            let is_stale = other_serves && self.shared.borrow().holder == Some(1 - side);
-            if is_stale {
-                return Err(format!("{ask:?} is acknowledged after the takeover"));
-            }
-            match ask {
-                Asked::Put(number) => self.jobs.entry(number).or_default().is_put = true,
-                Asked::Delete(number) => self.jobs.entry(number).or_default().is_deleted = true,
-                Asked::Other => {}
+                    if is_stale =>
+                {
+                    return Err(format!("{ask:?} is acknowledged after the takeover"));
+                }
+                (Asked::Put(number), Some("INSERTED")) => {
+                    self.jobs.entry(number).or_default().is_put = true;
+                }
+                (Asked::Delete(number), Some("DELETED")) => {
+                    self.jobs.entry(number).or_default().is_deleted = true;
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -71,6 +71,16 @@ pub(crate) struct World {
     pub(crate) most_taken: Bytes,
 }
 
+/// Appends all that a connection may send now to `sent`.
+pub(crate) fn send(server: &mut Server, key: Key<Conn>, sent: &mut Vec<u8>) {
+    while server.sendable(key) > 0 {
+        let (slices, count) = server.output(key);
+        let part: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
+        server.sent(key, part.len());
+        sent.extend(part);
+    }
+}
+
 /// Constants in place of the values that the real daemon gets from the system.
 pub(crate) fn identity() -> Identity {
     Identity {
@@ -317,15 +327,7 @@ impl World {
         let Self { peers, most_waiting, .. } = self;
         let Peer { key, received, .. } = &mut peers[number];
         *most_waiting = self.server.unsent(*key).max(*most_waiting);
-        while self.server.sendable(*key) > 0 {
-            let (slices, count) = self.server.output(*key);
-            let mut sent = 0;
-            for slice in &slices[..count] {
-                received.extend_from_slice(slice);
-                sent += slice.len();
-            }
-            self.server.sent(*key, sent);
-        }
+        send(&mut self.server, *key, received);
         if self.server.is_finished(*key) {
             self.close_here(number);
         }

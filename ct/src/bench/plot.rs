@@ -347,16 +347,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
         canvas.text((middle, HEIGHT - 22), curve.across, SMALL, theme.pale, HPos::Center)?;
         // The first daemon is drawn last, above the others.
         for (index, line) in lines.iter().enumerate().rev() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let points: Vec<(i32, i32)> =
-                line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
-            // Nothing was measured within the gap.
-            let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
-            let zeros = line.points.iter().take_while(is_zero).count();
-            canvas.line(&points[zeros..], colour, 2)?;
-            for &point in &points {
-                canvas.dot(point, colour)?;
-            }
+            draw_points(&mut canvas, line, COLOURS[index % COLOURS.len()], (&across, &up))?;
         }
         for (y, index) in legend(lines, &up) {
             let colour = COLOURS[index % COLOURS.len()];
@@ -369,6 +360,22 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
         }
     }
     Ok(text)
+}
+
+/// Draws a line through its points, and each point.
+fn draw_points(
+    canvas: &mut Canvas<'_>,
+    line: &Line,
+    colour: RGBColor,
+    (across, up): (&Scale, &Scale),
+) -> Drawn {
+    let points: Vec<(i32, i32)> =
+        line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
+    // Nothing was measured within the gap.
+    let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
+    let zeros = line.points.iter().take_while(is_zero).count();
+    canvas.line(&points[zeros..], colour, 2)?;
+    points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
 /// Returns the position of each line's name: at the end of the line, or below the name above it.

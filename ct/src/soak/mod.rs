@@ -190,16 +190,7 @@ fn run_all(
             &mut report_sample,
         )?;
         // Every fifth run ends by SIGTERM.
-        let is_kill = run % 5 != 4;
-        outcome.kills += u64::from(is_kill);
-        if daemon.exit_status().is_some() {
-            outcome.faults.push(format!("the daemon died by itself: {}", daemon.stderr()));
-        } else {
-            daemon.signal(if is_kill { libc::SIGKILL } else { libc::SIGTERM })?;
-        }
-        if daemon.wait_exit(Duration::from_secs(30)).is_none() {
-            outcome.faults.push("the daemon does not end".to_owned());
-        }
+        end_run(&mut daemon, run % 5 != 4, outcome)?;
         for record in &mut *records {
             record.mark_unanswered();
         }
@@ -212,6 +203,20 @@ fn run_all(
         }
     }
     drain_all(config, folder, records, outcome)
+}
+
+/// Ends the daemon of a run, with SIGKILL or SIGTERM.
+fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Result<()> {
+    outcome.kills += u64::from(is_kill);
+    if daemon.exit_status().is_some() {
+        outcome.faults.push(format!("the daemon died by itself: {}", daemon.stderr()));
+    } else {
+        daemon.signal(if is_kill { libc::SIGKILL } else { libc::SIGTERM })?;
+    }
+    if daemon.wait_exit(Duration::from_secs(30)).is_none() {
+        outcome.faults.push("the daemon does not end".to_owned());
+    }
+    Ok(())
 }
 
 /// Starts the daemon once more and takes all jobs out.

@@ -18,9 +18,9 @@ use crate::statistics;
 use crate::sweep;
 use crate::yaml;
 
-/// A result. The order is that of the exit statuses.
+/// A result, as the number of its exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Status {
+pub(crate) enum CheckStatus {
     Ok,
     Warning,
     Critical,
@@ -28,9 +28,9 @@ pub(crate) enum Status {
 }
 
 /// A problem, with its description.
-type Finding = (Status, String);
+type CheckFinding = (CheckStatus, String);
 
-impl Status {
+impl CheckStatus {
     /// Returns the first word of the output.
     fn word(self) -> &'static str {
         match self {
@@ -39,11 +39,6 @@ impl Status {
             Self::Critical => "CRITICAL",
             Self::Unknown => "UNKNOWN",
         }
-    }
-
-    /// Returns the exit status.
-    pub(crate) fn code(self) -> u8 {
-        self as u8
     }
 
     /// Returns the level of a number.
@@ -71,15 +66,15 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     for (address, answer) in context.servers.iter().zip(answers) {
         let found = deadline::wait(&answer, deadline, &context.interrupt)?;
         let found = found.unwrap_or_else(|error| {
-            vec![(Status::Unknown, format!("{:#}", of_server(address, error)))]
+            vec![(CheckStatus::Unknown, format!("{:#}", of_server(address, error)))]
         });
         problems.extend(found.into_iter().map(|(status, text)| (status, address, text)));
     }
     // The worst come first, because some pagers show only the beginning.
     problems.sort_by_key(|(status, ..)| Reverse(*status));
-    let worst = problems.first().map_or(Status::Ok, |(status, ..)| *status);
+    let worst = problems.first().map_or(CheckStatus::Ok, |(status, ..)| *status);
     if context.out.json {
-        let object = |(status, server, text): &(Status, &Address, String)| {
+        let object = |(status, server, text): &(CheckStatus, &Address, String)| {
             let server = server.to_string();
             json!({ "status": status.word(), "server": server, "text": text })
         };
@@ -92,20 +87,25 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
         let text = if shown.is_empty() { good } else { shown.join("; ") };
         context.out.line(&format!("BEANSTALKD {}: {text}", worst.word()))?;
     }
-    Ok(Outcome::Exit(worst.code()))
+    Ok(Outcome::Exit(worst as u8))
 }
 
 /// Returns the numbers of a server's tubes that reach a threshold.
-fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Result<Vec<Finding>> {
+fn check_server(
+    args: &CheckArgs,
+    selected: &Tubes,
+    client: &mut Client,
+) -> Result<Vec<CheckFinding>> {
     let names = statistics::tube_names(client, selected)?;
     let mut found = Vec::new();
-    let state = server_state(client)?.unwrap_or_default();
+    let state = checked_state(client)?.unwrap_or_default();
     if let Some(trouble) = describe_trouble(&state) {
-        let level = if state == "binlog-failed" { Status::Critical } else { Status::Warning };
+        let level =
+            if state == "binlog-failed" { CheckStatus::Critical } else { CheckStatus::Warning };
         found.push((level, format!("{}: {trouble}", client.address())));
     }
     if names.is_empty() && !selected.is_all() {
-        found.push((Status::Unknown, format!("{}: no matching tube", client.address())));
+        found.push((CheckStatus::Unknown, format!("{}: no matching tube", client.address())));
     }
     for (name, text) in statistics::tube_stats(client, &names)? {
         let number = |key: &str| yaml::number(&text, key);
@@ -113,16 +113,19 @@ fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Resu
         let states = [("ready", args.ready), ("buried", args.buried), ("delayed", args.delayed)];
         for (state, threshold) in states {
             let count = number(&format!("current-jobs-{state}"));
-            let level = Status::of_number(count, threshold);
+            let level = CheckStatus::of_number(count, threshold);
             found.extend(level.map(|level| (level, format!("{place}: {count} {state}"))));
         }
         let (ready, workers) = (number("current-jobs-ready"), number("current-watching"));
         if ready > 0 && args.workers.is_some_and(|least| workers < least) {
-            found.push((Status::Critical, format!("{place}: {ready} ready, {workers} workers")));
+            found.push((
+                CheckStatus::Critical,
+                format!("{place}: {ready} ready, {workers} workers"),
+            ));
         }
         if ready > 0 && args.age.is_some() {
-            let age = next_job_age(client, &name)?.unwrap_or(0);
-            let level = Status::of_number(age, args.age);
+            let age = checked_age(client, &name)?.unwrap_or(0);
+            let level = CheckStatus::of_number(age, args.age);
             found.extend(level.map(|level| (level, format!("{place}: next job {age} s old"))));
         }
     }
@@ -130,7 +133,7 @@ fn check_server(args: &CheckArgs, selected: &Tubes, client: &mut Client) -> Resu
 }
 
 /// Returns the state of the server, such as `serving`; the original reports only draining.
-fn server_state(client: &mut Client) -> Result<Option<String>> {
+fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {
         return Ok(yaml::value(&reply.into_yaml()?, "state").map(str::to_owned));
@@ -140,7 +143,7 @@ fn server_state(client: &mut Client) -> Result<Option<String>> {
 }
 
 /// Returns the age of the next job of a tube to be reserved, on any server.
-fn next_job_age(client: &mut Client, tube: &str) -> Result<Option<u64>> {
+fn checked_age(client: &mut Client, tube: &str) -> Result<Option<u64>> {
     client.use_tube(tube)?;
     let reply = client.ask("peek-ready")?;
     let id = reply.number().filter(|_| reply.is("FOUND"));

@@ -26,7 +26,7 @@ const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
 /// The lines of a file of jobs, which are put in batches.
-pub(super) struct JobLines<'a> {
+pub(super) struct ImportLines<'a> {
     input: Input,
     parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
@@ -44,15 +44,14 @@ pub(super) struct JobLines<'a> {
     pub(super) after: usize,
 }
 
-impl<'a> JobLines<'a> {
+impl<'a> ImportLines<'a> {
     pub(super) fn new(
         input: Input,
         most: u64,
         skip: usize,
         parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     ) -> Self {
-        let (number, uncounted, is_exported) = (0, 0, false);
-        let (count, after) = (0, skip);
+        let (number, uncounted, is_exported, count, after) = (0, 0, false, 0, skip);
         Self { input, parse, most, number, skip, uncounted, is_exported, count, after }
     }
 
@@ -170,7 +169,7 @@ pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     };
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
     let parse = |line| Line::from_json(&String::from_utf8(line)?);
-    let mut lines = JobLines::new(input, most, args.skip, &parse);
+    let mut lines = ImportLines::new(input, most, args.skip, &parse);
     let (tube, interrupt) = (args.tube.as_deref(), &context.interrupt);
     let result = lines.put_all(client.as_mut(), tube, args.rate, interrupt, |_| Ok(()));
     let (count, after) = (lines.count, lines.after);

@@ -82,7 +82,7 @@ fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> R
 /// Runs the command.
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let Some(tube) = &args.tube else {
-        return super::change::run(&args.id, Change::Kick, args.dry_run, context);
+        return context.change_by_ids(&args.id, Change::Kick, args.dry_run);
     };
     let mut client = context.client()?;
     let (state, all) = kickable_state(&mut client, tube)?;

@@ -14,7 +14,7 @@ use crate::output::{Cell, Table, Tone, inert_body};
 use crate::sweep::Options;
 
 /// Makes an empty table of jobs.
-fn job_table(has_servers: bool, has_bodies: bool) -> Table {
+fn list_table(has_servers: bool, has_bodies: bool) -> Table {
     let server = has_servers.then_some("server");
     let columns = ["id", "tube", "state", "pri", "age", "left", "size"];
     let body = has_bodies.then_some("body");
@@ -22,7 +22,7 @@ fn job_table(has_servers: bool, has_bodies: bool) -> Table {
 }
 
 /// Makes the row of a job.
-fn job_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
+fn list_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
     let has_left = matches!(job.state, State::Delayed | State::Reserved);
     let mut cells: Vec<Cell> = server.iter().map(Cell::from).collect();
     cells.extend([
@@ -39,7 +39,7 @@ fn job_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
 }
 
 /// Returns the number of a job in a column.
-fn job_number(job: &Job, column: SortColumn) -> u64 {
+fn list_number(job: &Job, column: SortColumn) -> u64 {
     match column {
         SortColumn::Id => job.id,
         SortColumn::Pri => job.pri.into(),
@@ -60,12 +60,12 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
     let most = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let sort = args.sort.or(args.oldest.then_some(SortColumn::Age));
     let limit = args.limit.filter(|_| sort.is_none());
-    let mut table = job_table(context.servers.len() > 1, args.bodies);
+    let mut table = list_table(context.servers.len() > 1, args.bodies);
     let mut print = |context: &mut Context, server: Option<&str>, job: &Job| {
         if context.out.json {
             return context.out.object(job.to_json(), server);
         }
-        table.row(job_row(job, server));
+        table.row(list_row(job, server));
         if table.is_large() { context.out.table(&mut table) } else { Ok(()) }
     };
     let work = move |client: &mut Client, send: Sender<'_, _>| {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         let label = context.label(server);
         if let Some(column) = sort {
             sorted.extend(jobs.into_iter().map(|job| (label.clone(), job)));
-            sorted.sort_by_key(|(_, job)| (Reverse(job_number(job, column)), job.id));
+            sorted.sort_by_key(|(_, job)| (Reverse(list_number(job, column)), job.id));
             sorted.truncate(most);
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::import::{BATCH_JOBS, JobLines};
+use super::import::{BATCH_JOBS, ImportLines};
 use crate::address::shell_word;
 use crate::args::PutArgs;
 use crate::client::Client;
@@ -27,10 +27,8 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let read = |path| {
         let mut body = Vec::new();
         input::open_input(path, &context.interrupt)?.take(most + 1).read_to_end(&mut body)?;
-        ensure!(
-            body.len() as u64 <= most,
-            "the body is larger than {most} bytes, the limit of the server"
-        );
+        let fits = body.len() as u64 <= most;
+        ensure!(fits, "the body is larger than {most} bytes, the limit of the server");
         Ok(body)
     };
     let bodies =
@@ -46,7 +44,7 @@ pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
         let jobs: Vec<_> =
             batch.iter().map(|it| Job::new(&args.tube, numbers, it.clone())).collect();
         let copies = copy::put_copies(&mut client, &jobs, None);
-        let printed = print_ids(&copies, &mut context.out);
+        let printed = print_put_ids(&copies, &mut context.out);
         copies.into_result(accepted, bodies.len()).and(printed)?;
         accepted += jobs.len();
         pacer.pace(jobs.len() as u64);
@@ -59,9 +57,9 @@ fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Resu
     let numbers = args.job.numbers();
     let parse = |body| Ok(Line::Job(Job::new(&args.tube, numbers, body)));
     let input = input::open_input(args.file.as_deref(), &context.interrupt)?;
-    let mut lines = JobLines::new(input, client.max_job_size()?, 0, &parse);
+    let mut lines = ImportLines::new(input, client.max_job_size()?, 0, &parse);
     let (out, interrupt) = (&mut context.out, &context.interrupt);
-    let take = |copies: &Copies| print_ids(copies, out);
+    let take = |copies: &Copies| print_put_ids(copies, out);
     let result = lines.put_all(Some(client), None, args.rate, interrupt, take);
     let (count, after) = (lines.count, lines.after);
     let done = format!("{} put into the tube {}", counted(count, "job"), args.tube);
@@ -80,7 +78,7 @@ fn put_lines(client: &mut Client, args: &PutArgs, context: &mut Context) -> Resu
 }
 
 /// Prints the ids of new jobs.
-fn print_ids(copies: &Copies, out: &mut Output) -> Result<()> {
+fn print_put_ids(copies: &Copies, out: &mut Output) -> Result<()> {
     copies.ids().try_for_each(|id| {
         if out.json { out.value(json!({ "id": id }), None) } else { out.line(&id.to_string()) }
     })?;

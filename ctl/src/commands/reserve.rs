@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::args::ReserveArgs;
 use crate::client::Client;
@@ -109,9 +109,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
             continue;
         };
         let reply = client.ask(&command)?;
-        if !reply.is(done) {
-            bail!("{command}: {}: the job had timed out", reply.line);
-        }
+        ensure!(reply.is(done), "{command}: {}: the job had timed out", reply.line);
     }
     for job in &kept {
         // A job that has timed out is already ready.

@@ -43,7 +43,7 @@ const INTERRUPT_NOTICE: &str =
 
 /// The fate of a job after its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum WorkVerdict {
     Delete,
     Release(u64),
     Bury,
@@ -114,9 +114,9 @@ impl<'a> Worker<'a> {
         let verdict =
             Self::verdict(end.is_success, releases, self.args.bury_after, self.args.delay);
         let (command, done) = match verdict {
-            Verdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
-            Verdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
-            Verdict::Release(delay) => {
+            WorkVerdict::Delete => (format!("delete {}", job.id), "deleted".to_owned()),
+            WorkVerdict::Bury => (format!("bury {} {}", job.id, job.pri), "buried".to_owned()),
+            WorkVerdict::Release(delay) => {
                 let done = format!("released, ready in {delay} s");
                 (format!("release {} {} {delay}", job.id, job.pri), done)
             }
@@ -188,9 +188,7 @@ impl<'a> Worker<'a> {
             if !matches!(held, Ok(true)) {
                 is_lost = true;
                 failure = held.err();
-                if self.report_lost(job, failure.is_some(), command.is_running()) {
-                    command.end("its job was lost");
-                }
+                self.give_up(job, failure.is_some(), &mut command);
             }
             // After a stop longer than the time to run, the reply to a touch decides.
             if is_stopped && (is_lost || touched.elapsed() < lease) {
@@ -214,26 +212,28 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reports that a job is no longer reserved here, and returns whether to end its command.
-    fn report_lost(&self, job: &Job, is_disconnected: bool, is_running: bool) -> bool {
+    /// Reports that a job is no longer reserved here, and ends its command unless it may go on.
+    fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
-        let is_ended = is_running && (is_disconnected || !self.args.keep_going);
+        let is_ended = command.is_running() && (is_disconnected || !self.args.keep_going);
         let act = if is_ended { "ending its command" } else { "not ending its command" };
         print_notice(&format!("job {}: {why}, so another worker may have it: {act}", job.id));
-        is_ended
+        if is_ended {
+            command.end("its job was lost");
+        }
     }
 
     /// Decides whether a failed job is released again or buried; `releases` counts its earlier
     /// releases.
-    fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> Verdict {
+    fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> WorkVerdict {
         if is_success {
-            return Verdict::Delete;
+            return WorkVerdict::Delete;
         }
         if releases + 1 >= bury_after {
-            return Verdict::Bury;
+            return WorkVerdict::Bury;
         }
         let doublings = u32::try_from(releases.min(32)).unwrap_or(32);
-        Verdict::Release(delay.saturating_mul(1 << doublings).min(DELAY_SECONDS_MAX))
+        WorkVerdict::Release(delay.saturating_mul(1 << doublings).min(DELAY_SECONDS_MAX))
     }
 }
 
@@ -243,11 +243,11 @@ mod tests {
 
     #[test]
     fn each_failure_doubles_the_delay_until_the_job_is_buried() {
-        assert_eq!(Worker::verdict(true, 9, 3, 10), Verdict::Delete);
-        assert_eq!(Worker::verdict(false, 0, 3, 10), Verdict::Release(10));
-        assert_eq!(Worker::verdict(false, 1, 3, 10), Verdict::Release(20));
-        assert_eq!(Worker::verdict(false, 2, 3, 10), Verdict::Bury);
-        assert_eq!(Worker::verdict(false, 60, 99, 10), Verdict::Release(DELAY_SECONDS_MAX));
-        assert_eq!(Worker::verdict(false, 0, 1, 10), Verdict::Bury);
+        assert_eq!(Worker::verdict(true, 9, 3, 10), WorkVerdict::Delete);
+        assert_eq!(Worker::verdict(false, 0, 3, 10), WorkVerdict::Release(10));
+        assert_eq!(Worker::verdict(false, 1, 3, 10), WorkVerdict::Release(20));
+        assert_eq!(Worker::verdict(false, 2, 3, 10), WorkVerdict::Bury);
+        assert_eq!(Worker::verdict(false, 60, 99, 10), WorkVerdict::Release(DELAY_SECONDS_MAX));
+        assert_eq!(Worker::verdict(false, 0, 1, 10), WorkVerdict::Bury);
     }
 }

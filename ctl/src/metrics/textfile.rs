@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::scrape::Scraper;
 use crate::interrupt::Interrupt;
@@ -51,9 +51,8 @@ pub(super) fn run(
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
     // Otherwise, a device or a link would be replaced.
-    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
-        bail!("--textfile {}: not a regular file", path.display());
-    }
+    let is_odd = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+    ensure!(!is_odd, "--textfile {}: not a regular file", path.display());
     // node_exporter reads only names that end in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);

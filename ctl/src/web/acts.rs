@@ -20,7 +20,7 @@ use super::questions::Question;
 use super::{Failure, Site};
 use crate::change::{Change, PlannedChange};
 use crate::client::Client;
-use crate::commands::move_jobs::Mover;
+use crate::commands::r#move::Mover;
 use crate::commands::pause::pause_tubes;
 use crate::copy::put_copies;
 use crate::filter::{Filter, Tubes};

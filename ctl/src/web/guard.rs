@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
@@ -91,9 +91,8 @@ impl Guard {
         for name in &args.allow_host {
             let name = name.to_ascii_lowercase();
             let is_odd = |it: char| !(it.is_ascii_alphanumeric() || "-._:[]".contains(it));
-            if name.is_empty() || name.contains(is_odd) || name.ends_with(':') {
-                bail!("--allow-host {name:?}: use NAME or NAME:PORT");
-            }
+            let is_name = !(name.is_empty() || name.contains(is_odd) || name.ends_with(':'));
+            ensure!(is_name, "--allow-host {name:?}: use NAME or NAME:PORT");
             hosts.push(name);
         }
         let has_port =

@@ -44,14 +44,11 @@ impl Figures {
         if !client.has_extension("metrics")? {
             return Ok(figures);
         }
-        client.yaml_of_each(
-            tubes,
-            |name| format!("metrics {name}"),
-            |name, text| {
-                figures.insert(name, Self::read(&text));
-                Ok(())
-            },
-        )?;
+        let line = |name: &String| format!("metrics {name}");
+        client.yaml_of_each(tubes, line, |name, text| {
+            figures.insert(name, Self::read(&text));
+            Ok(())
+        })?;
         Ok(figures)
     }
 }

@@ -172,64 +172,65 @@ fn answer_command(address: &str, arguments: &str, meanwhile: impl FnOnce()) -> S
     text
 }
 
-/// Makes a round on a daemon. Its choices follow from its number.
-fn play(program: &Path, round: u64) {
-    let prng = &mut Prng::new(round);
-    // The largest one takes seconds.
-    let choices = if env::var_os("ROUNDS").is_some() { COUNTS.len() } else { COUNTS.len() - 1 };
-    let count = choose(&COUNTS[..choices], prng);
-    let (act, accepted) = choose(&ACTS, prng);
-    let (is_restarted, is_durable) = (prng.below(6) == 0, prng.below(2) == 0);
-    let chosen: Vec<_> = accepted.iter().filter(|_| prng.below(3) > 0).copied().collect();
-    let mut chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
-    let mut choice = choose(&[Choice::States, Choice::Ids, Choice::First], prng);
-    if act == "delete" {
-        choice = Choice::Ids;
-    } else if !act.starts_with("page ") || choice == Choice::First && count > CHOSEN_MAX {
-        choice = Choice::States;
-    }
-    if choice == Choice::First {
-        chosen.truncate(1);
-    }
-    eprintln!(
-        "round {round}: {act} of {count} jobs {chosen:?}, {choice:?} {is_restarted} {is_durable}"
-    );
+/// What happens in a round.
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    count: usize,
+    act: &'static str,
+    choice: Choice,
+    /// The states of the chosen jobs.
+    chosen: Vec<&'static str>,
+    is_restarted: bool,
+    is_durable: bool,
+    /// The ids of the jobs that the act is to take, once there are any.
+    named: Vec<u64>,
+}
 
-    let folder = tempfile::tempdir().unwrap();
-    let flags = ["-b", folder.path().to_str().unwrap()];
-    let flags = if is_durable { &flags[..] } else { &[] };
-    let mut server = Server::tcp(program, flags);
-    let before = fill(&server, count, prng);
-    let named: Vec<_> = before.iter().filter(|(_, it)| chosen.contains(&it.as_str())).collect();
-    let mut named: Vec<u64> = named.into_iter().map(|(id, _)| *id).collect();
-    if choice == Choice::Ids {
-        let share = 1 + (named.len() / CHOSEN_MAX) as u64;
-        named.retain(|_| prng.below(2 * share) == 0);
-        named.truncate(CHOSEN_MAX);
-    } else if choice == Choice::First {
-        named.truncate(usize::try_from(1 + prng.below(count as u64)).unwrap());
-    }
-    if named.is_empty() {
-        return;
-    }
-    let ids: Vec<_> = named.iter().map(ToString::to_string).collect();
-    let mut client = server.client();
-    let mut expected = before.clone();
-    let restart = |server: &mut Server| {
-        server.restart(flags);
-        if flags.is_empty() {
-            let mut client = server.client();
-            for _ in 0..5 {
-                put(&mut client, "a", 5, 0, b"x");
-            }
+impl Round {
+    fn choose(number: u64, prng: &mut Prng) -> Self {
+        // The largest one takes seconds.
+        let choices = if env::var_os("ROUNDS").is_some() { COUNTS.len() } else { COUNTS.len() - 1 };
+        let count = choose(&COUNTS[..choices], prng);
+        let (act, accepted) = choose(&ACTS, prng);
+        let (is_restarted, is_durable) = (prng.below(6) == 0, prng.below(2) == 0);
+        let chosen: Vec<_> = accepted.iter().filter(|_| prng.below(3) > 0).copied().collect();
+        let mut chosen = if chosen.is_empty() { accepted.to_vec() } else { chosen };
+        let mut choice = choose(&[Choice::States, Choice::Ids, Choice::First], prng);
+        if act == "delete" {
+            choice = Choice::Ids;
+        } else if !act.starts_with("page ") || choice == Choice::First && count > CHOSEN_MAX {
+            choice = Choice::States;
         }
-        states(server)
-    };
-    let report = if let Some(verb) = act.strip_prefix("page ") {
-        let page = Page::start(&server.address, &[]);
-        let jobs = match choice {
+        if choice == Choice::First {
+            chosen.truncate(1);
+        }
+        Self { number, count, act, choice, chosen, is_restarted, is_durable, named: Vec::new() }
+    }
+
+    fn name(&mut self, jobs: &States, prng: &mut Prng) {
+        let named = jobs.iter().filter(|(_, it)| self.chosen.contains(&it.as_str()));
+        self.named = named.map(|(id, _)| *id).collect();
+        if self.choice == Choice::Ids {
+            let share = 1 + (self.named.len() / CHOSEN_MAX) as u64;
+            self.named.retain(|_| prng.below(2 * share) == 0);
+            self.named.truncate(CHOSEN_MAX);
+        } else if self.choice == Choice::First {
+            self.named.truncate(usize::try_from(1 + prng.below(self.count as u64)).unwrap());
+        }
+    }
+
+    fn ids(&self) -> Vec<String> {
+        self.named.iter().map(ToString::to_string).collect()
+    }
+
+    /// Acts by the page, and calls `meanwhile` while its question is open.
+    fn act_by_page(&self, address: &str, verb: &str, meanwhile: impl FnOnce()) -> Report {
+        let page = Page::start(address, &[]);
+        let Self { number, chosen, named, .. } = self;
+        let jobs = match self.choice {
             Choice::States => json!({ "tube": "a", "states": chosen }),
-            Choice::Ids => json!({ "ids": ids }),
+            Choice::Ids => json!({ "ids": self.ids() }),
             Choice::First => json!({ "tube": "a", "states": chosen, "count": named.len() }),
         };
         let mut what = json!({ "act": verb, "jobs": jobs });
@@ -239,44 +240,82 @@ fn play(program: &Path, round: u64) {
             _ => {}
         }
         let told = page.dry(&what);
-        assert_eq!(told["count"], named.len(), "round {round}: {told}");
-        if is_restarted {
-            expected = restart(&mut server);
+        assert_eq!(told["count"], named.len(), "round {number}: {told}");
+        meanwhile();
+        if self.is_restarted {
             let answer = page.answer(&told);
-            assert_eq!(answer.status, 409, "round {round}: {}", answer.text());
-            Report { taken: 0, left: named.len() }
-        } else {
-            expected = disturb(&mut client, &expected, prng);
-            let done = page.agree(&told);
-            let taken = usize::try_from(done["count"].as_u64().unwrap()).unwrap();
-            Report { taken, ..Report::read(&done["notes"].to_string()) }
+            assert_eq!(answer.status, 409, "round {number}: {}", answer.text());
+            return Report { taken: 0, left: named.len() };
         }
-    } else {
-        let (file, address) = (server.file("saved"), server.address.clone());
-        let act = act.replace("--save", &format!("--save {file}"));
-        let arguments = match choice {
-            Choice::Ids => format!("{act} {}", ids.join(" ")),
-            _ => format!("{act} --state {}", chosen.join(",")),
+        let done = page.agree(&told);
+        let taken = usize::try_from(done["count"].as_u64().unwrap()).unwrap();
+        Report { taken, ..Report::read(&done["notes"].to_string()) }
+    }
+
+    /// Acts by the command, and calls `meanwhile` while its question is open.
+    fn act_by_command(&self, address: &str, file: &str, meanwhile: impl FnOnce()) -> Report {
+        let act = self.act.replace("--save", &format!("--save {file}"));
+        let arguments = match self.choice {
+            Choice::Ids => format!("{act} {}", self.ids().join(" ")),
+            _ => format!("{act} --state {}", self.chosen.join(",")),
         };
-        let text = answer_command(&address, &arguments, || {
-            expected = if is_restarted {
-                restart(&mut server)
-            } else {
-                disturb(&mut client, &expected, prng)
-            };
-        });
-        assert!(text.contains(&format!(" {} job", named.len())), "round {round}: {text}");
+        let text = answer_command(address, &arguments, meanwhile);
+        let count = self.named.len();
+        assert!(text.contains(&format!(" {count} job")), "round {}: {text}", self.number);
         let report = Report::read(&text);
-        if is_restarted { Report { left: named.len(), ..report } } else { report }
+        if self.is_restarted { Report { left: count, ..report } } else { report }
+    }
+}
+
+/// Restarts a server, and returns its jobs afterwards. Without a binlog, there are others.
+fn restart(server: &mut Server, flags: &[&str]) -> States {
+    server.restart(flags);
+    if flags.is_empty() {
+        let mut client = server.client();
+        for _ in 0..5 {
+            put(&mut client, "a", 5, 0, b"x");
+        }
+    }
+    states(server)
+}
+
+/// Makes a round on a daemon. Its choices follow from its number.
+fn play(program: &Path, number: u64) {
+    let prng = &mut Prng::new(number);
+    let mut round = Round::choose(number, prng);
+    eprintln!("{round:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["-b", folder.path().to_str().unwrap()];
+    let flags = if round.is_durable { &flags[..] } else { &[] };
+    let mut server = Server::tcp(program, flags);
+    let mut expected = fill(&server, round.count, prng);
+    round.name(&expected, prng);
+    if round.named.is_empty() {
+        return;
+    }
+    let (file, address, mut client) =
+        (server.file("saved"), server.address.clone(), server.client());
+    let meanwhile = || {
+        expected = if round.is_restarted {
+            restart(&mut server, flags)
+        } else {
+            disturb(&mut client, &expected, prng)
+        };
     };
+    let report = match round.act.strip_prefix("page ") {
+        Some(verb) => round.act_by_page(&address, verb, meanwhile),
+        None => round.act_by_command(&address, &file, meanwhile),
+    };
+    let named = &round.named;
     // Whatever differs now was done by the act.
     let after = states(&server);
     let changed = expected.iter().filter(|(id, state)| after.get(id) != Some(state));
     let changed: Vec<u64> = changed.map(|(id, _)| *id).collect();
     let unnamed: Vec<_> = changed.iter().filter(|id| named.binary_search(id).is_err()).collect();
-    assert!(unnamed.is_empty(), "round {round}: taken, but not named: {unnamed:?}");
+    assert!(unnamed.is_empty(), "round {number}: taken, but not named: {unnamed:?}");
     let found = Report { taken: changed.len(), left: named.len() - changed.len() };
-    assert_eq!(report, found, "round {round}: reported, and found");
+    assert_eq!(report, found, "round {number}: reported, and found");
 }
 
 #[test]

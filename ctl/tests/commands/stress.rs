@@ -63,6 +63,11 @@ impl Run {
             beside: [Beside::Nothing, Beside::Others, Beside::Restart][choose(3)],
         }
     }
+
+    /// Whether the act writes jobs to a file.
+    fn is_saved(&self) -> bool {
+        self.act.ends_with("--save") || self.act == "export"
+    }
 }
 
 /// Fills the tube with jobs in all states that an act changes, and returns their bodies.
@@ -153,8 +158,7 @@ fn one(program: &Path, run: &Run) {
     let old = fill(&server);
     let file = server.file("saved");
     let mut arguments: Vec<_> = run.act.split(' ').collect();
-    let is_saved = run.act.ends_with("--save") || run.act == "export";
-    if is_saved {
+    if run.is_saved() {
         arguments.push(&file);
     }
     let child = server.command(&arguments).spawn().unwrap();
@@ -179,9 +183,15 @@ fn one(program: &Path, run: &Run) {
     ct::eventually("no job is reserved", || {
         server.objects(&["stats"])[0]["current-jobs-reserved"] == 0
     });
-    let (left, moved) = (bodies(&server, "a"), bodies(&server, "b"));
+    let saved = if run.is_saved() { saved(&file) } else { BTreeSet::new() };
+    judge(&server, run, &ran, [old, new, saved]);
+}
+
+/// Compares the jobs that are there after a run, and those that were saved, with the old and the
+/// new ones, and with the report.
+fn judge(server: &Server, run: &Run, ran: &Ran, [old, new, saved]: [BTreeSet<Vec<u8>>; 3]) {
+    let (left, moved) = (bodies(server, "a"), bodies(server, "b"));
     let there = counts(left.iter().chain(&moved).cloned());
-    let saved = if is_saved { saved(&file) } else { BTreeSet::new() };
     let is_killed = ran.code().is_none();
     let told = ran.stderr.as_str();
     // Jobs put after the plan stay. Those put before it are among the old ones.
@@ -199,7 +209,7 @@ fn one(program: &Path, run: &Run) {
         if run.act == "export" {
             assert!(count == 1, "{shown} is gone by an export");
         } else if count == 0 {
-            let may_go = run.act.starts_with("clear") && !is_saved;
+            let may_go = run.act.starts_with("clear") && !run.is_saved();
             assert!(may_go || saved.contains(body), "{shown} is lost: {ran:?}");
         } else if saved.contains(body) && run.act.starts_with("clear") {
             let is_reported =

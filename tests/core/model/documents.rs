@@ -83,7 +83,25 @@ impl Model {
         )
     }
 
-    pub(super) fn listed(&self, id: u64, now: u64) -> String {
+    pub(super) fn capabilities(&self) -> String {
+        let state = if self.is_draining { "draining" } else { "serving" };
+        let bury_after = self.bury_after.map(|losses| format!("bury-after: {losses}\n"));
+        format!(
+            "---\nversion: \"{}\"\nstate: {state}\nmax-job-size: {}\n\
+             max-line-size: 224\nmax-tube-name-size: 200\n{}extensions:\n- capabilities\n\
+             - list-jobs\n- delete-tube\n- drain\n- metrics\n- reserve-with-abort\n",
+            env!("CARGO_PKG_VERSION"),
+            self.job_size_limit,
+            bury_after.unwrap_or_default(),
+        )
+    }
+
+    pub(super) fn list_jobs(&self, name: &str, state: &str, limit: u32, now: u64) -> String {
+        let ids = self.in_state(name, state).into_iter().take(limit as usize);
+        ids.fold(String::from("---\n"), |text, id| text + &self.listed(id, now))
+    }
+
+    fn listed(&self, id: u64, now: u64) -> String {
         let job = &self.jobs[&id];
         let mut text = format!(
             "- id: {id}\n  pri: {}\n  age: {}\n  size: {}\n",
@@ -98,15 +116,15 @@ impl Model {
         text
     }
 
-    pub(super) fn stats_job(&self, id: u64, now: u64) -> Option<String> {
-        let job = self.jobs.get(&id)?;
+    pub(super) fn stats_job(&self, id: u64, now: u64) -> String {
+        let job = &self.jobs[&id];
         let (state, left) = match job.state {
             State::Ready => ("ready", 0),
             State::Delayed { until } => ("delayed", until.saturating_sub(now)),
             State::Reserved { until, .. } => ("reserved", until.saturating_sub(now)),
             State::Buried { .. } => ("buried", 0),
         };
-        Some(format!(
+        format!(
             "---\nid: {id}\ntube: \"{}\"\nstate: {state}\npri: {}\nage: {}\ndelay: {}\nttr: {}\n\
              time-left: {}\nfile: 0\nreserves: {}\ntimeouts: {}\nreleases: {}\nburies: {}\n\
              kicks: {}\n",
@@ -121,16 +139,16 @@ impl Model {
             job.releases,
             job.buries,
             job.kicks,
-        ))
+        )
     }
 
-    pub(super) fn stats_tube(&self, name: &str, now: u64) -> Option<String> {
-        let tube = &self.tubes[self.find_tube(name)?];
+    pub(super) fn stats_tube(&self, name: &str, now: u64) -> String {
+        let tube = self.tube(name);
         let peers = || self.peers.iter().filter(|peer| peer.is_open);
         let watching = || peers().filter(|peer| peer.watches.iter().any(|watched| watched == name));
         let (pause, left) =
             tube.pause.map_or((0, 0), |(pause, until)| (pause, until.saturating_sub(now)));
-        Some(format!(
+        format!(
             "---\nname: \"{name}\"\n{}total-jobs: {}\ncurrent-using: {}\ncurrent-watching: {}\n\
              current-waiting: {}\ncmd-delete: {}\ncmd-pause-tube: {}\npause: {pause}\n\
              pause-time-left: {}\n",
@@ -142,7 +160,7 @@ impl Model {
             tube.deletes,
             tube.pauses,
             left / SECOND,
-        ))
+        )
     }
 
     pub(super) fn metrics(&self) -> String {
@@ -166,8 +184,8 @@ impl Model {
         text + "turn-seconds-le-inf: 0\nturn-seconds-sum: 0\n"
     }
 
-    pub(super) fn metrics_of_tube(&self, name: &str, now: u64) -> Option<String> {
-        let tube = &self.tubes[self.find_tube(name)?];
+    pub(super) fn metrics_of_tube(&self, name: &str, now: u64) -> String {
+        let tube = self.tube(name);
         let mut text = format!("---\nname: \"{name}\"\n");
         if let Some(id) = self.first_ready(name) {
             let job = &self.jobs[&id];
@@ -183,7 +201,7 @@ impl Model {
             text += &histogram("wait", &tube.waits);
             text += &histogram("run", &tube.runs);
         }
-        Some(text)
+        text
     }
 }
 

@@ -43,17 +43,13 @@ pub(crate) struct Mover<'a> {
 pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut from = context.client()?;
     let target = args.to.as_ref().unwrap_or(from.address()).clone();
-    if target == *from.address() && args.from == args.into {
-        return Err(usage("the jobs are already in that tube"));
-    }
-    if args.to.is_some() && args.from == args.into {
+    let (is_same_tube, why) = (args.from == args.into, "the jobs are already in that tube");
+    ensure!(!is_same_tube || target != *from.address(), usage(why));
+    if is_same_tube && args.to.is_some() {
         // The same server may have another name.
         let other = Client::connect(&target)?.yaml("stats")?;
-        if Instance::from_stats(&other) == Instance::from_stats(&from.yaml("stats")?) {
-            return Err(usage(format!(
-                "the jobs are already in that tube: {target} is this server"
-            )));
-        }
+        let is_other = Instance::from_stats(&other) != Instance::from_stats(&from.yaml("stats")?);
+        ensure!(is_other, usage(format!("{why}: {target} is this server")));
     }
     let mut filter = args.filters.to_filter(&[], args.grep.as_deref())?;
     filter.tubes = Tubes::of_name(&args.from);
@@ -151,7 +147,7 @@ impl<'a> Mover<'a> {
             self.delete_originals(&copied).and(undone)
         } else {
             let pairs = copied.iter().map(id_of).chain(held);
-            let pairs = pairs.map(|pair| describe_pair(&pair));
+            let pairs = pairs.map(|pair| describe_moved(&pair));
             let unknown = unconfirmed.iter().map(|job| format!("{} (copy ?)", job.id));
             self.doubt(pairs.chain(unknown));
             let advice = placed.describe_held(&jobs, self.to.address(), "delete");
@@ -197,7 +193,7 @@ impl<'a> Mover<'a> {
             Ok(())
         });
         if looked.is_err() {
-            self.doubt(copied.iter().map(|(job, copy)| describe_pair(&(job.id, *copy))));
+            self.doubt(copied.iter().map(|(job, copy)| describe_moved(&(job.id, *copy))));
             return looked;
         }
         let mut confirmed = 0;
@@ -211,7 +207,7 @@ impl<'a> Mover<'a> {
             }
             Ok(())
         });
-        self.doubt(left[confirmed..].iter().chain(&others).map(describe_pair));
+        self.doubt(left[confirmed..].iter().chain(&others).map(describe_moved));
         self.skipped += taken.len() as u64;
         let undone = self.delete_copies(&taken);
         ensure!(others.is_empty(), "the server refused to delete copied jobs");
@@ -228,7 +224,7 @@ impl<'a> Mover<'a> {
         });
         let twice = if result.is_ok() { &twice } else { pairs };
         if !twice.is_empty() {
-            let twice: Vec<_> = twice.iter().map(describe_pair).collect();
+            let twice: Vec<_> = twice.iter().map(describe_moved).collect();
             let twice = twice.join(", ");
             self.doubts.push(format!("Workers have both the job and its copy: {twice}"));
         }
@@ -271,6 +267,6 @@ impl Job {
 }
 
 /// Formats the ids of a job and its copy.
-fn describe_pair((id, copy): &(u64, u64)) -> String {
+fn describe_moved((id, copy): &(u64, u64)) -> String {
     format!("{id} (copy {copy})")
 }

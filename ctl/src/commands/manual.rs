@@ -1,33 +1,24 @@
-//! The manual page and the shell completions, made from the definition of the commands.
+//! `manual`: prints the manual page, made from the definition of the commands.
 
 use anyhow::Result;
-use clap_complete::Shell;
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::cli;
 use crate::context::{Context, Outcome};
 
 /// The part of the manual page that is not in the definition.
-const MANUAL_REST: &str = include_str!("manual.roff");
+const MANUAL_REST: &str = include_str!("../manual.roff");
 
-/// Prints the completions for a shell.
-pub(crate) fn completions(shell: Shell, context: &mut Context) -> Result<Outcome> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::build_cli(), "beanstalkctl", &mut script);
-    context.out.bytes(&script)?;
+/// Runs the command.
+pub(crate) fn run(cli: Command, context: &mut Context) -> Result<Outcome> {
+    context.out.bytes(&manual_page(cli)?)?;
     Ok(Outcome::Done)
 }
 
-/// Prints the manual page, with all commands on one page.
-pub(crate) fn manual(context: &mut Context) -> Result<Outcome> {
-    context.out.bytes(&manual_page()?)?;
-    Ok(Outcome::Done)
-}
-
-fn manual_page() -> Result<Vec<u8>> {
+fn manual_page(cli: Command) -> Result<Vec<u8>> {
     let mut page = Vec::new();
-    let mut command = cli::build_cli().disable_help_subcommand(true);
+    let mut command = cli.disable_help_subcommand(true);
     command.build();
     let man = Man::new(command.clone());
     man.render_title(&mut page)?;
@@ -70,10 +61,11 @@ fn manual_page() -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli;
 
     #[test]
     fn the_manual_has_every_command_and_flag() {
-        let page = String::from_utf8(manual_page().unwrap()).unwrap();
+        let page = String::from_utf8(manual_page(cli::build_cli()).unwrap()).unwrap();
         for sub in cli::build_cli().get_subcommands() {
             let name = sub.get_name().replace('-', "\\-");
             assert!(page.contains(&format!(".SS {name}\n")), "{name}");
