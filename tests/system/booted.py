@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 
 import trial
-from trial import Failed, run, say
+from trial import Failed, check, execute, run, say
 
 SCRIPT = Path(sys.argv[0])
 
@@ -28,6 +28,8 @@ OURS = STAGE / "target/deb/beanstalkd_ours.deb"
 THEIRS = STAGE / "theirs"
 DEFAULTS = Path("/etc/default/beanstalkd")
 DAEMON = "beanstalkd.service"
+# What make_disk needs.
+DISK_PACKAGES = ("nbdkit", "libnbd-bin", "fuse3")
 # Installing asks nobody; where dpkg asks nevertheless, it finds no answer and fails.
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -35,6 +37,7 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
 }
 BOOT_SECONDS = 1800
+LINES_A_MINUTE = 20
 # All that runs in the container ends with this script, whoever ends it.
 NSPAWN = (
     "setpriv", "--pdeathsig", "KILL",
@@ -160,6 +163,38 @@ def start(unit=DAEMON, settings=None, *flags):
 def allow_starts(unit):
     """The unit limits their number. An instance may not be loaded yet."""
     subprocess.run(["systemctl", "reset-failed", unit], stderr=subprocess.DEVNULL, check=False)
+
+
+def expect_shown(unit, *words):
+    """What status shows of a unit, and that it fills no journal."""
+    status = execute("systemctl", "status", "--full", unit, check=False)[1]
+    check(all(word in status for word in words), f"status does not show {words}: {status}")
+    text = run("journalctl", f"--unit={unit}", "--output=short-unix", "--quiet")
+    times = [float(line.split()[0]) for line in text.splitlines()]
+    most = max(sum(begin <= at < begin + 60 for at in times) for begin in times)
+    check(most <= LINES_A_MINUTE, f"{most} lines in a minute: {text}")
+    say(f"{unit}: {', '.join(words)}; at most {most} lines a minute, {len(times)} in all")
+
+
+def make_disk(place, fails):
+    """Mounts a disk of 256 MB whose writes are errors while the file `fails` exists. With a journal
+    its file system would stay read-only afterwards."""
+    nodes = {"fuse": "c 10 229", "loop-control": "c 10 237"}
+    nodes |= {f"loop{number}": f"b 7 {number}" for number in range(32)}
+    for node, kind in nodes.items():
+        run("mknod", f"/dev/{node}", *kind.split())
+    below = Path("/run/disk")
+    for folder in (below, place):
+        folder.mkdir()
+    subprocess.Popen(
+        ["nbdfuse", below, "--command", "nbdkit", "-s", "--filter=error", "memory", "256M",
+         "error=EIO", "error-pwrite-rate=100%", f"error-pwrite-file={fails}"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    trial.wait((below / "nbd").exists, "the disk")
+    run("mkfs.ext4", "-q", "-O", "^has_journal", below / "nbd")
+    run("mount", "-o", "loop,errors=continue", below / "nbd", place)
+    shutil.chown(place, "beanstalkd")
 
 
 def main(what, story, packages=()):
