@@ -269,6 +269,8 @@ class Look(threading.Thread):
             channel.connect(str(self.path))
             channel.sendall(b"show stat\n")
             text = channel.makefile().read()
+        if not text:
+            raise ConnectionError("the proxy ends")
         lines = [line.split(",") for line in text.splitlines() if line]
         name, status, total = (lines[0].index(key) for key in ("svname", "status", "stot"))
         servers = dict(zip(("one", "two"), CANDIDATES))
