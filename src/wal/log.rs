@@ -53,21 +53,26 @@ pub(super) struct Log {
     pub(super) records: u64,
 }
 
+/// Returns the buffer of records that are not yet written. Fails if there is no memory for it.
+pub(super) fn pending_buffer() -> Result<Vec<u8>, Error> {
+    let mut pending = Vec::new();
+    let no_memory = |_| Error::OutOfMemory(" to gather records".into());
+    pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
+    Ok(pending)
+}
+
 impl Log {
     /// A log that continues at `end`, after the last number in use, on a disk whose lock was
-    /// confirmed at `now`. Call [`Log::begin`] next.
-    /// Fails if there is no memory for the pending records.
+    /// confirmed at `now`, with the buffer of [`pending_buffer`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,
         end: End,
         last_preallocated: u32,
+        pending: Vec<u8>,
         now: Time,
-    ) -> Result<Self, Error> {
-        let mut pending = Vec::new();
-        let no_memory = |_| Error::OutOfMemory(" to gather records".into());
-        pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             lease: Lease::new(disk, options.sync != SyncPolicy::Never, now),
             now,
             syncs: Syncs::new(options.sync, end.length),
@@ -78,7 +83,7 @@ impl Log {
             failure: None,
             unrecorded: Vec::new(),
             records: 0,
-        })
+        }
     }
 
     /// Returns the space that the disk has granted for records.

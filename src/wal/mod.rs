@@ -88,13 +88,15 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
+        // Afterwards, the memory that is left would be held as ballast, and not in one piece.
+        let pending = log::pending_buffer()?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);
         let end = End { number, ..index.end };
         let options = Options { key: report.key.map_or(options.key, |it| it.0), ..options };
         let mut wal = Self {
-            log: Log::new(disk, options, end, preallocated, now)?,
+            log: Log::new(disk, options, end, preallocated, pending, now),
             index,
             recovery: Recovery::default(),
             dates: Dates::new(calendar),

@@ -27,7 +27,7 @@ const SPARSE_PART: usize = 64;
 
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
 /// what a connection must leave. With less, it could serve no client.
-const UNTIL_SERVING_BYTES: usize = 5 << 19;
+const UNTIL_SERVING_BYTES: usize = 3 << 19;
 
 /// The place of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
