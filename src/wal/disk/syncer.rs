@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{Name, directory::named};
-use crate::clock;
+use crate::{clock, sys::ballast};
 
 /// The stack of the thread in bytes. The thread makes only one kind of system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
@@ -38,6 +38,8 @@ impl Syncer {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
         let sync_each = move || {
+            // The receiver waits for this.
+            let _ = synced.send(Ok(Duration::ZERO));
             for (name, file) in to_sync {
                 if synced.send(named("sync", name, timed_sync(&file))).is_err() {
                     return;
@@ -46,7 +48,11 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
+        // The new thread maps its memory without the allocator, and without memory it would end the
+        // process. The next turn makes new ballast.
+        ballast::refill(0);
         builder.spawn(sync_each)?;
+        results.recv().map_err(io::Error::other)??;
         Ok(Self { files, results })
     }
 
