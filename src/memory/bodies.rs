@@ -32,7 +32,10 @@ use super::{
     block::{Block, MARK_BYTES, Mark, slot_bytes},
     level::{Level, Memory},
 };
-use crate::collections::{Arena, Growth, Key, OutOfMemory};
+use crate::{
+    collections::{Arena, Growth, Key, OutOfMemory},
+    sys::ballast,
+};
 
 /// A body of up to this many bytes is copied into replies; a larger one is shared. The extra eight
 /// bytes are for bodies of a round number of bytes, which end in CR LF.
@@ -169,6 +172,7 @@ impl Bodies {
                 own.try_reserve_exact(capacity.max(before) - own.len())?;
             }
             self.referenced[key].own.extend_from_slice(bytes);
+            ballast::count_written(bytes.len());
         }
         body.len = u32::try_from(len).expect("a body is at most a gibibyte");
         self.counted += bytes.len() as u64;

@@ -50,9 +50,16 @@ pub fn held_bytes() -> usize {
     HELD.load(Relaxed) * PIECE_BYTES
 }
 
-/// Returns how many bytes were ever allocated in pieces that are not tiny.
+/// Returns how many bytes were ever allocated in pieces that are not tiny, and those of
+/// [`count_written`].
 pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
+}
+
+/// Counts bytes as allocated that were written to memory which may have been allocated long before:
+/// it becomes resident only now.
+pub fn count_written(bytes: usize) {
+    ALLOCATED.fetch_add(bytes, Relaxed);
 }
 
 /// Makes the ballast `bytes` bytes, or as many as there is memory for. Only the queue's thread
