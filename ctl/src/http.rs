@@ -126,7 +126,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
                 // The sender outlives this.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            // Only a tapped listener passes the peer's address to the handlers.
+            // The handlers get the peer's address only through `tap_io`.
             let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
             let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());

@@ -49,8 +49,8 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Returns the limit to send to the server. The server selects only by tube and state: if the
-    /// filter has other conditions, there is no limit.
+    /// Returns the limit to send to the server, which selects only by tube and state. If the filter
+    /// has other conditions, there is none: the server would count jobs that the filter drops.
     fn limit(&self) -> Option<u64> {
         self.limit.filter(|_| self.filter.is_by_state())
     }

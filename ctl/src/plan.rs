@@ -59,7 +59,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Counts more jobs in a tube.
+    /// Adds `count` jobs of a tube and a state to the sums.
     pub(crate) fn add(&mut self, tube: &str, state: State, count: u64) {
         let sum = self.states.entry(state).or_default();
         *sum = sum.saturating_add(count);

@@ -46,6 +46,7 @@ impl Piece {
         }
     }
 
+    /// Frees a copy, or returns a shared body.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,

@@ -232,6 +232,7 @@ impl Jobs {
         key
     }
 
+    /// The job with this id.
     pub(super) fn find(&self, id: u64) -> Option<Key<Job>> {
         self.ids.get(id)
     }

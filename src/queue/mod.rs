@@ -9,6 +9,9 @@
 //! **The resting invariant:** between commands no unpaused tube has both a ready job and a waiting
 //! client. So `put` looks at one tube and `reserve` at the watched tubes; no command scans the
 //! rest. [`Queue::check`] checks this and all other invariants.
+//!
+//! `job.rs` has a job and the table of jobs by id, `tube.rs` a tube and the table of tubes by name,
+//! `client.rs` a client; `verbs.rs` changes them by `transitions.rs`.
 
 mod bulk;
 mod client;

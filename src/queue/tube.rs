@@ -56,7 +56,7 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
-    /// Burials of jobs that were lost too often.
+    /// Jobs buried by `--bury-after`: their reservations had ended too often without a command.
     pub buried_for_losses: u64,
     /// Times of its jobs. `None` before its first job: a tube that is only watched is small.
     times: Option<Box<Times>>,

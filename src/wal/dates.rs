@@ -12,8 +12,8 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// If the wall clock is set more often than this in the long run, dates follow it with a delay,
-/// because each time all delayed and buried jobs are written.
+/// Dates follow the wall clock once in this time on average, because each change of it rewrites all
+/// delayed and buried jobs. If it is set more often, they follow later.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// How many times it may be set in quick succession, as happens when a machine boots.

@@ -18,7 +18,7 @@ use crate::{
     queue::Job,
 };
 
-/// How many bytes may be written again in a turn for each byte that it appended or made garbage.
+/// How many bytes a turn may relocate for each byte that its commands appended or made garbage.
 ///
 /// Jobs are written again while garbage takes more than three quarters of the live bytes. In the
 /// worst case, the oldest segments have no garbage, and all *l* live bytes must be written before
@@ -116,7 +116,7 @@ impl SegmentIndex {
         self.end = end;
     }
 
-    /// Counts the oldest closed segments that have lost their last job. O(1) on average.
+    /// Adds to `unneeded` the oldest closed segments in which no job is left. O(1) on average.
     fn count_unneeded(&mut self) {
         while self.oldest_needed().is_some_and(|segment| segment.jobs.is_empty()) {
             self.unneeded_bytes += self.segments[self.unneeded].used;

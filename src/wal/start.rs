@@ -78,8 +78,8 @@ fn remove_of_last_run(disk: &mut Writable, name: Name) {
 }
 
 /// Truncates segments of the last run to their records: those which end in an unfinished record
-/// if `is_torn`, or else in zeros. In a segment that is not the newest, an unfinished record
-/// would be taken for damage, and will be at the next startup if this fails.
+/// if `is_torn`, or else in zeros. An unfinished record counts as damage unless its segment is
+/// the newest, and a new segment comes now. If this fails, the next startup reports damage.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
     for segment in &report.segments {
         let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;

@@ -280,7 +280,8 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(size(producers), 1, &[PUT], body.clone());
     let put = Group { pacing: Pacing::Paired, ..put };
-    let about = format!("{producers} producers; {workers} workers that wait; a job for each reply");
+    let about =
+        format!("{producers} producers; {workers} workers that wait; a job when one is done");
     let groups = vec![Group::workers(size(workers), body), put];
     let base = (workers == 10_000).then(|| self::workers((10, 10)));
     Scenario::one(format!("workers/{producers}x{workers}"), about, groups)
@@ -326,16 +327,14 @@ fn idle(idle: u32) -> Scenario {
 fn tubes(tubes: u32) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
-    let mut phases = vec![
+    let phases = vec![
         Phase::endless("cycle", vec![cycle(10, 1, BODY_BYTES)]),
         Phase::endless("use", group(&[Op::Use(count)])),
         Phase::endless("watch, ignore", group(&[Op::Watch(count), Op::Ignore])),
         Phase::endless("stats-tube", group(&[Op::StatsTube(count)])),
+        Phase::endless("stats", group(&[Op::Stats])),
+        Phase::endless("list-tubes", group(&[Op::ListTubes])),
     ];
-    if tubes <= 1_000 {
-        phases.push(Phase::endless("stats", group(&[Op::Stats])));
-        phases.push(Phase::endless("list-tubes", group(&[Op::ListTubes])));
-    }
     let about = format!("10 connections beside {tubes} tubes with a delayed job each");
     Scenario::new(format!("tubes/{tubes}"), about, Work::Phases(phases))
         .on_curve("tubes with a delayed job", f64::from(tubes))

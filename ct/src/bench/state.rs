@@ -122,7 +122,7 @@ impl State {
     ) -> io::Result<Vec<SetupClient>> {
         let mut background = Vec::new();
         if self.blocked + self.idle > 0 {
-            progress(&format!("{} connections that wait", self.blocked + self.idle));
+            progress(&format!("{} blocked or idle connections", self.blocked + self.idle));
         }
         for number in 0..self.blocked + self.idle {
             let mut client = SetupClient::connect(address, Body::plain(self.body))?;

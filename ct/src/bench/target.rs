@@ -34,7 +34,7 @@ pub struct Target {
     pub program: Program,
     /// Whether it is the bare responder.
     pub bare: bool,
-    /// Flags of presets, each with its replacement for this program.
+    /// Flags of presets, each with the flag that this daemon has instead.
     replacements: Vec<(String, String)>,
 }
 

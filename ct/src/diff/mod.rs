@@ -6,8 +6,8 @@
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
 //! it on a `harness` of two daemons with a `tracker` of each connection. A `target` is the way to
-//! reach a daemon, and a `side` holds the connections to it. `reply` compares, `shrink` shortens a
-//! failing run, and `record` writes it as a script.
+//! reach a daemon, and a `side` holds the connections to it. `reply` compares and abbreviates,
+//! `shrink` shortens a failing run, and `record` writes it as a script.
 
 mod generate;
 mod harness;

@@ -23,7 +23,7 @@ pub(crate) fn name(peer: Peer) -> char {
 pub(crate) enum Job {
     /// The job of the put with this number.
     Put(usize),
-    /// The job that this connection reserved last, or this many reservations earlier.
+    /// The job of this connection's last reservation if 0, or of the n-th before it.
     Held(usize),
 }
 

@@ -182,7 +182,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Opens the barrier to a daemon that was started for the run.
+    /// Connects to a daemon that was started for the run.
     pub(crate) fn with_daemon(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
         let address = daemon.address().to_owned();
         let side = Self::at_address(&address, Baseline::default())?;
@@ -202,7 +202,7 @@ impl Side {
         Ok(())
     }
 
-    /// Opens the barrier to a daemon at an address.
+    /// Connects to a daemon at an address.
     pub(crate) fn at_address(address: &str, baseline: Baseline) -> io::Result<Self> {
         let barrier = Stream::connect(address)?;
         barrier.set_read_timeout(IO_TIMEOUT)?;

@@ -30,8 +30,8 @@ use crate::message::print_notice;
 /// The longest delay of a released job, in seconds.
 const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 
-/// The time for the reply to a touch that was late, because this program was stopped, and for the
-/// rest of a reply.
+/// How long to wait for the rest of a reply, and for the reply to a touch that was sent late, after
+/// this program had been suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
 /// Interval of checks whether the reservation has lasted to its end without a reply to a touch.

@@ -480,21 +480,6 @@ fn a_file_of_a_clear_that_was_not_confirmed_is_imported() {
     }
 }
 
-/// Between the saving of a batch and its deletion, its jobs are looked at once more. The original
-/// lists no jobs, so there the plan sends thousands of `stats-job`, too.
-#[test]
-fn a_batch_that_is_saved_and_not_yet_deleted_is_reported() {
-    let mut durable = Durable::start(&ours());
-    let text = lines(100, "ready");
-    assert!(durable.server.run_with(text.as_bytes(), &["import"]).status.success());
-    let file = durable.server.file("saved");
-    let ran = durable.kill_during("stats-job ", 150, &["clear", "a", "--yes", "--save", &file]);
-    let report = format!("100 jobs saved to {file} but not deleted");
-    assert!(ran.stderr.contains(&report), "{ran:?}");
-    assert_eq!(std::fs::read_to_string(&file).unwrap().matches("\"body\"").count(), 100);
-    assert_eq!(durable.server.objects(&["list", "a"]).len(), 100);
-}
-
 /// A kick that ended early reports how many jobs it kicked, and is repeated.
 #[test]
 fn a_kick_that_was_not_confirmed_is_repeated() {

@@ -189,6 +189,27 @@ fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
     }
 }
 
+/// Between the saving of a batch and its deletion, its jobs are looked at once more. The original
+/// lists no jobs, so there the plan sends thousands of `stats-job`, too.
+#[test]
+fn a_batch_that_is_saved_and_not_yet_deleted_is_reported() {
+    let server = Server::tcp(&harness::ours(), &[]);
+    assert!(
+        server.run_with("job\n".repeat(100).as_bytes(), &["put", "a", "--lines"]).status.success()
+    );
+    let proxy = Proxy::new(&server.address, "stats-job ", 150);
+    let file = server.file("saved");
+    let arguments = ["--server", &proxy.address, "clear", "a", "--yes", "--save", &file];
+    let child = server.command(&arguments).spawn().unwrap();
+    proxy.wait();
+    server.daemon.signal(9).unwrap();
+    proxy.go_on();
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    let report = format!("100 jobs saved to {file} but not deleted");
+    assert!(ran.code() == Some(1) && ran.stderr.contains(&report), "{ran:?}");
+    assert_eq!(saved(&file).len(), 1, "all bodies are equal");
+}
+
 /// Only buried jobs are to be changed; a job that is kicked before its turn is no longer buried.
 #[test]
 fn a_job_that_is_no_longer_meant_stays() {

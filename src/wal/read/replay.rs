@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// How many numbers must be left for segments: more than a daemon uses.
+/// How many segment numbers must follow the newest segment's: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
 /// The most problems of one segment that are kept. Any others are only counted.
