@@ -24,14 +24,16 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
-    /// How long a step that fails is tried again. A second machine must take over at once.
+    /// How long a step that fails is tried again. A daemon that waits for its lock has it when it
+    /// listens: if it cannot, another machine must take over at once.
     fn patience(&self, error: &StartError) -> Duration {
-        let is_held = matches!(error, StartError::Binlog(_, wal::Error::Locked(_)));
-        match (self.config.waits_for_lock, is_held) {
-            (true, true) => Duration::MAX,
-            (false, true) if self.notifier.has_manager() => HELD_LOCK_TIME,
-            (false, false) if self.notifier.has_manager() => RETRY_TIME,
-            _ => Duration::ZERO,
+        let waits = self.config.waits_for_lock;
+        match error {
+            StartError::Binlog(_, wal::Error::Locked(_)) if waits => Duration::MAX,
+            StartError::Listen(_) if waits => Duration::ZERO,
+            _ if !self.notifier.has_manager() => Duration::ZERO,
+            StartError::Binlog(_, wal::Error::Locked(_)) => HELD_LOCK_TIME,
+            _ => RETRY_TIME,
         }
     }
 
