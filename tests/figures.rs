@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use ct::bench::plot;
@@ -454,4 +455,46 @@ fn the_verdicts_are_those_of_the_raw_table() {
     let all = raw.lines().filter(|line| line.starts_with('|')).map(cells);
     let all = all.filter(|cells| cells.len() == 8 && cells[1].starts_with("beanstalkd"));
     assert_eq!(judged, all.map(|cells| cells[0].to_owned()).collect(), "every abuse has a row");
+}
+
+/// A release would show figures of another daemon.
+#[test]
+fn a_release_is_refused_if_its_code_was_not_measured() {
+    let folder = tempfile::tempdir().expect("a directory for a repository");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
+        fs::write(path, text).expect("a file can be written");
+    };
+    let output = |program: &Path, words: &[&str]| {
+        let output = Command::new(program).args(words).current_dir(folder.path()).output();
+        let output = output.expect("it can be started");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    let git = |words: &str| {
+        let settings = "-c user.name=a -c user.email=a -c commit.gpgSign=no ";
+        let words = settings.split_whitespace().chain(words.split(' ')).collect::<Vec<_>>();
+        output(Path::new("git"), &words).1
+    };
+    let refusal = || {
+        let script = root().join("pkg/measured");
+        let (succeeds, text) = output(&script, &[&folder.path().to_string_lossy()]);
+        (!succeeds).then_some(text)
+    };
+    let source = "// One.\nfn a() -> u8 { 1 }\n\n#[cfg(test)]\nmod tests {\n    // A test.\n}\n";
+    write("src/a.rs", source);
+    write("doc/performance/run-1.md", "# Run\n");
+    let _ = [git("init -q"), git("add .")];
+    git("commit -q -m a");
+    let text = refusal().expect("no commit is named");
+    assert!(text.contains("run-1.md names no commit"), "{text}");
+    let commit = git("rev-parse HEAD");
+    write("doc/performance/run-1.md", &format!("Run: 2026-11-26T21:40:00Z, commit {commit}\n"));
+    assert_eq!(refusal(), None);
+    write("src/a.rs", &source.replace("One.", "Uno.").replace("A test.", "Another."));
+    write("src/a/tests.rs", "");
+    assert_eq!(refusal(), None);
+    write("src/a.rs", &source.replace("{ 1 }", "{ 2 }"));
+    assert!(refusal().expect("code has changed").contains("the code in src has changed since"));
 }

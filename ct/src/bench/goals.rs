@@ -73,7 +73,7 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
 
 /// Returns the index of the third daemon; `None` if only two were compared.
 fn rival(report: &Report) -> Option<usize> {
-    let daemons = report.targets.iter().filter(|(label, _)| label != "bare").count();
+    let daemons = report.targets.iter().filter(|one| one.label != "bare").count();
     (daemons > 2).then_some(2)
 }
 
@@ -129,6 +129,7 @@ impl Goal {
 #[cfg(test)]
 mod tests {
     use super::super::outcome::named;
+    use super::super::report::Build;
     use super::*;
 
     fn row(name: &str, rates: [f64; 3]) -> Row {
@@ -177,7 +178,7 @@ mod tests {
             for (result, label) in row.results.iter_mut().zip(labels) {
                 result.label = (*label).to_owned();
             }
-            let named = |label: &&str| ((*label).to_owned(), String::new());
+            let named = |label: &&str| Build { label: (*label).to_owned(), ..Build::default() };
             let targets = labels.iter().map(named).collect();
             Report { rows: vec![row], targets, ..Report::default() }
         };

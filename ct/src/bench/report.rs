@@ -12,12 +12,29 @@ use super::stats::Spread;
 pub struct Report {
     /// The command line.
     pub command: String,
+    /// When it began, in UTC; empty in old files.
+    pub date: String,
+    /// The commit of the sources, or `modified`; none outside git and in old files.
+    pub commit: Option<String>,
     /// The machine, its kernel, and how daemon and load shared it.
     pub machine: String,
-    /// Label and command of each target.
-    pub targets: Vec<(String, String)>,
+    /// The programs.
+    pub targets: Vec<Build>,
     /// One for each phase of a scenario.
     pub rows: Vec<Row>,
+}
+
+/// One of the programs that were compared.
+#[derive(Debug, Clone, Default)]
+pub struct Build {
+    /// Its name in the table.
+    pub label: String,
+    /// How it was started.
+    pub command: String,
+    /// The version as `stats` gives it; empty for the bare responder and in old files.
+    pub version: String,
+    /// The sum of the program's file; empty in old files.
+    pub sha256: String,
 }
 
 /// The figures in the columns of the table; all others have lines of their own.
@@ -83,24 +100,40 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
 
     /// Returns everything as JSON: every sample, and the medians and ratios, for human readers.
     pub fn to_json(&self) -> Value {
-        let targets: Vec<Value> = self
-            .targets
-            .iter()
-            .map(|(label, command)| json!({ "label": label, "command": command }))
-            .collect();
+        let target = |one: &Build| {
+            let (version, sum) = (&one.version, &one.sha256);
+            json!({ "label": one.label, "command": one.command, "version": version, "sha256": sum })
+        };
+        let targets: Vec<Value> = self.targets.iter().map(target).collect();
         let rows: Vec<Value> = self.rows.iter().map(row_to_json).collect();
-        let (command, machine) = (&self.command, &self.machine);
-        json!({ "command": command, "machine": machine, "targets": targets, "rows": rows })
+        let Self { command, date, commit, machine, .. } = self;
+        json!({
+            "command": command,
+            "date": date,
+            "commit": commit,
+            "machine": machine,
+            "targets": targets,
+            "rows": rows,
+        })
     }
 
     /// Reads back what [`Report::to_json`] wrote; `None` if it is something else.
     pub fn from_json(value: &Value) -> Option<Self> {
         let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
         let targets = value.get("targets")?.as_array()?.iter();
-        let targets = targets.map(|one| Some((text(one, "label")?, text(one, "command")?)));
+        let targets = targets.map(|one| {
+            Some(Build {
+                label: text(one, "label")?,
+                command: text(one, "command")?,
+                version: text(one, "version").unwrap_or_default(),
+                sha256: text(one, "sha256").unwrap_or_default(),
+            })
+        });
         let rows = value.get("rows")?.as_array()?.iter().map(row_from_json);
         Some(Self {
             command: text(value, "command")?,
+            date: text(value, "date").unwrap_or_default(),
+            commit: text(value, "commit"),
             machine: text(value, "machine")?,
             targets: targets.collect::<Option<_>>()?,
             rows: rows.collect::<Option<_>>()?,
@@ -109,9 +142,20 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
 
     /// Returns the table in Markdown, a line for each row and target.
     pub fn to_markdown(&self) -> String {
-        let mut text = format!("Machine: {}\n\n", self.machine);
-        for (label, command) in &self.targets {
-            let _ = writeln!(text, "- {label}: `{command}`");
+        let mut text = String::new();
+        if !self.date.is_empty() {
+            let commit = self.commit.as_deref().unwrap_or("none");
+            let _ = writeln!(text, "Run: {}, commit {commit}\n", self.date);
+        }
+        let _ = writeln!(text, "Machine: {}\n", self.machine);
+        for Build { label, command, version, sha256 } in &self.targets {
+            let _ = write!(text, "- {label}: `{command}`");
+            for (name, value) in [("version", version), ("sha256", sha256)] {
+                if !value.is_empty() {
+                    let _ = write!(text, ", {name} `{value}`");
+                }
+            }
+            text.push('\n');
         }
         let _ = writeln!(text, "\nTo repeat it: `{}`\n", self.command);
         text += "| What | Daemon | Figure | × | CPU, µs | × ";
@@ -353,8 +397,15 @@ mod tests {
         };
         Report {
             command: "ct-bench compare a b".to_owned(),
+            date: "2026-11-26T21:40:00Z".to_owned(),
+            commit: Some("c0ffee".to_owned()),
             machine: "one".to_owned(),
-            targets: vec![("a".to_owned(), "./a".to_owned())],
+            targets: vec![Build {
+                label: "a".to_owned(),
+                command: "./a".to_owned(),
+                version: "2.0.0".to_owned(),
+                sha256: "0123".to_owned(),
+            }],
             rows: vec![row("x/1", Some(("depth".to_owned(), 1.0))), row("y", None)],
         }
     }
@@ -370,6 +421,17 @@ mod tests {
         assert_eq!(format!("{report:?}"), format!("{back:?}"));
         assert_eq!(back.to_markdown(), report.to_markdown());
         assert!(Report::from_json(&json!({ "rows": [] })).is_none());
+        let text = report.to_markdown();
+        assert!(text.starts_with("Run: 2026-11-26T21:40:00Z, commit c0ffee\n\nMachine: one\n"));
+        assert!(text.contains("\n- a: `./a`, version `2.0.0`, sha256 `0123`\n"), "{text}");
+    }
+
+    #[test]
+    fn a_report_from_before_dates_and_commits_is_read() {
+        let target = json!({ "label": "a", "command": "./a" });
+        let old = json!({ "command": "c", "machine": "one", "targets": [target], "rows": [] });
+        let text = Report::from_json(&old).unwrap().to_markdown();
+        assert!(text.starts_with("Machine: one\n\n- a: `./a`\n"), "{text}");
     }
 
     #[test]

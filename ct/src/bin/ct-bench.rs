@@ -234,10 +234,13 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     if scenarios.is_empty() {
         return Err("no preset has this name; see ct-bench list".to_owned());
     }
+    let builds = targets.iter().map(|target| machine::build(target, &cores));
     let mut report = Report {
         command: format!("ct-bench {}", arguments.join(" ")),
+        date: machine::date().map_err(|error| error.to_string())?,
+        commit: machine::commit(),
         machine: machine::describe(&cores),
-        targets: targets.iter().map(named).collect(),
+        targets: builds.collect::<Result<_, _>>().map_err(|error| error.to_string())?,
         rows: Vec::new(),
     };
     let scratch = options.scratch.clone().unwrap_or_else(std::env::temp_dir);
@@ -261,10 +264,6 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         own.any(|outcome| outcome.error.is_some())
     };
     Ok(!report.rows.iter().any(has_failed))
-}
-
-fn named(target: &Target) -> (String, String) {
-    (target.label.clone(), target.command())
 }
 
 fn keep(options: &Options, report: &Report) -> Result<(), String> {
