@@ -19,7 +19,7 @@
 //! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
 //! | | `Summary`: the numbers of these jobs, for the question |
 //! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
-//! | `copy`, `save` | `Copies`: puts copies of jobs into tubes, and new ones; `SaveFile`: jobs in a new file |
+//! | `copy`, `save` | `Copies`: puts jobs into tubes; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
 //! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
 //! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
