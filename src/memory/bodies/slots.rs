@@ -26,8 +26,8 @@ pub(super) const FREED_PART: usize = 7;
 const SPARSE_PART: usize = 64;
 
 /// The most bytes of memory that a daemon still needs until its first connection, in addition to
-/// what a connection must leave. With less, it could serve no client.
-const UNTIL_SERVING_BYTES: usize = 3 << 19;
+/// what the first connection must leave. With less, it could serve no client.
+const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The place of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl Bodies {
         if !self.memory.admits(Level::Plenty) {
             self.compact(owners);
         }
-        let is_enough = self.memory.leaves(UNTIL_SERVING_BYTES, Level::Low);
+        let is_enough = self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce);
         if is_enough { Ok(()) } else { Err(OutOfMemory) }
     }
 

@@ -179,6 +179,7 @@ pub(in crate::wal) fn replay(
     }
     sink.queue.raise_id(sink.seen_below);
     sink.queue.sort_buried();
+    sink.release_unused();
     let jobs = sink.queue.jobs();
     let no_memory = |_| Error::OutOfMemory(format!(" for a connection after {jobs} jobs"));
     sink.bodies.end_replay(sink.queue).map_err(no_memory)?;

@@ -25,6 +25,11 @@ pub(super) struct Sink<'a> {
 }
 
 impl Sink<'_> {
+    /// Releases the memory of the jobs that have been deleted, in the queue and in the index.
+    pub(super) fn release_unused(&mut self) {
+        while self.queue.release_one() || self.index.release_one() {}
+    }
+
     /// Converts the fields of a record to the fields of a job in the queue.
     pub(super) fn known(&self, fields: &JobFields) -> Record {
         let deadline_at = self.calendar.instant(fields.deadline_at);
@@ -57,6 +62,10 @@ impl Sink<'_> {
         at: u64,
         frame: &Frame,
     ) -> Result<(Key<Tube>, Body), Error> {
+        if !self.bodies.memory.admits(Level::Plenty) {
+            self.release_unused();
+            self.bodies.begin_turn();
+        }
         let Self { queue, bodies, index, .. } = self;
         let length = frame.head_length + frame.body_length;
         let bytes = window.at(at, length.min(Window::BYTES))?;
