@@ -68,7 +68,7 @@ impl Text {
         Self(pieces.0)
     }
 
-    /// Returns whether it contains the id of a `repeat` round.
+    /// Returns whether the text contains the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
