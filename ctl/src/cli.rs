@@ -204,7 +204,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing. If so, `head` may close its output early.
+    /// Whether the command changes nothing. If so, a reader such as `head` may close its output.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

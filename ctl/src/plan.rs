@@ -114,7 +114,7 @@ type Place = (u8, u32);
 /// A planned job: its place in the order of service, and its id.
 pub(crate) type PlannedJob = (Place, u64);
 
-/// Returns the rank of a job in this state.
+/// Returns the place of a state in the order in which jobs are served.
 fn rank(state: State) -> u8 {
     // A reserved job has the rank of a ready one, because it was ready before.
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }

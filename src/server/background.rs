@@ -233,8 +233,8 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections and leaves their tubes, while this turn's allowance
-    /// lasts. The connections take turns, because some need fewer steps.
+    /// Makes the reserved jobs of closed connections ready, and ends their watches, while this
+    /// turn's allowance lasts. The connections take turns, because some need fewer steps.
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps < JOBS_PER_SLICE {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };

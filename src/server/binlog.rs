@@ -142,8 +142,8 @@ impl Server {
     }
 
     /// Writes the turn's records, as [`Server::commit`] would, so that replies that show these
-    /// changes to other clients may be sent. Returns whether the replies may be sent; the commit
-    /// reports an error.
+    /// changes to other clients may be sent. Returns whether the replies may be sent now; if not,
+    /// the commit of this turn reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }

@@ -64,7 +64,7 @@ struct Wait {
     until: Time,
     /// How many connections were expected when the wait began.
     expected_at_first: u32,
-    /// How many connections were still expected at the last join, and when that was.
+    /// How many connections were still expected when one last sent a change, and when that was.
     last_join: (u32, Time),
 }
 

@@ -259,7 +259,7 @@ impl Fixture {
         assert_ne!(self.commit(), CommitOutcome::Failed);
     }
 
-    /// Ends turns until the binlog has nothing more to do at once.
+    /// Ends one turn after another until nothing of the binlog is due.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();

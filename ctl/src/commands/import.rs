@@ -21,7 +21,7 @@ const BATCH_BYTES: u64 = 16 << 20;
 /// The longest line with `--dry-run`, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The largest number of bytes in a line for each byte of the body, and for all other fields.
+/// At most so many bytes of a line for each byte of the body, and beside the body.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 

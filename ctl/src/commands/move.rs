@@ -260,7 +260,7 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns the command `ready` for a ready job, or `other` for a delayed or buried one.
+    /// Returns the line of a command: `ready` and the id of a ready job, or `other` and the id.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

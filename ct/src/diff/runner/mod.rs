@@ -447,7 +447,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with the right daemon's answer where the left one's differs.
+    /// Ends the record with the answer of the second daemon, from the first different reply on.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());
