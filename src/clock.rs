@@ -1,7 +1,7 @@
 //! Time: monotonic nanoseconds, and the only place that reads the system's clocks.
 //!
 //! Every function of the core that needs the present time gets it as an argument, so tests jump in
-//! time instead of sleeping. Only deadlines restored from a binlog move when the wall clock is set.
+//! time instead of sleeping. Setting the wall clock moves only deadlines restored from a binlog.
 
 use std::{
     ops::{Add, Sub},
@@ -15,7 +15,7 @@ use crate::sys;
 pub struct Time(u64);
 
 impl Time {
-    /// An instant in the past. As a deadline, it means "at once".
+    /// An instant in the past. As a deadline, this instant means "at once".
     pub const AT_ONCE: Self = Self(0);
 
     /// The instant `nanoseconds` after the origin.
@@ -52,7 +52,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    /// Saturates: an instant more than 584 years away never comes.
+    /// Saturates at the last instant, 584 years after the origin, which never comes.
     fn add(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
@@ -68,7 +68,7 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Converts between instants and dates, which only the binlog needs.
+/// Converts between instants and dates. Only the binlog needs dates.
 #[derive(Debug, Clone, Copy)]
 pub struct Calendar {
     /// Nanoseconds since 1970 minus nanoseconds since the origin.
@@ -81,9 +81,9 @@ impl Calendar {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether the wall clock was set between the two: they differ by a second or more. A smaller
-    /// difference comes from reading two clocks. Then the caller keeps its calendar, so that dates
-    /// keep their order.
+    /// Whether the wall clock was set between `self` and `other`: they differ by a second or more.
+    /// A smaller difference comes from reading two clocks one after the other: the caller then
+    /// keeps its calendar, so that dates keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
@@ -101,18 +101,18 @@ impl Calendar {
     }
 }
 
-/// The time from the origin to the machine's boot: half of its range. A job from the
+/// The time from the origin to the machine's boot: half of the range of [`Time`]. A job from the
 /// binlog may be older than the boot. While the wall clock is wrong, the job's dates may seem to be
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the present time. It includes the time for which the machine was suspended, if the system
+/// Reads the present time. The clock also runs while the machine is suspended, if the system
 /// supports that.
 pub fn now() -> Time {
     Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
 }
 
-/// Reads the calendar as it is set at `now`.
+/// Reads the wall clock, and returns the calendar at `now`.
 pub fn calendar(now: Time) -> Calendar {
     Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
 }

@@ -9,33 +9,33 @@
 //!
 //! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
 //! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* has three
-//! parts under one index: its socket ([`net`]), its bytes ([`conn`]) and its view by the queue, the
-//! *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due timers, and
-//! a *commit* writes the turn's records to the *binlog*, a series of files called *segments*
+//! parts under one index: its socket ([`net`]), its bytes ([`conn`]) and the queue's view of it,
+//! the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due timers,
+//! and a *commit* writes the turn's records to the *binlog*, a series of files called *segments*
 //! ([`wal`]). doc/architecture.md has the glossary.
 //!
 //! # Reading order
 //!
 //! 1. [`queue`]: the work queue itself, one method per verb;
 //! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
-//! 3. [`server`]: where the parts meet. It owns all bodies. `dispatch.rs` has one short arm for
-//!    each command, `binlog.rs` asks the binlog before a change and records it afterwards, and
-//!    `background.rs` does long work in slices;
+//! 3. [`server`]: where the parts meet, and the owner of all bodies. `dispatch.rs` has one short
+//!    arm for each command, `binlog.rs` asks the binlog before a change and records it afterwards,
+//!    and `background.rs` does long work in slices;
 //! 4. [`net`]: the event loop, sockets, readiness;
 //! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
 //!    after a crash, and a reader for any bytes;
-//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the levels that
-//!    must be asked before anything grows;
-//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. The flags of
-//!    `cli` are fields of the `Settings` of the server (`server/identity.rs`), and of the
-//!    `Options` and `Limits` of others. `startup` passes them on.
+//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the levels of
+//!    memory that the server asks for before anything grows;
+//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
+//!    passes the flags of `cli` on as fields of the server's `Settings` (`server/identity.rs`), the
+//!    binlog's `Options` or the event loop's `Limits`.
 //!
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|
 //! | a key of `stats` | `server/stats.rs` |
 //! | a flag | `cli/mod.rs`, `Settings` in `server/identity.rs`, the place where it applies |
 //! | the kinds of records | `wal/record.rs`, `wal/read/reader.rs`, `wal/mod.rs` |
-//! | the policies of syncs | `cli/mod.rs`, `wal/interface.rs`, `wal/syncs.rs`; replies only ask |
+//! | the policies of syncs | `cli/mod.rs`, `wal/interface.rs`, `wal/syncs.rs`; not `server` |
 //! | a limit on commands, tubes | `cli/mod.rs`, `Settings`, the commands in `server/dispatch.rs` |
 //!
 //! # Example
@@ -60,9 +60,9 @@
 //! - A job is in exactly one place, which its state names.
 //! - Every order is total: ties are broken by an id or a key. Time is strictly increasing.
 //! - A command costs O(log n); large work caused by one event is done in slices.
-//! - Memory and disk space are requested before anything changes; then the change cannot fail.
-//! - No reply confirms a change before its record is written, and with `-f0` synced.
-//! - No bytes from the network or the disk can cause a panic: they are answered or reported.
+//! - Memory and disk space for a change are obtained before it begins, so the change cannot fail.
+//! - No reply confirms a change before its record is written, and with `-f0` also synced.
+//! - No bytes from the network or the disk can cause a panic: wrong ones are answered or reported.
 //!
 //! doc/architecture.md has the details, and the features that are absent on purpose.
 

@@ -1,14 +1,14 @@
-//! Runs the action that the flags request. The only place that exits.
+//! Runs the action that the flags request. No other code exits the process.
 //!
 //! | status | meaning |
 //! |---|---|
 //! | 0 | stopped by SIGTERM, SIGINT or SIGHUP; or help, version, ping or the like succeeded |
 //! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
 //! | 5 | the arguments are wrong |
-//! | 10 | the binlog cannot be opened, could not be at a start, or its lock is lost |
+//! | 10 | the binlog cannot be opened; no daemon could open a checked one; its lock is lost |
 //! | 11 | the binlog has failed, with `--exit-on-binlog-failure` |
 //! | 32, 33, 34 | the user database failed; no such user; becoming that user was not permitted |
-//! | 50 | the system did not provide the values that `stats` reports of it |
+//! | 50 | the values that `stats` reports of the system cannot be read |
 //! | 111 | cannot listen on an address, or cannot catch signals |
 
 use std::{
@@ -34,7 +34,7 @@ static ALLOCATOR: Ballasted = Ballasted;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
-    // In a container whose image names the program, a command may name it once more.
+    // If the entry point of a container names the program, the command may name it again.
     if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
         arguments.remove(0);
     }
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports an error. If even that cannot be printed, the status still does.
+/// Prints an error. If printing fails, the exit status still reports the error.
 fn fail(status: u8, error: impl Display) -> ExitCode {
     let _ = writeln!(io::stderr(), "beanstalkd: {error}");
     ExitCode::from(status)
@@ -82,7 +82,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // A copy that cannot be written to can still be read.
+        // This check comes last, because a read-only copy can still be inspected.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

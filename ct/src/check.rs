@@ -3,7 +3,7 @@
 //! [`check_all`] gives every script a daemon of its own and plays many in parallel, because most of
 //! their time is sleep. If a script fails because the machine is too slow for its schedule, it is
 //! not judged, but played again on its own. [`check_at`] plays one script after another on a
-//! running daemon, and skips those that need one of their own.
+//! running daemon, and skips those that need a daemon of their own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ const PARALLEL_SCRIPTS: usize = 16;
 /// this between their statements and the next whole second. On a quiet machine, a script that runs
 /// alone is less than half as late.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that failed late are played again before they are reported as skipped.
+/// How long scripts that failed while late are played again before they are reported as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to those of a script.
@@ -40,12 +40,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Makes a program without further flags.
+    /// Makes a program without flags of its own.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), flags: Vec::new() }
     }
 
-    /// Starts it with the flags of a script.
+    /// Starts the daemon with the program's flags and those of a script.
     pub fn start(&self, flags: &[String]) -> io::Result<Daemon> {
         let flags: Vec<&str> = self.flags.iter().chain(flags).map(String::as_str).collect();
         Daemon::start(&self.path, &flags)
@@ -59,7 +59,7 @@ pub enum Verdict {
     Passed,
     /// An expectation was not met.
     Failed(Failure),
-    /// It was not played, for this reason.
+    /// The script was not played or not judged, for this reason.
     Skipped(String),
 }
 
@@ -68,17 +68,17 @@ pub enum Verdict {
 pub struct Report {
     /// The script's name.
     pub name: String,
-    /// How it ended.
+    /// How the script ended.
     pub result: Verdict,
     /// The masks whose `when` part was taken.
     pub masks_used: BTreeSet<String>,
     /// The rules that the script proves.
     pub proves: Vec<String>,
-    /// The conversation.
+    /// The conversation with the daemon.
     pub transcript: String,
-    /// How long it took, with the start of its daemon.
+    /// How long the script took, including the start of its daemon.
     pub duration: Duration,
-    /// How late it was at the end, compared with its schedule.
+    /// How late the script was at the end, compared with its schedule.
     pub lateness: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Returns whether it failed, but perhaps only because the machine was slow.
+    /// Returns whether the script failed, perhaps only because the machine was slow.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -112,8 +112,8 @@ impl Report {
 /// Plays every script against a daemon of its own; reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all together take about as long as the longest.
-/// A script that fails late is played again on its own, for up to three minutes in total; then it
-/// is reported as skipped.
+/// A script that fails while late is played again on its own, for up to three minutes in total;
+/// then it is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only a daemon with our commands has long names of flags.
+    // Only a daemon that knows our commands has flags with long names.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -179,8 +179,8 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after another against the daemon at `host:port` or `unix:/path`.
 ///
-/// Jobs that a script leaves are deleted after it. Fails if there is no daemon, or if it holds
-/// jobs, because scripts and those jobs would affect each other.
+/// Jobs that a script has not deleted are deleted after it. Fails if there is no daemon, or if it
+/// holds jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
     require_no_jobs(&probe.yaml("stats")?)?;
@@ -201,7 +201,7 @@ pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Res
     Ok(reports)
 }
 
-/// Makes a failure that is not about a line.
+/// Makes a failure that belongs to no line of a script.
 fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
@@ -270,7 +270,7 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the highest job id so far, by making one more job.
+/// Returns the highest job id so far, by putting one more job and deleting it.
 pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
@@ -281,10 +281,10 @@ pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     }
 }
 
-/// Deletes the jobs made since `base`, and resumes the default tube.
+/// Deletes the jobs with ids above `base`, and ends a pause of the default tube.
 ///
-/// Closing a connection returns its reserved jobs, so that all can be deleted. The daemon may
-/// notice it a little late.
+/// A job reserved by a closed connection can be deleted once the daemon has noticed the close,
+/// which may be a little late.
 fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
     let top = highest_id(probe)?;
     for _ in 0..100 {

@@ -1,7 +1,7 @@
 //! A small blocking client for tests that are easier in Rust than in a script.
 //!
-//! It knows lines and bodies, but not the meaning of commands. Every call has a time limit, so a
-//! daemon that does not answer fails a test instead of blocking it.
+//! The client knows lines and bodies, but not the meaning of commands. Every call has a time limit,
+//! so a daemon that does not answer fails a test instead of blocking it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;

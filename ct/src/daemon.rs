@@ -1,11 +1,11 @@
 //! Starts a daemon for a test, and stops it.
 //!
-//! Any beanstalkd will do. It listens on a free port of 127.0.0.1, and writes its output to deleted
-//! files that can be read at any time. Dropping the [`Daemon`] kills exactly that process. There
-//! are no helper threads.
+//! Any beanstalkd will do. The daemon listens on a free port of 127.0.0.1, and writes its output to
+//! deleted files that can be read at any time. Dropping the [`Daemon`] kills exactly that process.
+//! There are no helper threads.
 //!
-//! `/proc` shows whether it listens, because `stats` would count a test connection. On a system
-//! without `/proc`, one connection is made and counted.
+//! Whether it listens is read from `/proc`, because `stats` would count a connection made to test
+//! it. On a system without `/proc`, one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Starts a program with exactly these arguments and does not wait for anything.
     ///
-    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits until it serves.
+    /// The address is empty then; [`Daemon::wait_until_accepts`] waits until the daemon serves.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -113,17 +113,17 @@ impl Daemon {
         &self.address
     }
 
-    /// Returns its process id.
+    /// Returns the daemon's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns its standard error so far.
+    /// Returns what the daemon has written to standard error so far.
     pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// Returns its standard output so far.
+    /// Returns what the daemon has written to standard output so far.
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
@@ -136,7 +136,7 @@ impl Daemon {
         }
     }
 
-    /// Returns its exit status, if it has ended.
+    /// Returns the daemon's exit status, if it has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
@@ -144,7 +144,7 @@ impl Daemon {
         self.status
     }
 
-    /// Waits until it ends; `None` if it is still running after `timeout`.
+    /// Waits until the daemon ends; returns `None` if it still runs after `timeout`.
     pub fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -181,7 +181,7 @@ impl Daemon {
                 let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
                 return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
             }
-            // If it has ended meanwhile, another process may be answering at its address.
+            // If the daemon has ended meanwhile, another process may have answered at its address.
             if ready(self.pid()) && self.exit_status().is_none() {
                 return Ok(());
             }
@@ -197,7 +197,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if self.exit_status().is_none() {
-            // Both calls fail only if it has just ended by itself.
+            // Both calls fail only if the daemon has just ended by itself.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

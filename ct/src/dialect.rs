@@ -7,20 +7,20 @@
 
 use std::collections::BTreeSet;
 
-/// One known difference from ours.
+/// One known difference from our behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mask {
     /// The name that scripts use in `when NAME`.
     pub name: &'static str,
     /// The behaviour of daemons with this mask.
     pub sentence: &'static str,
-    /// Whether release 1.12 of the original has it.
+    /// Whether release 1.12 of the original has this difference.
     pub in_1_12: bool,
-    /// Whether release 1.13 of the original has it.
+    /// Whether release 1.13 of the original has this difference.
     pub in_1_13: bool,
 }
 
-/// All known differences: name, behaviour of the other daemon, in 1.12, in 1.13.
+/// All known differences: name, the other daemon's behaviour, whether in 1.12, whether in 1.13.
 #[rustfmt::skip] // One line each.
 pub const MASKS: &[Mask] = &[
     mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),

@@ -1,11 +1,11 @@
 //! Conformance and timing tools for any beanstalkd, used through its socket.
 //!
 //! This crate shares no code with the server. It judges daemons by their replies, so the same
-//! scripts test our daemon and the original. It is never shipped.
+//! scripts test our daemon and the original. The crate is never shipped.
 //!
 //! Reading order:
 //! - [`script`] parses a golden script, and `text` the texts that it sends and expects;
-//! - [`mod@run`] plays it on a [`Stage`], and [`socket`] is the stage for real daemons;
+//! - [`mod@run`] plays a script on a [`Stage`], and [`socket`] is the stage for real daemons;
 //! - [`dialect`] lists known differences between daemons;
 //! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
 //! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the

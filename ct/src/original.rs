@@ -15,7 +15,7 @@ const DEFAULT_PATH: &str = "/usr/bin/beanstalkd";
 pub struct Original {
     /// The binary.
     pub path: PathBuf,
-    /// Its known differences from ours.
+    /// The release's known differences from our daemon.
     pub dialect: Dialect,
 }
 

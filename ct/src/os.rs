@@ -34,8 +34,8 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Waits until a signal was delivered to a process, or `timeout` is over.
 ///
-/// On a busy system a process may wait for the processor, and until then the signal is pending. On
-/// a system without `/proc`, this waits for [`SIGNAL_EFFECT_TIME`] only.
+/// On a busy system a process may wait for the processor, and the signal is pending until it runs.
+/// On a system without `/proc`, this waits for [`SIGNAL_EFFECT_TIME`] only.
 pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
@@ -53,7 +53,7 @@ fn is_pending(pid: u32, signal: i32) -> bool {
 }
 
 /// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over. Returns
-/// which are; none if a signal interrupts.
+/// which are; all are false if a signal interrupts.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -147,9 +147,9 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 /// A resource limit of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
-    /// One more than the largest descriptor.
+    /// One more than the largest descriptor that is allowed.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. An existing limit stays.
+    /// Bytes of address space, as with `ulimit -v`. A limit that exists already is kept.
     Memory,
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn lower_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Returns the cores this process may run on; none if the system has no way to choose.
+/// Returns the cores this process may run on; empty if the system has no way to choose.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std only reports their number")]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
@@ -246,12 +246,12 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::elsewhere::{cores, cpu_time, pin_to_cores, set_limit};
 
-/// The systems that are only compiled for: they have no such calls, or other ones.
+/// For systems on which the crate is only compiled: they have no such calls, or other ones.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Duration, Limit, io};
 
-    /// Returns none, so that nothing is pinned.
+    /// Returns no cores, so that nothing is pinned.
     pub(crate) fn cores() -> io::Result<Vec<usize>> {
         Ok(Vec::new())
     }
@@ -269,7 +269,7 @@ mod elsewhere {
     }
 }
 
-/// Enough for tests with ten thousand connections to each of several daemons.
+/// A limit on open files: enough for ten thousand connections to each of several daemons.
 const OPEN_FILES_WANTED: libc::rlim_t = 100_000;
 
 /// Raises the limit on open files as far as possible, and returns it. Child processes inherit it.

@@ -2,13 +2,13 @@
 //!
 //! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
 //! own. [`run`] plays the script on it, compares the replies, and keeps the conversation for the
-//! report. It does not measure time itself, and never retries.
+//! report. `run` does not measure time itself, and never retries.
 //!
-//! **Order.** Over sockets, a command of `a` may be processed after a later one of `b`. So a
-//! barrier precedes every statement that could be affected: two round trips of an unknown command
-//! on a connection of the runner's own, opened at the first barrier. After the second reply the
-//! daemon has looked at every socket once more. Barriers are the same on every stage, because they
-//! show in the daemon's counters.
+//! **Order.** Over sockets, a command of connection `a` may be processed after a later one of
+//! connection `b`. So a barrier precedes every statement that could be affected: two round trips of
+//! an unknown command on a connection of the runner's own, opened at the first barrier. After the
+//! second reply the daemon has looked at every socket once more. Barriers are the same on every
+//! stage, because they show in the daemon's counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ pub struct Failure {
     pub line: usize,
     /// The expectation and the actual result, in a sentence.
     pub message: String,
-    /// The conversation up to there.
+    /// The conversation up to that line.
     pub transcript: String,
     /// The masks whose `when` part was taken.
     pub masks_used: BTreeSet<String>,
@@ -223,7 +223,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Connects at the first use.
+    /// Opens the connection if it is not open yet.
     fn open(&mut self, connection: &str) -> Result<(), String> {
         if !self.unread.contains_key(connection) {
             self.stage.connect(connection)?;
@@ -373,8 +373,8 @@ impl Run<'_> {
         Err(format!("{expectation}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Makes a barrier if the daemon may not have processed the last action of a connection for
-    /// which `concerns` is true.
+    /// Makes a barrier unless the daemon has certainly processed the last action of each connection
+    /// for which `concerns` is true.
     fn synchronize(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
         if !self.unsynchronized.iter().any(|other| concerns(other)) {
             return Ok(());
@@ -411,7 +411,7 @@ impl Action {
     }
 }
 
-/// The most differing lines in a message.
+/// The maximum number of differing lines in a message.
 const DIFFERENCES_MAX: usize = 8;
 
 /// Compares a body with its expected lines; the error lists all differences.

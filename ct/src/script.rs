@@ -27,8 +27,8 @@
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats. Expectations may contain `{int}`, `{57..60}` and `{any}`, which ends at the
-//! next literal or at the end of the line.
+//! `{TEXT*N}` repeats TEXT. Expectations may contain `{int}`, `{57..60}` and `{any}`, which ends at
+//! the next literal or at the end of the line.
 //!
 //! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
 //! statement is an error, and so is a mask that [`dialect`](crate::dialect) does not list, because
@@ -51,13 +51,13 @@ const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
-    /// The comment at its top: the harm to a user if the script fails.
+    /// The comment at the script's top: the harm to a user if the script fails.
     pub description: String,
-    /// The rules that it proves, in the order of the file.
+    /// The rules that the script proves, in the order of the file.
     pub proves: Vec<String>,
-    /// The flags of its daemon.
+    /// The flags of the script's daemon.
     pub flags: Vec<String>,
-    /// Whether it needs a daemon that was never used.
+    /// Whether the script needs a daemon that was never used.
     pub fresh: bool,
     pub(crate) lines: Vec<Line>,
 }
@@ -134,8 +134,8 @@ impl Script {
         Self::parse(&name, &text)
     }
 
-    /// Reads every script of a directory, sorted by name. The first script with an error is the
-    /// result's error.
+    /// Reads every script of a directory, sorted by name. Fails with the error of the first script
+    /// that has one.
     pub fn load_dir(directory: &Path) -> Result<Vec<Self>, ScriptError> {
         Self::files(directory)?.iter().map(|path| Self::load(path)).collect()
     }
@@ -324,7 +324,7 @@ impl<'a> Parser<'a> {
         Ok((lines, BlockEnd::File))
     }
 
-    /// Parses a line about the whole script; returns false if it is not one.
+    /// Parses a line about the whole script; returns false for any other line.
     fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);

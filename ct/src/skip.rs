@@ -22,15 +22,15 @@ const LIST_VARIABLE: &str = "SKIPPED";
 pub fn skip(reason: &str) {
     let current = thread::current();
     let test = test_name(current.name());
-    // If both fail, there is no way left to report it.
+    // If both writes fail, there is no other way to report the test.
     let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {test}: {reason}\n").as_bytes());
     if let Some(list) = env::var_os(LIST_VARIABLE) {
         let _ = append(list.as_ref(), &format!("{reason}\t{test}"));
     }
 }
 
-/// Whether `localhost` has an address here, as /etc/hosts of most machines says. Otherwise reports
-/// the test in this thread.
+/// Returns whether `localhost` has an address on this machine; most have it in /etc/hosts. If not,
+/// reports the test in this thread as skipped.
 pub fn knows_localhost() -> bool {
     let is_known = ("localhost", 0).to_socket_addrs().is_ok();
     if !is_known {
@@ -39,7 +39,7 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the test of a thread with this name. Threads of a test and of a program have none.
+/// Returns a thread's test from its name. Threads started by tests, and `main`, have no such name.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

@@ -114,8 +114,8 @@ pub struct SocketStage {
 impl SocketStage {
     /// Makes a stage for `host:port` or `unix:/path`. Does not connect yet.
     ///
-    /// With the daemon's pid, scripts may drain it. The caller must not reap the process while the
-    /// stage is in use.
+    /// With the daemon's pid, scripts may drain the daemon. The caller must not reap the process
+    /// while the stage is in use.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
         let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
         Self { address: address.to_owned(), pid, streams, began, time_waited }

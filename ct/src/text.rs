@@ -68,7 +68,7 @@ impl Text {
         Self(pieces.0)
     }
 
-    /// Returns whether it contains the id of a `repeat` round.
+    /// Returns whether the text contains the id of a `repeat` round.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -257,8 +257,8 @@ pub(crate) enum Match {
 impl Pattern {
     /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A pattern that ends in a placeholder matches only if other bytes follow it; expectations
-    /// always end in CR LF.
+    /// If a pattern ends in a placeholder, other bytes must follow the placeholder's text. That
+    /// excludes no expectation, because each ends in CR LF.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {

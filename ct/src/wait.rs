@@ -1,4 +1,4 @@
-//! Waits for a condition without an event, independently of the speed of the machine.
+//! Waits for a condition that no event announces, on a machine of any speed.
 
 use std::{
     thread,
@@ -12,7 +12,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 ///
-/// If it is still false after [`LONG`]; `what` names it.
+/// If the condition is still false after [`LONG`]; `what` names the condition.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

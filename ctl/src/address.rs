@@ -59,13 +59,13 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Returns the beginning of a command for this server, as advice for a shell.
+    /// Returns the beginning of a `beanstalkctl` command for this server, to advise the user.
     pub(crate) fn command(&self) -> String {
         format!("beanstalkctl --server {}", shell_word(&self.to_string()))
     }
 }
 
-/// Quotes a word of a command for a shell, if necessary.
+/// Quotes a word for a shell, if necessary.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./:".contains(it);
     if word.chars().all(is_plain) {

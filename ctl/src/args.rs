@@ -158,7 +158,7 @@ pub(crate) struct ListArgs {
     pub(crate) filters: FilterArgs,
 }
 
-/// A column of numbers of `list`.
+/// A numeric column by which `list` can sort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortColumn {
     Id,
@@ -187,7 +187,7 @@ pub(crate) struct GrepArgs {
     pub(crate) filters: FilterArgs,
 }
 
-/// The numbers of a new job.
+/// The priority, delay and time to run of a new job.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     /// Set the priority; 0 is the most urgent
@@ -202,7 +202,7 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
-    /// Returns them in the order of the command `put`.
+    /// Returns the priority, delay and time to run, in the order of the command `put`.
     pub(crate) fn numbers(&self) -> (u32, u32, u32) {
         (self.pri, self.delay, self.ttr)
     }
@@ -228,7 +228,7 @@ pub(crate) struct PutArgs {
     pub(crate) job: JobArgs,
 }
 
-/// The options on consent to an action that removes jobs.
+/// The safety options of an action that removes jobs: consent, dry run and a saved copy.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Safety")]
 pub(crate) struct Consent {
@@ -349,7 +349,7 @@ pub(crate) struct ImportArgs {
     pub(crate) dry_run: bool,
 }
 
-/// The thresholds of `check`, each for one tube.
+/// The thresholds of `check`; each applies to every tube separately.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
@@ -374,7 +374,7 @@ pub(crate) struct CheckArgs {
     pub(crate) timeout: u64,
 }
 
-/// Warn, or report critical, from these counts on.
+/// The smallest values that are a warning, and critical: counts, or ages in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,
@@ -390,7 +390,7 @@ impl FromStr for Threshold {
 }
 
 impl Threshold {
-    /// Parses two ages.
+    /// Parses one or two ages, such as `5m,1h`.
     fn parse_ages(text: &str) -> Result<Self, String> {
         Self::parse(text, |age| filter::parse_time(age).ok())
     }

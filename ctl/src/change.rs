@@ -1,5 +1,5 @@
-//! Changes of jobs by their ids: kicks, releases, burials and deletes; of the jobs of a plan in
-//! batches, saved to a file first if requested.
+//! Changes jobs by their ids: kicks, releases, buries or deletes them. The jobs of a plan are
+//! changed in batches, and saved to a file first if requested.
 
 use std::collections::HashMap;
 
@@ -17,17 +17,17 @@ use crate::sweep;
 /// The largest number of jobs changed at once.
 const BATCH_JOBS: usize = 1_000;
 
-/// A change of jobs. A job gets a new priority or keeps its own.
+/// A change of jobs. Without a new priority, a job keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Makes them ready.
+    /// Makes the jobs ready.
     Kick,
-    /// Makes them ready, or delays them for a number of seconds.
+    /// Makes the jobs ready, or delays them for a number of seconds.
     Release {
         pri: Option<u32>,
         delay: u32,
     },
-    /// Buries them.
+    /// Buries the jobs.
     Bury {
         pri: Option<u32>,
     },
@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns its verb, the reply that confirms it, and the states that it accepts.
+    /// Returns the verb of the change, the reply that confirms it, and the accepted states.
     pub(crate) fn words(self) -> (&'static str, &'static str, &'static [State]) {
         match self {
             Self::Kick => ("kick", "KICKED", &[State::Delayed, State::Buried]),
@@ -45,11 +45,11 @@ impl Change {
         }
     }
 
-    /// Changes jobs, given by their ids and priorities. Passes each id to `take` with true if it
-    /// was changed, and with false if it does not exist or is in another state.
+    /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
+    /// job was changed, with false if it does not exist or is in another state.
     ///
-    /// Only a reserved job can be released or buried. Both commands are sent together, so it is
-    /// reserved only briefly.
+    /// Only a reserved job can be released or buried. So `reserve-job` and the change are sent
+    /// together: the job is reserved only briefly.
     pub(crate) fn apply(
         self,
         client: &mut Client,
@@ -71,7 +71,7 @@ impl Change {
         };
         client.ask_each(steps, line, |((id, _), is_change), reply| {
             match (is_change, reply.word()) {
-                // Without the reservation, the change is refused as well.
+                // If the reservation fails, the server refuses the change as well.
                 (false, "RESERVED" | "NOT_FOUND") => {}
                 (true, "NOT_FOUND") => take(id, false),
                 (true, word) if word == done => take(id, true),
@@ -82,7 +82,7 @@ impl Change {
     }
 }
 
-/// A change of the jobs of a plan, and how many it has changed so far.
+/// A change of the jobs of a plan, and the numbers of jobs changed and not changed so far.
 #[derive(Debug)]
 pub(crate) struct PlannedChange {
     change: Change,
@@ -96,12 +96,12 @@ pub(crate) struct PlannedChange {
 }
 
 impl PlannedChange {
-    /// Prepares a change that saves each job to this file first, if there is one.
+    /// Prepares a change. If there is a file, each job is saved to it first.
     pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
         Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
     }
 
-    /// Describes the jobs that were left, one sentence for each reason.
+    /// Describes the jobs that were not changed, one sentence for each reason.
     pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.left > 0 {
@@ -141,7 +141,7 @@ impl PlannedChange {
         if let Some(file) = &mut self.save {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            // That may have taken long.
+            // The write may have taken long, and other clients may have changed jobs meanwhile.
             let (count, name) = (counted(jobs.len() as u64, "job"), &file.name);
             let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
                 .with_context(|| format!("{count} saved to {name} but not deleted"))?;
@@ -163,7 +163,7 @@ impl PlannedChange {
         result.with_context(|| self.describe_unconfirmed())
     }
 
-    /// Describes a batch of changes that were not all confirmed.
+    /// Describes a batch in which the server did not confirm all changes.
     fn describe_unconfirmed(&self) -> String {
         let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name));
         let word = self.change.words().1.to_lowercase();

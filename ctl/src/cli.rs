@@ -20,7 +20,7 @@ use crate::web::WebArgs;
 /// Inspect any beanstalkd server, and change its jobs one by one or in bulk
 ///
 /// Commands under "Look" and "Watch" change no jobs. Commands that delete or move jobs first show
-/// their number, and ask for confirmation.
+/// how many, and ask for confirmation.
 #[derive(Debug, Parser)]
 #[command(name = "beanstalkctl", version, max_term_width = 100)]
 #[command(next_help_heading = "Options of all commands")]
@@ -141,8 +141,8 @@ pub(crate) enum Command {
     /// A command ends with its job: if the job times out, the connection is lost or --timeout is
     /// exceeded, the command and all processes that it started get SIGTERM, and SIGKILL 10 seconds
     /// later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
-    /// Ctrl-Z stops them too. If `work` itself is killed, Linux kills its commands, but not the
-    /// processes that they started, and other systems kill nothing.
+    /// Ctrl-Z also suspends the commands. If `work` itself is killed, Linux kills its commands, but
+    /// not the processes that they started, and other systems kill nothing.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
@@ -150,8 +150,8 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some of them
     ///
-    /// Only the jobs in the question are deleted, however many they are: others stay, and those
-    /// that other clients have changed or deleted by then are counted.
+    /// Only the jobs counted in the question are deleted; jobs put later stay. The number of jobs
+    /// that other clients have changed or deleted first is reported.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server
@@ -168,8 +168,8 @@ pub(crate) enum Command {
     ///
     /// Buried jobs are buried again, delayed jobs keep their remaining delay, and reserved jobs
     /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. If
-    /// it ends early, it reports where to continue with --skip. A line needs only a body, as in
-    /// {"body": "hello"}; tube, pri, delay and ttr are optional.
+    /// the import ends early, it reports where to continue with --skip. A line needs only a body,
+    /// as in {"body": "hello"}; tube, pri, delay and ttr are optional.
     Import(ImportArgs),
     /// Watch tubes and servers with their rates on a full screen
     ///
@@ -178,8 +178,8 @@ pub(crate) enum Command {
     /// Compare tubes with thresholds, as a plugin of Nagios or Icinga
     ///
     /// The exit status is 0 if all is well, 1 for a warning, 2 for a critical problem, and 3 if a
-    /// server does not answer or the arguments are wrong. A failed binlog is critical; a full one,
-    /// and draining, are warnings. All servers are asked at once.
+    /// server does not answer or the arguments are wrong. A failed binlog is critical; a full
+    /// binlog and a draining server are warnings. All servers are asked at once.
     Check(CheckArgs),
     /// Print metrics of servers for Prometheus, or serve them
     ///
@@ -204,7 +204,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing, so that the reader of its output may close it early.
+    /// Whether the command changes nothing. If so, a reader such as `head` may close its output.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,
@@ -225,7 +225,7 @@ impl Command {
     }
 }
 
-/// The headings of commands in `--help`, each with its first command.
+/// The headings of `--help`, each after the name of the first command below it.
 const HEADINGS: [(&str, &str); 5] = [
     ("tubes", "Look"),
     ("put", "Act"),
@@ -234,10 +234,10 @@ const HEADINGS: [(&str, &str); 5] = [
     ("completions", "Help"),
 ];
 
-/// Examples of commands, at the end of their `--help`.
+/// Examples of commands, shown at the end of each command's `--help`.
 const EXAMPLES: &str = include_str!("examples.txt");
 
-/// Returns the definition, with commands by headings and with examples.
+/// Returns the definition of all commands, grouped by headings and with examples.
 pub(crate) fn build_cli() -> clap::Command {
     let command = Cli::command();
     let header = *command.get_styles().get_header();
@@ -274,7 +274,7 @@ mod tests {
         build_cli().debug_assert();
     }
 
-    /// A reader looks for a command in the file of its name.
+    /// A reader expects each command in the file of its name.
     #[test]
     fn each_command_is_in_the_file_of_its_name() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(shown, ["a:1", "unix:/b"]);
     }
 
-    /// Users copy them.
+    /// Users copy the examples.
     #[test]
     fn every_example_is_a_command() {
         let is_example = |line: &&str| line.starts_with("  beanstalkctl");

@@ -1,9 +1,9 @@
 //! One blocking connection to a server, and pipelining over it.
 //!
-//! Commands are sent far ahead of their replies. A server that cannot send stops reading. So to
-//! avoid a deadlock, either the commands or the replies of a window of [`WINDOW_COMMANDS`] must fit
-//! into the buffers of the sockets. They do: commands with a body have short replies, and commands
-//! with long replies are short.
+//! Many commands are sent before their replies are read. A server that cannot send replies stops
+//! reading commands. So to avoid a deadlock, either the commands or the replies of a window of
+//! [`WINDOW_COMMANDS`] must fit into the buffers of the sockets. Either the commands or the replies
+//! do: commands with a body have short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::message::{conflict, describe_trouble};
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
-/// The largest number of commands waiting for their replies.
+/// The largest number of commands sent whose replies have not been read.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
 /// Commands are sent once this many bytes of them are buffered.
@@ -27,19 +27,19 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// The size of the buffer for replies, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply, in bytes. No release sends a line nearly as long.
+/// The longest line of a reply, in bytes. No beanstalkd sends such a long line.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
 const BODY_BYTES_MAX: u64 = 2 << 30;
 
-/// The longest list or dictionary, in bytes: a million tubes with names of 200 bytes fit.
+/// The longest list or dictionary of a reply, in bytes: a million names of 200 bytes fit.
 const YAML_BYTES_MAX: u64 = 256 << 20;
 
-/// The time limit of the question why a server refuses a change.
+/// The time limit for asking a server why it refuses a change.
 const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// The most bytes of bodies requested at once, if every body has the largest size allowed.
+/// The largest total of bodies requested at once, in bytes, if each has the largest size allowed.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// A reply of a server.
@@ -49,17 +49,17 @@ pub(crate) struct Reply {
     pub(crate) line: String,
     /// The body after the line, if the reply has one.
     pub(crate) body: Option<Vec<u8>>,
-    /// The trouble of the server that explains a refusal, if it reports one.
+    /// The reason for a refusal, such as a full binlog, if the server reports one.
     pub(crate) trouble: Option<&'static str>,
 }
 
 impl Reply {
-    /// Returns the first word.
+    /// Returns the first word of the reply.
     pub(crate) fn word(&self) -> &str {
         self.line.split(' ').next().unwrap_or_default()
     }
 
-    /// Whether the first word is this one.
+    /// Whether this is the first word of the reply.
     pub(crate) fn is(&self, word: &str) -> bool {
         self.word() == word
     }
@@ -106,12 +106,12 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// The largest number of outstanding replies. A smaller one delays other clients less.
+    /// The largest number of outstanding replies. A smaller number delays other clients less.
     pub(crate) window: usize,
-    /// The trouble of the server, if it was asked for it since the commands under way began.
+    /// The server's reason to refuse commands under way; valid if `is_trouble_known`.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
-    /// Replies are still due, so the next one would be taken for the reply to a later command.
+    /// Replies to earlier commands are still due, so a new command would get a wrong reply.
     has_replies_due: bool,
 }
 
@@ -138,8 +138,8 @@ impl Client {
         })
     }
 
-    /// Sends `stats` over a kept connection, or over a new one if that fails: the server may have
-    /// been restarted.
+    /// Sends `stats` over a kept connection. If that fails, perhaps because the server was
+    /// restarted, sends `stats` over a new one.
     pub(crate) fn reuse(
         kept: Option<Self>,
         address: &Address,
@@ -161,7 +161,7 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// For a readable socket: fails if the server has closed it or sent an unrequested reply.
+    /// Fails with the reason why an idle socket is readable: it is closed, or got unrequested data.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent data without a command", self.address),
@@ -182,7 +182,7 @@ impl Client {
         result.map_err(|error| self.connection_error(&error))
     }
 
-    /// Describes the end of a connection.
+    /// Makes the error of a connection that has failed.
     fn connection_error(&self, error: &io::Error) -> anyhow::Error {
         let address = &self.address;
         match error.kind() {
@@ -212,8 +212,8 @@ impl Client {
         Ok(reply)
     }
 
-    /// Asks for the trouble of the server over another connection, because replies may be due on
-    /// this one. Without an answer, the refusal is all that is known.
+    /// Asks the server why it refused a command, over another connection, because replies may be
+    /// due on this one. Without an answer, the reason stays unknown.
     fn ask_for_trouble(&self) -> Option<&'static str> {
         let deadline = Some(Instant::now() + TROUBLE_TIME_LIMIT);
         let mut other = Self::connect_until(&self.address, deadline).ok()?;
@@ -239,7 +239,7 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Beyond one buffer, memory grows with the bytes received, not the bytes announced.
+            // Allocate at most one buffer in advance, because the announced length may be false.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -270,20 +270,20 @@ impl Client {
         self.receive_reply()
     }
 
-    /// Sends a command, whose reply must be received before the next one.
+    /// Sends a command. Its reply must be received before the next command is sent.
     pub(crate) fn send_command(&mut self, command: &str) -> Result<()> {
         self.begin_commands()?;
         self.send_line(command)
     }
 
-    /// Waits for the reply to a command sent.
+    /// Waits for the reply to the command that [`Self::send_command`] has sent.
     pub(crate) fn receive_reply(&mut self) -> Result<Reply> {
         let reply = self.receive()?;
         self.has_replies_due = false;
         Ok(reply)
     }
 
-    /// Waits for the rest of a reply that has begun, at most for `limit`.
+    /// Waits at most `limit` for the rest of a reply that has begun.
     pub(crate) fn receive_begun_reply(&mut self, limit: Duration) -> Result<Reply> {
         self.stream.get_mut().deadline = Some(Instant::now() + limit);
         let reply = self.receive_reply();
@@ -307,9 +307,9 @@ impl Client {
         self.ask_for(command, "OK")?.into_yaml()
     }
 
-    /// Sends a command for each item without waiting, and passes `take` each item and its reply.
+    /// Sends a command for each item without waiting, and passes each item and its reply to `take`.
     ///
-    /// After a failure, commands whose items `take` did not get may still have been carried out.
+    /// After a failure, the server may have carried out commands whose items `take` did not get.
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -355,7 +355,7 @@ impl Client {
         self.pipeline(items, write, take)
     }
 
-    /// Requests the document of each item, and skips items that do not exist.
+    /// Requests the YAML document of each item, and skips items that do not exist.
     pub(crate) fn yaml_of_each<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -375,12 +375,12 @@ impl Client {
             return Ok(size);
         }
         let stats = self.yaml("stats")?;
-        // Releases before 1.4 do not report it; this is the default of all releases.
+        // Releases before 1.4 do not report the limit; 65,535 is the default of all releases.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
 
-    /// Returns how many jobs, at most `most`, to request at once so that bodies fit into memory.
+    /// Returns how many jobs, at most `most`, to request at once so that bodies do not fill memory.
     pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
         let bodies = BODIES_BYTES_AT_ONCE / self.max_job_size()?.max(1);
         Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))
@@ -409,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves one connection with these bytes, whatever the client sends.
+    /// Sends these bytes over one connection, whatever the client sends.
     fn serving(replies: Vec<u8>, act: impl FnOnce(&mut Client)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

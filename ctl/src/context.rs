@@ -41,9 +41,9 @@ pub(crate) struct Context {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// Something was not found or not done, which has been reported.
+    /// Something was not found or not done, and a message has reported that.
     Partial,
-    /// The exit status, for `check`, which has its own.
+    /// An exit status that only `check` uses.
     Exit(u8),
 }
 
@@ -58,7 +58,7 @@ impl From<Outcome> for ExitCode {
 }
 
 impl Outcome {
-    /// Is [`Outcome::Done`] if `is_done`.
+    /// Returns [`Outcome::Done`] if `is_done`, otherwise [`Outcome::Partial`].
     pub(crate) fn done_if(is_done: bool) -> Self {
         if is_done { Self::Done } else { Self::Partial }
     }
@@ -69,15 +69,15 @@ impl Outcome {
     }
 }
 
-/// How many items a server may be ahead of the output.
+/// The largest number of items of a server that wait to be shown.
 const ITEMS_AHEAD_MAX: usize = 100;
 
-/// Sends an item of a server; fails if the output has ended.
+/// Sends an item of a server to be shown; fails if nothing is shown any more.
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Does `work` on all servers at once, so that a server that hangs holds up no other one, and
-    /// passes the items that it sends to `show`, in the order of the servers.
+    /// Does `work` on all servers at once, so that one that hangs does not delay the others. Passes
+    /// the items that `work` sends to `show`, in the order of the servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
@@ -109,7 +109,7 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Returns the name of a server to show beside its items, if there are several.
+    /// Returns the name of a server to show beside its items, if there are several servers.
     pub(crate) fn label(&self, server: &Address) -> Option<String> {
         (self.servers.len() > 1).then(|| server.to_string())
     }
@@ -120,7 +120,7 @@ impl Context {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
 
-    /// Returns the only server.
+    /// Returns the only server; fails if there are several.
     pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
             [address] => Ok(address),
@@ -128,7 +128,7 @@ impl Context {
         }
     }
 
-    /// Connects to the only server.
+    /// Connects to the only server; fails if there are several.
     pub(crate) fn client(&self) -> Result<Client> {
         self.server().and_then(Client::connect)
     }
@@ -150,7 +150,7 @@ impl Context {
         self.out.value(object, Some(&server.to_string()))
     }
 
-    /// Shows the plan, and asks for consent unless `--yes` is given. False means to do nothing.
+    /// Shows the plan, and asks for consent unless `--yes` is given. Returns whether to continue.
     pub(crate) fn confirm(&mut self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
             return self.report_dry_run(plan).map(|()| false);
@@ -164,7 +164,7 @@ impl Context {
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
-    /// Changes jobs by their ids, and reports each that does not exist or is in another state.
+    /// Changes jobs by their ids, and reports each job that does not exist or is in another state.
     pub(crate) fn change_by_ids(
         &mut self,
         ids: &[String],
@@ -245,7 +245,7 @@ impl Context {
         }
     }
 
-    /// Returns whether any tube is selected, and warns if none is: the name may be misspelt.
+    /// Returns whether an existing tube is selected; warns if not, as for a misspelt name.
     pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
         let is_there = !statistics::tube_names(client, selected)?.is_empty();
         if !is_there {

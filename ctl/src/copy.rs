@@ -7,24 +7,24 @@ use crate::client::{Client, Reply};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
-/// The delay that a copy has until it is buried, in seconds: long enough that no worker reserves
-/// it, even if this program is killed.
+/// The delay of a buried job's copy before the copy is buried, in seconds. The delay is so long
+/// that no worker reserves the copy, even if this program is killed.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// The largest number of copies with this delay, which are left if this program is killed.
+/// The largest number of copies with this delay at a time; all remain if this program is killed.
 const HELD_COPIES_MAX: usize = 100;
 
-/// The largest number of ranges in a list of numbers.
+/// The largest number of ranges shown in a list of line numbers.
 const RANGES_MAX: usize = 20;
 
 /// The result of one copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Copied {
-    /// The server has confirmed it with this id.
+    /// The server has confirmed the copy, which has this id.
     Put(u64),
-    /// The server refused it, and always will, because the body is too large.
+    /// The server refused the copy, and always will, because the body is too large.
     TooLarge,
-    /// The server refused it, for instance because it is draining, or it was not sent.
+    /// The copy was not sent, or was refused, for instance by a draining server.
     Refused,
     /// The connection was lost before the reply, so the copy may exist.
     Unconfirmed,
@@ -37,7 +37,7 @@ pub(crate) struct Copies {
     pub(crate) results: Vec<Copied>,
     /// The reason why a job was refused or not confirmed, or why a copy is not buried.
     pub(crate) failure: Option<Error>,
-    /// The ids of copies that may have the delay, because their burial was not confirmed.
+    /// The ids of copies that may still be delayed, because their burial was not confirmed.
     pub(crate) held: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Copies {
         })
     }
 
-    /// Returns the items with such a result; there is one item for each job.
+    /// Returns the items whose results are selected; `items` has one item for each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],
@@ -60,7 +60,7 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all jobs were put, the last ones of `all`, of which `before` were accepted.
+    /// Fails unless all these jobs were put; `before` of the `all` jobs were accepted earlier.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
         let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
@@ -76,8 +76,8 @@ impl Copies {
         })
     }
 
-    /// Describes copies of these jobs that may still have the delay, and how to find them and to
-    /// `act` on them: the copies of a move are deleted, as their originals are still there.
+    /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to find
+    /// them and to `act` on them: a move deletes its copies, because the originals still exist.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -93,7 +93,7 @@ impl Copies {
     }
 
     /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
-    /// Also returns the number of the line to continue after, unless all are done.
+    /// Also returns the number of the line to continue after, unless all lines are done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
@@ -105,7 +105,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // If a line is repeated, all later ones are.
+            // The next import continues at the first open line, and repeats all later lines.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
@@ -119,7 +119,7 @@ impl Copies {
     }
 }
 
-/// Formats numbers of lines as `lines 3, 5-9`. A long list is truncated.
+/// Formats line numbers as `lines 3, 5-9`. A long list is truncated.
 fn describe_ranges(numbers: &[usize]) -> String {
     let mut shown: Vec<String> = Vec::new();
     let mut left = numbers.len();
@@ -140,7 +140,7 @@ enum Step<'a> {
     Put(usize, &'a Job),
 }
 
-/// Returns the delay of a copy.
+/// Returns the delay with which the copy of a job is put, in seconds.
 fn copy_delay(job: &Job) -> u32 {
     match job.state {
         State::Ready | State::Reserved => 0,
@@ -149,7 +149,7 @@ fn copy_delay(job: &Job) -> u32 {
     }
 }
 
-/// Puts a copy of each job into its tube, or into `tube`. A copy of a reserved job is ready.
+/// Puts a copy of each job into the job's tube, or into `tube`. A copy of a reserved job is ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
     let results = vec![Copied::Refused; jobs.len()];
     let mut copies = Copies { results, failure: None, held: Vec::new() };
@@ -157,7 +157,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
     for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
         let put = pipeline_copies(client, jobs, tube, results);
-        // Copies put before a failure must still be buried.
+        // Even after a failure, the copies put before it must be buried.
         let buried = bury_copies(client, jobs, results, &mut copies.held);
         copies.failure = put.and(buried).err();
         if copies.failure.is_some() {
@@ -167,8 +167,8 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     copies
 }
 
-/// Writes a `put` with its body. The types have the ranges of the protocol: given a larger number,
-/// the server would refuse the line and read the body as commands.
+/// Writes a `put` with its body. The types exclude numbers that the protocol does not allow: the
+/// server would refuse a line with such a number and read the body as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);
@@ -201,11 +201,11 @@ fn pipeline_copies(
     let take = |step: Step<'_>, reply: Reply| {
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
-            // BURIED means that the original ran out of memory, but kept the job.
+            // BURIED means that the original beanstalkd ran out of memory, but kept the job.
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => results[at] = Copied::Put(id),
             (Step::Put(at, _), "JOB_TOO_BIG", _) => results[at] = Copied::TooLarge,
             (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),
-            // The replies to later puts are still due.
+            // Continue, because the replies to later puts are still due.
             (Step::Put(at, job), ..) => {
                 results[at] = Copied::Refused;
                 let size = job.size.unwrap_or(0);
@@ -218,7 +218,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs, and returns in `held` the ids of those that may not be buried.
+/// Buries the copies of buried jobs, and leaves in `held` the ids of unconfirmed burials.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],
@@ -236,7 +236,7 @@ fn bury_copies(
         return Ok(());
     }
     held.extend(copies.iter().map(|(id, _)| *id));
-    // Both commands are sent together, so the copy is never ready.
+    // `reserve-job` and `bury` are sent together, so that the copy is never ready.
     let steps = copies.iter().flat_map(|copy| [(copy, "reserve-job"), (copy, "bury")]);
     let line = |((id, pri), word): &(&(u64, u32), &str)| match *word {
         "bury" => format!("bury {id} {pri}"),
@@ -267,7 +267,7 @@ mod tests {
         assert!(text.ends_with(", 38 and 10 more"), "{text}");
     }
 
-    /// Lines are repeated from the first one that may be missing, so later ones exist twice.
+    /// The next import starts at the first line that may be missing, so later jobs may exist twice.
     #[test]
     fn an_import_continues_before_the_first_line_that_may_be_missing() {
         use Copied::{Put, Refused, TooLarge, Unconfirmed};

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How much longer than its deadline to wait for work, because its thread may be late.
+/// How long to wait for work after its deadline, because its thread may be late.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
 /// Interval at which a wait checks for Ctrl-C.
@@ -22,19 +22,19 @@ pub(crate) fn after_seconds(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds).min(TIME_LIMIT_MAX)
 }
 
-/// Begins work in a thread of its own: a name lookup, for example, may take any time.
+/// Begins work in a separate thread, because a name lookup, for example, may take any time.
 pub(crate) fn start<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Receiver<Result<T>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        // If it is late, the receiver is gone.
+        // If the work is late, the receiver no longer exists, and the result is dropped.
         let _ = sender.send(work());
     });
     receiver
 }
 
-/// Waits for work until its deadline. The outer error is an interrupt.
+/// Waits for work until its deadline. The outer result fails only after an interrupt.
 pub(crate) fn wait<T>(
     work: &Receiver<Result<T>>,
     deadline: Instant,

@@ -47,13 +47,13 @@ impl Tubes {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
-    /// Jobs in one of these states; in any state if it is empty.
+    /// Jobs in one of these states; in any state if the list is empty.
     pub(crate) states: Vec<State>,
     /// Jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
     /// Delayed jobs that become ready after at least this many seconds.
     pub(crate) due_after: Option<u64>,
-    /// Jobs whose body has a match.
+    /// Jobs whose body matches this pattern.
     pub(crate) pattern: Option<Regex>,
 }
 
@@ -68,12 +68,12 @@ impl Filter {
         if self.states.is_empty() { &State::ALL } else { &self.states }
     }
 
-    /// Whether tube, state and id are enough to decide.
+    /// Whether the filter selects only by tube and state.
     pub(crate) fn is_by_state(&self) -> bool {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
-    /// Restricts it to states in which jobs can be deleted or moved.
+    /// Restricts the filter to states in which jobs can be deleted or moved.
     pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
         if self.states.is_empty() {
             self.states = State::DELETABLE.to_vec();
@@ -83,7 +83,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the job is selected, as far as that is known without its body.
+    /// Whether the job is selected, apart from the pattern for its body.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         let is_due_after = |seconds| job.state == State::Delayed && job.time_left >= seconds;
         self.states().contains(&job.state)

@@ -1,7 +1,7 @@
 //! The HTTP server of `web` and `metrics`: sockets, bounds, and a clean shutdown.
 //!
-//! One thread is enough, because slow work runs in `tokio::task::spawn_blocking`. SIGINT and
-//! SIGTERM end it after requests under way have their responses.
+//! One thread is enough, because slow work runs in `tokio::task::spawn_blocking`. After SIGINT or
+//! SIGTERM, the server ends once requests under way have their responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,37 +29,37 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::interrupt::Interrupt;
 use crate::message::{print_notice, usage};
 
-/// The largest number of connections of a listener. For another one, the oldest one without a whole
-/// head is closed.
+/// The largest number of connections of a listener. For one more, the oldest connection without a
+/// complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
 /// A connection is closed if no byte passes for this time. Prometheus sends requests more often.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
-/// A response without a byte for this time has ended, unless it waits for its client.
+/// A response has ended if no byte of it is sent for this time, unless it waits for its client.
 const RESPONSE_GAP: Duration = Duration::from_secs(1);
 
-/// Interval at which a connection that waits for a place looks for one to close.
+/// While a new connection waits for a place, another one is closed at this interval.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time limit of the head of a request: from the connect for the first request, from its first
-/// byte for later ones. Without it, one byte now and then would hold a connection for ever.
+/// byte for later ones. Without this limit, a byte now and then would hold a connection for ever.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection is closed if a response takes longer than this and its client reads fewer bytes
-/// per second. Otherwise, slow readers would hold large responses for ever.
+/// A connection is closed if a response takes longer than this time and its client reads more
+/// slowly than this minimum. Otherwise, slow readers would hold large responses for ever.
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// How long requests under way may continue after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The first socket passed by a service manager, and their largest number.
+/// The descriptor of the first socket from a service manager, and the largest number of them.
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager; without them, one that listens on `HOST:PORT`,
-/// `HOST` or `:PORT`, if that is given.
+/// Returns the sockets passed by a service manager. Without any, returns one that listens on
+/// `text`, if that is given: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
     let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
@@ -123,7 +123,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
             let listener = BoundedListener { listener, places, headless: Headless::default() };
             let mut ended = ended.clone();
             let until = async move {
-                // The sender outlives this.
+                // The sender outlives this wait, so the wait cannot fail.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
             // The handlers get the peer's address only through `tap_io`.
@@ -134,7 +134,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
         }
         wake.readable().await?;
         end.send_replace(true);
-        // Requests still under way after that are dropped.
+        // Requests still under way after the time limit are dropped.
         let _ = timeout(END_TIME_LIMIT, servers.join_all()).await;
         Ok(())
     });
@@ -162,13 +162,13 @@ impl AsRef<[u8]> for SharedBodyPiece {
 }
 
 impl SharedBody {
-    /// Makes a response. The permit is returned when the last byte has been sent.
+    /// Makes a response body. The permit is returned when the last byte has been sent.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // The connection keeps the pieces longer than the response.
+        // The connection may keep a piece longer than the response, so each piece has the permit.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -202,13 +202,13 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// Closes connections without a whole head, the oldest first. The receiver of a connection that is
-/// gone, or whose head is whole, is dropped.
+/// Closes connections without a complete request head, the oldest first. A connection that has
+/// ended, or whose head is complete, has dropped its receiver.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 
 impl Headless {
-    /// Adds a connection, which closes once the receiver gets a value.
+    /// Adds a connection, which must close once the returned receiver gets a value.
     fn add(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,9 +264,9 @@ impl Listener for BoundedListener {
 #[derive(Debug, Default)]
 struct RequestHead {
     began: Option<Instant>,
-    /// The number of newlines at the end; `None` before any other byte.
+    /// The number of newlines at the end, without CRs; `None` before the first other byte.
     newlines: Option<u8>,
-    /// The head is complete: only a response starts the next one.
+    /// The head is complete; the next head cannot begin before a response.
     is_whole: bool,
 }
 
@@ -290,7 +290,7 @@ impl RequestHead {
         }
     }
 
-    /// Returns the time limit of a head that has begun.
+    /// Returns the deadline of a head that has begun and is not complete.
     fn deadline(&self) -> Option<Instant> {
         self.began.filter(|_| !self.is_whole).map(|began| began + HEAD_TIME_LIMIT)
     }
@@ -306,18 +306,18 @@ struct TimedConnection {
     head: RequestHead,
     /// The start of the response under way, and the number of its bytes written.
     response: (Instant, u64),
-    /// The response waits for its client.
+    /// The response waits for its client to read.
     is_blocked: bool,
     headless: Headless,
-    /// Receives a value to close the connection; `None` once the head is whole.
+    /// Receives a value to close the connection; `None` once the head is complete.
     close: Option<oneshot::Receiver<()>>,
-    /// Another connection needs the place.
+    /// Another connection needs the place of this one.
     is_unwanted: bool,
     _place: OwnedSemaphorePermit,
 }
 
 impl TimedConnection {
-    /// Counts the bytes of a response. Its first part starts the next head.
+    /// Counts the bytes of a response. The first bytes begin the wait for the next head.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {
@@ -341,7 +341,7 @@ impl TimedConnection {
         if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
-    /// Returns a result, or an error once the time limit has passed.
+    /// Returns the result of a read or write, or an error once a time limit has passed.
     fn with_time_limit<T>(
         &mut self,
         waker: &mut Waker<'_>,
@@ -446,7 +446,7 @@ mod tests {
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }
 
-    /// A client that does not read would hold a permit for a large response for ever.
+    /// Without the limit, a client that does not read would hold the permit of a response for ever.
     #[tokio::test]
     async fn a_response_that_is_not_read_has_a_time_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! Lines from standard input or a file. A signal ends the wait for them, and the length of a line
+//! Lines from standard input or a file. A signal ends the wait for a line, and the length of a line
 //! in memory is bounded.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::interrupt::Interrupt;
 use crate::message::usage;
 
-/// The size of the buffer, in bytes.
+/// The size of the input buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// A file that can be read until a signal arrives.

@@ -1,6 +1,6 @@
-//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first one ends a command after its current batch, with
-//! a notice if that takes long. The second one ends the program at once. `work` also passes Ctrl-Z
-//! and Ctrl-\ on to the commands that it runs.
+//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first signal ends the command after its current batch,
+//! with a notice if the batch takes long. A second signal ends the program at once. `work` also
+//! passes Ctrl-Z and Ctrl-\ on to the commands that it runs.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
@@ -43,13 +43,13 @@ struct Shared {
     notice: Mutex<&'static str>,
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
-    /// How often the program and these groups were stopped by Ctrl-Z.
+    /// How often Ctrl-Z has suspended the program and these groups.
     suspensions: AtomicUsize,
     /// The interrupt of the enclosing work, if any.
     parent: Option<Interrupt>,
 }
 
-/// The error of work that a signal ended.
+/// The error of work that an interrupt has ended.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 
@@ -61,8 +61,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, assumes that it
-/// is not ignored.
+/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, returns false.
 fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -71,9 +70,9 @@ fn is_hangup_ignored() -> bool {
 }
 
 impl Shared {
-    /// Sends `sent` to the commands, and then does what `signal` does by default.
+    /// Sends `sent` to the running commands, and then does what `signal` does by default.
     fn pass_on(&self, sent: Signal, signal: i32) {
-        // The lock is kept, so that no worker can react to the end or the stop of its command.
+        // Keep the lock, so that no worker reacts to the end or suspension of its command.
         let groups = Interrupt::lock(&self.groups);
         for &group in &*groups {
             let _ = kill_process_group(group, sent);
@@ -83,7 +82,7 @@ impl Shared {
 }
 
 impl Interrupt {
-    /// Locks data that a panic cannot leave half changed.
+    /// Locks data, even after a panic, because a panic cannot leave these data half changed.
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,7 +94,7 @@ impl Interrupt {
         let (mut sender, receiver) = UnixStream::pair()?;
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {
-            // The next batch sees a flag set by a handler, however late the thread below wakes.
+            // The handler sets a flag for the next batch, even if the thread below wakes late.
             let number = usize::try_from(signal).unwrap_or(ENDED_FROM_WITHIN);
             register_usize(signal, Arc::clone(&self.0.signal), number)?;
         }
@@ -108,7 +107,7 @@ impl Interrupt {
                     shared.pass_on(Signal::KILL, signal);
                 }
                 is_second = true;
-                // The other end is open as long as the program runs.
+                // The write cannot fail: the other end is open as long as the program runs.
                 let _ = sender.write_all(&[1]);
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
@@ -121,12 +120,12 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Returns a socket that becomes readable with the first signal. Signals must be caught.
+    /// Returns a socket that becomes readable with the first caught signal; panics without any.
     pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
-    /// Sets the notice after the first signal: the reason for the wait, and the effect of a second.
+    /// Sets the notice after the first signal: the reason for the wait, and what a second does.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *Self::lock(&self.0.notice) = text;
     }
@@ -149,8 +148,8 @@ impl Interrupt {
             || self.0.parent.as_ref().is_some_and(Self::is_set)
     }
 
-    /// Returns 128 plus the number of the signal, the exit status of a program ended by it; `None`
-    /// without a signal.
+    /// Returns 128 plus the number of the signal, as the exit status of a program that a signal
+    /// ended; `None` if there was no signal.
     pub(crate) fn exit_status(&self) -> Option<u8> {
         let signal = u8::try_from(self.0.signal.load(Ordering::Relaxed)).ok();
         signal.filter(|signal| *signal > 0).map(|signal| 128_u8.saturating_add(signal))
@@ -176,7 +175,7 @@ impl Interrupt {
         }
     }
 
-    /// Sleeps; returns false as soon as a signal arrives.
+    /// Sleeps for `length` and returns true, or returns false as soon as a signal arrives.
     pub(crate) fn sleep(&self, length: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -185,7 +184,7 @@ impl Interrupt {
                 return !self.is_set();
             }
             let mut wake = self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN));
-            // Without a signal, no other event ends it early.
+            // If the poll ends early without a signal, the loop repeats it.
             let _ = Self::poll(wake.as_mut_slice(), Some(left));
         }
     }
@@ -197,17 +196,17 @@ impl Interrupt {
         thread::Builder::new().name("job control".into()).spawn(move || {
             for signal in signals.forever() {
                 let sent = if signal == SIGTSTP { Signal::TSTP } else { Signal::KILL };
-                // For Ctrl-Z, this returns after SIGCONT.
+                // For Ctrl-Z, this call returns after SIGCONT has resumed the program.
                 shared.pass_on(sent, signal);
                 shared.suspensions.fetch_add(1, Ordering::Relaxed);
-                // Workers wake up for it, and continue their commands.
+                // SIGCHLD wakes the workers, and they resume their commands.
                 let _ = raise(SIGCHLD);
             }
         })?;
         Ok(())
     }
 
-    /// Returns how often Ctrl-Z has stopped the commands.
+    /// Returns how often Ctrl-Z has suspended the commands.
     pub(crate) fn suspensions(&self) -> usize {
         self.0.suspensions.load(Ordering::Relaxed)
     }
@@ -221,8 +220,8 @@ impl Interrupt {
         Ok((child, group))
     }
 
-    /// Returns the status of a command that has ended or stopped; `None` while it runs. Once it has
-    /// ended, its group is no longer killed, because the system may reuse the id.
+    /// Returns the status of a command that has ended or was suspended; `None` while it runs. The
+    /// group of an ended command is no longer killed, because the system may reuse the id.
     pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
@@ -235,10 +234,10 @@ impl Interrupt {
 
     /// Waits for events, at most for `limit`.
     pub(crate) fn poll(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-        // A limit too long for the system is taken as none.
+        // A limit that is too long for the system means no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
-            // A signal was handled, or nothing is ready yet.
+            // A signal was handled, an event is ready, or the limit has passed.
             Err(Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -20,13 +20,13 @@ use crate::yaml;
 )]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {
-    /// A worker can reserve it.
+    /// A worker can reserve the job.
     Ready,
-    /// It becomes ready later.
+    /// The job becomes ready later.
     Delayed,
-    /// It stays until a kick.
+    /// The job stays buried until a kick.
     Buried,
-    /// A worker holds it.
+    /// A worker holds the job.
     Reserved,
 }
 
@@ -61,15 +61,15 @@ pub(crate) struct Job {
     pub(crate) tube: String,
     pub(crate) state: State,
     pub(crate) pri: u32,
-    /// Seconds since its `put`.
+    /// Seconds since the job was put.
     pub(crate) age: u64,
     /// Seconds until a delayed job is ready, or until a reserved one times out.
     pub(crate) time_left: u64,
-    /// Its time to run, in seconds.
+    /// The time to run, in seconds.
     pub(crate) ttr: Option<u64>,
-    /// Numbers of its reserves, timeouts, releases, buries and kicks.
+    /// How often the job was reserved, timed out, released, buried and kicked.
     pub(crate) counts: Option<[u64; 5]>,
-    /// The length of its body, in bytes.
+    /// The length of the body, in bytes.
     pub(crate) size: Option<u64>,
     pub(crate) body: Option<Vec<u8>>,
 }
@@ -127,12 +127,12 @@ impl Job {
         Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
     }
 
-    /// Returns how long a reserve or a touch lasts.
+    /// Returns how long the job stays reserved after a reserve or a touch.
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(self.ttr.unwrap_or(1).max(1))
     }
 
-    /// Adds the body, and its size.
+    /// Sets the body, and the size of the body.
     pub(crate) fn set_body(&mut self, body: Vec<u8>) {
         self.size = Some(body.len() as u64);
         self.body = Some(body);
@@ -243,7 +243,7 @@ pub(crate) const DEFAULT_TTR: u64 = 60;
 /// The longest name of a tube, in bytes.
 pub(crate) const TUBE_NAME_BYTES_MAX: usize = 200;
 
-/// Checks the name of a tube by the rules of the protocol, so that it is a single word of a line.
+/// Checks the name of a tube by the rules of the protocol, so that the name is one word of a line.
 pub(crate) fn parse_tube_name(name: &str) -> Result<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
     if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {
@@ -311,13 +311,13 @@ mod tests {
             r#"{"body":"x","state":"lost"}"#,
             r#"{"body":"x","pri":4294967296}"#,
             r#"{"body":"x","pri":-1}"#,
-            // The server would take the rest for commands.
+            // In a `put`, these values would make the server read the rest as commands.
             r#"{"body":"x","ttr":4294967296}"#,
             r#"{"body":"x","state":"delayed","time-left":4294967296}"#,
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
-            // `put` would not take these either.
+            // These keys are unknown, or contradict each other.
             r#"{"body":"x","priority":1}"#,
             r#"{"body":"x","state":"buried","delay":1}"#,
             r#"{"body":"x","count":1}"#,

@@ -26,12 +26,12 @@ const BODIES_MAX: usize = 1_000;
 /// Tubes, each with the states that have jobs.
 type Lists = Vec<(String, Vec<State>)>;
 
-/// The fields of jobs to be filled in.
+/// Which fields of jobs to fill in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// The fields that both `list-jobs` and `stats-job` have.
     Listed,
-    /// The same, and the size.
+    /// The fields of [`Detail::Listed`], and the size.
     Size,
     /// All fields of `stats-job`, and the body.
     Whole,
@@ -50,7 +50,7 @@ pub(crate) struct Request<'a> {
 
 impl Request<'_> {
     /// Returns the limit to send to the server, which selects only by tube and state. If the filter
-    /// has other conditions, there is none: the server would count jobs that the filter drops.
+    /// has other conditions, returns no limit: the server would count jobs that the filter drops.
     fn limit(&self) -> Option<u64> {
         self.limit.filter(|_| self.filter.is_by_state())
     }
@@ -72,7 +72,7 @@ pub(crate) fn list_jobs(
     for (tube, states) in lists {
         interrupt.check()?;
         let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
-            // The tube has grown since its jobs were counted.
+            // Since its jobs were counted, the tube has grown too large for one list.
             let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
             let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
             if found == Coverage::Stopped {
@@ -91,8 +91,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Passes the selected ones of these jobs to `take`, in batches, after it has fetched the bodies
-/// that the filter, or the requested fields, need.
+/// Passes those of these jobs that the filter selects to `take`, in batches. First fetches the
+/// bodies if the filter or the requested fields need them.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -128,7 +128,7 @@ fn fill_jobs(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Returns the lists that cover all requested jobs; `None` if `list-jobs` cannot cover them.
+/// Returns the tubes and states of all requested jobs; `None` if `list-jobs` cannot list them.
 fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has_extension("list-jobs")? {
         return Ok(None);
@@ -160,13 +160,13 @@ fn list_jobs_command(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}")
 }
 
-/// Whether the name of a tube leaves space for a limit in the command line.
+/// Whether a `list-jobs` command for this tube fits into the longest line of the protocol.
 pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Requests the lists of a tube together, so that hardly any job changes its state in between.
-/// Returns `None` if a list is full, because there may be more jobs than it holds.
+/// Requests the lists of a tube together, so that hardly any job changes state in between. Returns
+/// `None` if a list is full, because the tube may have more jobs.
 pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,

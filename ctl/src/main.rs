@@ -1,14 +1,14 @@
 //! `beanstalkctl`: inspects any beanstalkd server, and changes its jobs one by one or in bulk.
 //!
-//! It needs only the protocol of the original, and uses the extensions of a server if there are
-//! any.
+//! The program needs only the protocol of the original beanstalkd, and uses the extensions that a
+//! server has.
 //!
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
-//! types such as `FilterArgs` and `Threshold`. Each command is in the file of its name in the
-//! folder `commands`, which begins with `run`, or in the folder of its name, `metrics` or `web`.
-//! Its other functions and types have its name or a form of it, such as `kick_tube`, `CheckStatus`
-//! and `Mover`. `work_command` is the part of `work` with the `RunningCommand` and its
-//! `CommandEnd`, and `top_screen` is the `Screen` of `top`.
+//! types such as `FilterArgs` and `Threshold`. Each command is in a file of its name in the folder
+//! `commands`, or in a folder of its name: `metrics` or `web`. Its entry point is `run`. The names
+//! of its other functions and types contain a form of the command's name, such as `kick_tube`,
+//! `CheckStatus` and `Mover`. `work_command` is the part of `work` with the `RunningCommand` and
+//! its `CommandEnd`, and `top_screen` is the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -67,7 +67,7 @@
 //! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; a |
 //! | | `JobAction` is a `Verb` for `Jobs`; a `Tube` is checked, and a `Report` describes |
 //!
-//! The manual lists the exit statuses; `main` returns them.
+//! The manual lists the exit statuses that `main` returns.
 
 mod address;
 mod args;
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // If this fails, there is no other place to report it.
+            // If the print fails, there is no other place to report the error.
             let _ = error.print();
             let rest = cli::build_cli().ignore_errors(true).try_get_matches();
             let is_check = rest.is_ok_and(|rest| rest.subcommand_name() == Some("check"));
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
-    // A part of an export would be taken for a backup, and a success of `check` for its result.
+    // Exit status 0 would mean a whole backup after `export`, and no problem after `check`.
     let may_be_cut = is_read_only && !is_check && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments. An empty variable is treated as unset.
+/// Parses the arguments. An empty `BEANSTALKD_SERVER` is treated as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {

@@ -12,9 +12,9 @@ use crate::output::inert_text;
 /// An error whose kind decides the exit status of a command and the HTTP status of a response.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Wrong arguments, for any server: exit status 2, HTTP status 400.
+    /// Arguments that are wrong for any server: exit status 2, HTTP status 400.
     Usage(String),
-    /// The state of the server, a tube or a job does not allow it: exit status 1, HTTP status 409.
+    /// The state of the server, tube or job forbids the command: exit status 1, HTTP status 409.
     Conflict(String),
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Conflict(text.to_string()).into()
 }
 
-/// Describes a state in which a server refuses changes; `None` for others.
+/// Describes a state in which a server refuses changes; `None` for other states.
 pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
     match state {
         "binlog-full" => Some("the binlog of the server is full: free space on its disk"),
@@ -47,14 +47,14 @@ pub(crate) fn describe_trouble(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether the arguments are wrong.
+/// Whether the error means wrong arguments.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Refusal::Usage(_)))
 }
 
 /// Prints a line on standard error.
 pub(crate) fn print_notice(text: &str) {
-    // Standard error may be closed, and there is no other place to report it.
+    // Standard error may be closed, and there is no other place to report that.
     let _ = writeln!(io::stderr(), "{}", inert_text(text));
 }
 
@@ -70,13 +70,13 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     print_notice(&format!("beanstalkctl: {error:#}"));
 }
 
-/// Adds the name of the server to an error without it.
+/// Adds the name of the server to an error that does not contain it.
 pub(crate) fn of_server(server: &Address, error: anyhow::Error) -> anyhow::Error {
     let name = server.to_string();
     if format!("{error:#}").contains(&name) { error } else { error.context(name) }
 }
 
-/// Whether the reader of standard output has closed it.
+/// Whether the error means that the reader of standard output has closed it.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
-    /// An operator should look at it.
+    /// A problem that an operator should look at.
     Red,
-    /// Something is stopped on purpose.
+    /// Something is paused on purpose.
     Yellow,
 }
 
@@ -30,7 +30,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
-    /// Makes a cell, colored in this tone if `is_odd`.
+    /// Makes a cell with this tone if `is_odd`, otherwise a plain one.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
         let text = inert_text(&value.to_string());
         Self { text, tone: if is_odd { tone } else { Tone::Plain } }
@@ -42,9 +42,9 @@ impl Cell {
 pub(crate) struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<Cell>>,
-    /// Bytes of text in the rows.
+    /// The number of bytes of text in the rows.
     size: usize,
-    /// The width of each column already written, and whether it has numbers.
+    /// The width of each column already written, and whether the column has only numbers.
     shape: Vec<(usize, bool)>,
 }
 
@@ -64,13 +64,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether it is large enough to be written now; later rows follow in separate parts.
+    /// Whether the table is large enough to be written now; later rows follow in separate parts.
     pub(crate) fn is_large(&self) -> bool {
         self.rows.len() >= TABLE_ROWS_MAX || self.size >= TABLE_BYTES_MAX
     }
 
-    /// Writes all rows and drops them. The first call writes the heading; later calls keep its
-    /// column widths, or widen them.
+    /// Writes all rows, and then drops these rows. The first call also writes the heading; later
+    /// calls keep or widen the columns.
     pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
@@ -123,7 +123,7 @@ impl Table {
 #[derive(Debug)]
 pub(crate) struct Output {
     writer: BufWriter<StdoutLock<'static>>,
-    /// Print lines of JSON.
+    /// Whether to print lines of JSON.
     pub(crate) json: bool,
     has_color: bool,
 }
@@ -147,12 +147,12 @@ impl Output {
         Ok(self.writer.write_all(bytes)?)
     }
 
-    /// Writes an object that is written as one in the code.
+    /// Writes a value that must be a JSON object, without its null fields.
     pub(crate) fn value(&mut self, object: Value, server: Option<&str>) -> Result<()> {
         self.object(json_object(object), server)
     }
 
-    /// Writes an object as a line of JSON, with the server if there are several.
+    /// Writes an object as a line of JSON, with the server if it is given.
     pub(crate) fn object(
         &mut self,
         object: Map<String, Value>,
@@ -171,7 +171,7 @@ impl Output {
         Ok(self.writer.flush()?)
     }
 
-    /// Writes an object as a line of JSON, with the server if there are several.
+    /// Formats an object as a line of JSON, with the server if it is given.
     pub(crate) fn json_line(mut object: Map<String, Value>, server: Option<&str>) -> String {
         object.extend(server.map(|server| ("server".to_owned(), server.into())));
         let text = Value::Object(object).to_string();
@@ -196,7 +196,7 @@ impl Output {
     }
 }
 
-/// Returns an object that is written as one in the code, without unknown values: unknown is not 0.
+/// Returns the fields of a JSON object without null values: an unknown value is left out, not 0.
 pub(crate) fn json_object(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
@@ -209,12 +209,12 @@ pub(crate) fn is_terminal_control(it: char) -> bool {
     it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Replaces each character that a terminal would act on.
+/// Replaces with `?` each character, except newlines, that a terminal would act on.
 pub(crate) fn inert_text(text: &str) -> String {
     text.chars().map(|it| if is_terminal_control(it) && it != '\n' { '?' } else { it }).collect()
 }
 
-/// Writes a body on one line: bytes that are not text, or that a terminal would act on, are
+/// Formats a body as one line: bytes that are not text, or that a terminal would act on, are
 /// escaped.
 pub(crate) fn inert_body(body: &[u8]) -> String {
     let mut line = String::new();
@@ -246,7 +246,7 @@ mod tests {
         table.write(&mut out, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
-        // Later rows are aligned with it.
+        // Later rows are aligned with the first rows.
         table.row(vec!["c".into(), Cell::toned(&1, Tone::Red, true)]);
         let mut out = Vec::new();
         table.write(&mut out, true).unwrap();

@@ -2,10 +2,10 @@
 //!
 //! An action finds its jobs, shows their number, asks, and then changes these jobs and no others:
 //!
-//! - An id refers to the same job only within one [`Instance`] of a server. A command uses the same
-//!   connection from the plan to the end. The page cannot do that, so it checks the instance.
-//! - A job is changed only if the filter still matches it, and others have not changed its state. A
-//!   look just before the change shows that; no beanstalkd can exclude a change in between.
+//! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
+//!   connection from plan to end. The web page keeps no connection, so it checks the instance.
+//! - A job is changed only if the filter still matches it, and others have not changed its state.
+//!   Both are checked just before the change; beanstalkd cannot exclude a change in between.
 //! - Jobs are in order of service, so copies are served in the same order as their originals: ready
 //!   ones by priority and id, delayed ones by the time left, and buried ones in the order of their
 //!   burial if the server lists it, otherwise by id.
@@ -43,7 +43,7 @@ impl Instance {
         Self(parts.join(" "))
     }
 
-    /// Fails if the client is connected to another instance, whose ids refer to other jobs.
+    /// Fails if the client is connected to another instance, because its ids are of other jobs.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         let text = "the server was restarted, so ids may mean other jobs now: list the jobs again";
         ensure!(self == now, conflict(format!("{}: {text}", client.address())));
@@ -104,29 +104,29 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The longest time of a batch, after which the next one is smaller: the longer a batch takes, the
-/// more jobs do other clients change between its look and its change.
+/// If a batch takes longer than this, the next batch is smaller: the longer a batch takes, the more
+/// jobs other clients change between its check and its change.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A place in the order of service: a rank by state, and a place among the jobs of that rank.
 type Place = (u8, u32);
 
-/// A planned job: its id after its place.
+/// A planned job: its place in the order of service, and its id.
 pub(crate) type PlannedJob = (Place, u64);
 
-/// Returns the rank of a job in this state.
+/// Returns the place of a state in the order in which jobs are served.
 fn rank(state: State) -> u8 {
-    // A reserved job was a ready one.
+    // A reserved job has the rank of a ready one, because it was ready before.
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }
 }
 
-/// The jobs that a question names. Only their places and ids are kept, because there may be
-/// millions.
+/// The jobs that a question names. Only the places and ids of the jobs are kept, because a plan may
+/// have millions.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Each id after its place in the order of service.
+    /// The place in the order of service, and the id, of each job.
     jobs: Vec<PlannedJob>,
-    /// Each job must still match it when its turn comes.
+    /// Each job must still match this filter just before it is changed.
     pub(crate) filter: Filter,
     pub(crate) summary: Summary,
 }
@@ -140,8 +140,8 @@ impl Plan {
         plan
     }
 
-    /// Makes a plan for those jobs with these ids, which must differ, that are in one of these
-    /// states. Describes the numbers of the others, one sentence for each reason.
+    /// Makes a plan for the jobs with these ids, which must be distinct, that are in one of these
+    /// states. Also returns the numbers of other jobs and ids, one sentence for each reason.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],
@@ -187,7 +187,7 @@ impl Plan {
             let place = match job.state {
                 State::Ready | State::Reserved => job.pri,
                 State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
-                // Only `list-jobs`, which has no counts, lists them in the order of their burial.
+                // Jobs without counts are from `list-jobs`, in the order of their burial.
                 State::Buried if job.counts.is_some() => 0,
                 State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };
@@ -201,7 +201,7 @@ impl Plan {
         self.jobs.len() as u64
     }
 
-    /// Returns the number of bytes of its list.
+    /// Returns the size of the list of jobs, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.jobs.capacity() * size_of::<PlannedJob>()
     }

@@ -27,7 +27,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// Makes a line that is never shown.
+    /// Makes a progress line that is never shown.
     pub(crate) fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }
@@ -49,7 +49,7 @@ impl Drop for Progress {
     }
 }
 
-/// Spreads commands over time.
+/// Limits the rate of commands.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     per_second: Option<u64>,
@@ -68,7 +68,7 @@ impl Pacer {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Counts commands, and sleeps if they are ahead of the limit.
+    /// Adds commands to the count, and sleeps if there were more than the limit allows.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };
@@ -77,7 +77,7 @@ impl Pacer {
     }
 }
 
-/// Converts a count whose rounding does not matter.
+/// Converts a count to a float, where rounding does not matter.
 #[expect(clippy::cast_precision_loss, reason = "counts for people and clocks are small enough")]
 pub(crate) fn count_as_f64(count: u64) -> f64 {
     count as f64

@@ -1,5 +1,5 @@
-//! Samples of a server and its tubes. Rates compare two samples; after a restart or a lost
-//! connection they start again.
+//! Samples of a server and its tubes. Rates compare two samples of one process; after a restart
+//! they start again.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub(crate) struct Sample {
     pub(crate) connections: u64,
     /// Whether there is an earlier sample of the same process, so that rates are known.
     pub(crate) has_rates: bool,
-    /// The dictionary of `stats`, and then the one of `metrics` if the server has that command.
+    /// The dictionary of `stats`, followed by that of `metrics` if the server has that command.
     pub(crate) stats: String,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Connects with the first sample. Each sample has this time limit, if there is one.
+    /// Makes a sampler, not connected yet. Each sample has this time limit, if there is one.
     pub(crate) fn new(address: Address, limit: Option<Duration>) -> Self {
         Self { address, client: None, limit, before: Totals::default() }
     }
@@ -103,7 +103,7 @@ impl Sampler {
             totals.counts.push((tube.to_owned(), put, deleted));
             let old = before.counts.binary_search_by(|(name, ..)| name.as_str().cmp(tube));
             let rate = |now: u64, then: u64| {
-                // A tube deleted and created again counts from 0.
+                // The counters of a tube that was deleted and created again start at 0.
                 let then = if now < then { 0 } else { then };
                 seconds.map_or(0.0, |seconds| count_as_f64(now - then) / seconds.max(0.001))
             };
@@ -124,7 +124,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // Sorted by name, as the binary search expects: the empty name is first.
+        // The binary search needs the totals in order of names: the empty name is first.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;
@@ -147,7 +147,7 @@ impl Sample {
         yaml::value(&self.stats, "draining") == Some("true")
     }
 
-    /// Returns the state of a binlog that is full or has failed. Only this daemon reports it.
+    /// Returns the state of a binlog that is full or has failed; only our daemon reports it.
     pub(crate) fn binlog_trouble(&self) -> Option<&str> {
         yaml::value(&self.stats, "binlog-state").filter(|state| !matches!(*state, "none" | "sound"))
     }
@@ -195,7 +195,7 @@ mod tests {
         let sample =
             watch.compare_to_last(&stats(2, 400, 9), &tube(3), later + Duration::from_secs(1));
         assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
-        // A tube that was gone meanwhile counts from 0.
+        // The counters of a tube that was deleted meanwhile start at 0.
         let sample =
             watch.compare_to_last(&stats(2, 400, 9), &tube(1), later + Duration::from_secs(2));
         assert_eq!(sample.tubes[0].puts, 1.0);

@@ -1,5 +1,5 @@
-//! A new file that jobs are saved to, one line of JSON each. It has only whole lines, even after an
-//! error, and its last line counts the jobs.
+//! A new file that jobs are saved to, one line of JSON each. The file has only whole lines, even
+//! after an error, and the last line has the number of jobs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -15,25 +15,25 @@ use crate::output::Output;
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
-    /// Its path.
+    /// The path, for messages.
     pub(crate) name: String,
-    /// Its length in bytes, at the end of a line.
+    /// The length of the file up to the end of its last whole line, in bytes.
     length: u64,
-    /// The number of its jobs.
+    /// The number of jobs in the file.
     count: u64,
 }
 
 /// Checks the argument of `--save`.
 pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
-    // `import` could open a file of this name only as ./-
+    // `import` reads `-` as standard input, and such a file only as `./-`.
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
-/// Fails if the file already exists, before any work or question.
+/// Fails if the file already exists; called before any work or question.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    // Fails on a dangling link, too.
+    // A dangling link also counts as an existing file.
     let is_there = path.symlink_metadata().is_ok();
     ensure!(!is_there, "{}: the file exists and is not overwritten", path.display());
     Ok(())
@@ -45,7 +45,7 @@ impl SaveFile {
         let name = path.display().to_string();
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(path).and_then(|file| {
-            // Its name must be as durable as its contents.
+            // Sync the folder: the name of the file must be as durable as its contents.
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
             Ok(file)
@@ -58,7 +58,7 @@ impl SaveFile {
         path.map(Self::create).transpose()
     }
 
-    /// Writes jobs with their bodies. After a failure, none of them is in the file.
+    /// Writes jobs with their bodies. After a failure, none of these jobs is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
             jobs.iter().map(|job| Output::json_line(job.to_json(), None) + "\n").collect();
@@ -67,8 +67,8 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Writes jobs with their bodies, and syncs them to disk. After a failure, none of them is in
-    /// the file.
+    /// Writes jobs with their bodies, and syncs them to disk. After a failure, none of these jobs
+    /// is in the file.
     pub(crate) fn write_and_sync(&mut self, jobs: &[Job]) -> Result<()> {
         let (length, count) = (self.length, self.count);
         self.write(jobs)?;
@@ -90,8 +90,8 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Truncates the file to its last complete batch: the other jobs stay on the server, and an
-    /// import must not put them a second time.
+    /// Truncates the file to its last complete batch: the jobs of later batches stay on the server,
+    /// and an import must not put them a second time.
     fn truncate(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)

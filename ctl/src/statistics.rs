@@ -1,14 +1,14 @@
-//! Counts of the jobs of a server, and the bounds on their ids that follow from them.
+//! Counts of the jobs of a server, and the bounds on the ids that follow from these counts.
 //!
 //! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
 //! has found every job, without changing anything:
 //!
 //! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. If a sweep has found
-//!   the jobs that existed at its start, and as many more as were put since, it has found all. Only
+//!   as many jobs as existed at its start plus as many as were put since, it has found all. Only
 //!   the selected tubes are counted, so puts and deletes in other tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
-//!   With a binlog, ids continue after the last one before the restart. But a job younger than the
-//!   process was put by one of the counted lines, so at most `cmd-put` ids are above its own.
+//!   With a binlog, ids continue after the last id before the restart. But a job younger than the
+//!   process was put by one of the counted lines, so at most `cmd-put` ids are above that job's id.
 
 use std::collections::BTreeMap;
 
@@ -53,12 +53,12 @@ pub(crate) fn tube_column(name: &str) -> Result<Column> {
 /// Counters of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Current jobs of each selected tube, and all jobs ever put into it. If every tube is
-    /// selected, the only entry is for the server, under the empty name.
+    /// The numbers of current jobs of each selected tube, and of all jobs ever put into it. If
+    /// every tube is selected, the only entry is for the server, under the empty name.
     tubes: BTreeMap<String, (u64, u64)>,
-    /// Number of `put` lines since the start.
+    /// The number of `put` lines since the start of the server.
     pub(crate) puts: u64,
-    /// Seconds since the start.
+    /// Seconds since the start of the server.
     uptime: u64,
     has_binlog: bool,
 }
@@ -66,13 +66,13 @@ pub(crate) struct Counters {
 /// Numbers of jobs found so far, by tube.
 pub(crate) type FoundCounts = BTreeMap<String, u64>;
 
-/// Seconds by which rounding may shift the age of a job relative to that of its server.
+/// Seconds by which rounding may shift the age of a job relative to the uptime of its server.
 const ROUNDING_SECONDS: u64 = 2;
 
 /// Counts the jobs in a dictionary of `stats` or `stats-tube`.
 fn count_by_stats(text: &str) -> u64 {
     let counts = State::ALL.iter().map(|it| yaml::number(text, &format!("current-jobs-{it}")));
-    // A server may report any number.
+    // A server may report any number, so the sum must not overflow.
     counts.fold(0, u64::saturating_add)
 }
 
@@ -136,7 +136,7 @@ impl Counters {
         self.tubes.values().fold(0, |sum, (live, _)| sum.saturating_add(*live))
     }
 
-    /// Counts jobs found in the selected tubes.
+    /// Adds jobs found in the selected tubes to the counts in `seen`.
     pub(crate) fn count(&self, seen: &mut FoundCounts, jobs: &[Job]) {
         for job in jobs {
             let name = if self.tubes.contains_key("") { "" } else { &job.tube };
@@ -147,7 +147,7 @@ impl Counters {
         }
     }
 
-    /// Returns an upper bound on the ids at that moment, if there is no binlog.
+    /// Returns an upper bound on the ids when the counters were read, if there is no binlog.
     pub(crate) fn last_id(&self) -> Option<u64> {
         (!self.has_binlog).then_some(self.puts)
     }
@@ -162,7 +162,7 @@ impl Counters {
     /// Whether the jobs found since `earlier` include every job that existed then and still exists.
     pub(crate) fn is_covered_by(&self, seen: &FoundCounts, earlier: &Self) -> bool {
         earlier.tubes.iter().all(|(name, (live, put))| {
-            // A tube that is gone has no jobs, and a recreated one has none of the earlier jobs.
+            // A deleted tube has no jobs, and a recreated tube has none of the earlier jobs.
             let Some((_, put_now)) = self.tubes.get(name).filter(|now| now.1 >= *put) else {
                 return true;
             };
@@ -172,8 +172,8 @@ impl Counters {
     }
 }
 
-/// Fails if a server does not report these numbers: every count would be 0, and the sweep would
-/// look complete.
+/// Fails if a server does not report these numbers: otherwise every count would be 0, and the sweep
+/// would look complete.
 fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> Result<()> {
     for key in keys.split(' ') {
         let is_there = yaml::value(text, key).is_some_and(|value| value.parse::<u64>().is_ok());
@@ -222,7 +222,7 @@ mod tests {
             now.is_covered_by(&seen, &before)
         };
         assert!(covers(&before, 10) && !covers(&before, 9));
-        // Three were put and five deleted: of ten seen, only five need be among the eight left.
+        // Three were put and five deleted: the ten seen may include only five of the eight now.
         let after = census(8, 103, 1);
         assert!(!covers(&after, 10) && covers(&after, 13));
         // A recreated tube has other jobs.

@@ -14,7 +14,7 @@ use crate::address::Address;
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A reply may take longer than [`TIMEOUT`] if this many bytes of it arrive per second.
+/// A reply may take longer than [`TIMEOUT`] if at least this many bytes of it arrive per second.
 const REPLY_BYTES_PER_SECOND_MIN: u64 = 4096;
 
 /// The pause before a connect is tried again.
@@ -26,7 +26,7 @@ pub(crate) struct Stream {
     socket: Socket,
     /// All calls fail after this time.
     pub(crate) deadline: Option<Instant>,
-    /// The reply being read: its beginning, and the number of bytes since then.
+    /// The reply being read: when it began, and how many bytes of it were read.
     reply: Option<(Instant, u64)>,
 }
 
@@ -37,7 +37,7 @@ fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::R
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects to a UNIX socket. If a server hangs and its queue is full, a blocking connect would
+/// Connects to a UNIX socket. If a server hangs and its backlog is full, a blocking connect would
 /// never return, so a nonblocking one is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
@@ -72,8 +72,8 @@ fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<So
 }
 
 impl Stream {
-    /// Connects within the time limit, which also applies to each later read and write. All calls
-    /// fail after the deadline, if there is one.
+    /// Connects within [`TIMEOUT`], which also limits each later read and write. All calls fail
+    /// after the deadline, if there is one.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -81,7 +81,7 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Begins or ends a reply, which has a time limit as a whole.
+    /// Marks the beginning or end of a reply, which has a time limit as a whole.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
@@ -135,13 +135,13 @@ mod tests {
 
     use super::*;
 
-    /// If a server hangs and its queue of connections is full, a plain connect never returns.
+    /// If a server hangs and its backlog is full, a blocking connect never returns.
     #[test]
     fn a_unix_socket_that_accepts_nothing_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        // A second call sets how many may wait.
+        // A second `listen` sets the length of the backlog.
         socket2::SockRef::from(&listener).listen(0).unwrap();
         let address = Address::Unix(path);
         let mut waiting = Vec::new();

@@ -1,10 +1,10 @@
-//! Finds the jobs of any server by `stats-job` for each id, pipelined. It changes nothing.
+//! Finds the jobs of any server by `stats-job` for each id, pipelined, and changes nothing.
 //!
-//! It finds reserved jobs as well. The sweep starts at the lowest id that a peek returns, continues
-//! upward and then downward, and ends when the [`Counters`] show that it has found every job. If
-//! the server was restarted with a binlog and no job is younger than the restart, the ids may have
-//! no known bound. Then the sweep ends [`GAP_IDS`] ids above the last known job, and reports that
-//! jobs may be missing.
+//! A sweep finds reserved jobs as well. The sweep starts at the lowest id that a peek returns,
+//! continues upward and then downward, and ends when the [`Counters`] show that it has found every
+//! job. If the server was restarted with a binlog and no job is younger than the restart, the ids
+//! may have no known bound. Then the sweep ends `cmd-put` plus [`GAP_IDS`] ids above the last known
+//! job, and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -22,10 +22,10 @@ use crate::statistics::{self, Counters, FoundCounts};
 /// The number of ids requested between two reads of `stats`.
 const BATCH_IDS: u64 = 10_000;
 
-/// The number of ids above the last known job at which an unbounded sweep ends.
+/// An unbounded sweep ends this many ids, plus `cmd-put`, above the last known job.
 const GAP_IDS: u64 = 1_000_000;
 
-/// The largest number of tubes peeked into for the first id.
+/// The largest number of tubes whose first jobs are peeked at to choose the first id.
 const PEEKED_TUBES_MAX: usize = 1_000;
 
 /// The options of a sweep.
@@ -49,9 +49,9 @@ pub(crate) struct Options {
 /// Whether a sweep has found all jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coverage {
-    /// It has found every job that existed from its start to its end.
+    /// The sweep has found every job that existed from its start to its end.
     Complete,
-    /// The last id is unknown: the number of jobs found, and the number on the server.
+    /// Jobs may be missing: the number of jobs found, and the number on the server.
     Incomplete(u64, u64),
     /// The receiver of the jobs has ended the sweep.
     Stopped,
@@ -76,7 +76,7 @@ struct Sweep<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Passes all jobs that the filter selects to `take` in batches, without a check of its pattern.
+/// Passes all jobs that the filter selects, apart from its pattern, to `take` in batches.
 pub(crate) fn sweep(
     client: &mut Client,
     filter: &Filter,
@@ -116,7 +116,7 @@ pub(crate) fn sweep(
 }
 
 impl Sweep<'_> {
-    /// Returns the lowest id that a peek returns; 1 if there is none.
+    /// Returns the lowest id that a peek returns; 1 if no peek finds a job.
     fn first_id(&mut self) -> Result<u64> {
         let mut names = statistics::tube_names(self.client, &self.filter.tubes)?;
         names.truncate(PEEKED_TUBES_MAX);
@@ -209,7 +209,7 @@ pub(crate) fn jobs_by_ids(
     Ok(jobs)
 }
 
-/// Adds their bodies to jobs, and drops jobs that no longer exist.
+/// Adds the bodies to the jobs, and drops jobs that no longer exist.
 pub(crate) fn peek_bodies(client: &mut Client, jobs: Vec<Job>) -> Result<Vec<Job>> {
     let mut kept = Vec::with_capacity(jobs.len());
     let line = |job: &Job| format!("peek {}", job.id);

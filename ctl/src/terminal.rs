@@ -1,6 +1,6 @@
 //! A terminal in full-screen mode: draws lines and reads keys.
 //!
-//! It uses control sequences of ECMA-48 and xterm that every current terminal understands.
+//! This module uses control sequences of ECMA-48 and xterm that every current terminal understands.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -30,8 +30,8 @@ pub(crate) enum Key {
     PageDown,
 }
 
-/// The terminal in full-screen mode. Dropping it restores the terminal. So does a panic, because
-/// its message would otherwise be lost.
+/// The terminal in full-screen mode. A drop restores the terminal. A panic restores the terminal
+/// first, so that the panic's message stays visible.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     before: Termios,
@@ -59,7 +59,7 @@ impl Terminal {
     /// Returns the numbers of columns and lines.
     pub(crate) fn size() -> io::Result<[usize; 2]> {
         let size = tcgetwinsize(io::stdout())?;
-        // Some serial consoles report no size.
+        // Some serial consoles report a size of 0.
         let known = |count: u16, default: u16| if count == 0 { default } else { count }.into();
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
@@ -69,7 +69,7 @@ impl Terminal {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
         for (row, line) in (1..=size[1]).zip(lines) {
-            // Erase first: after a full line the cursor is still in its last column.
+            // Erase before the text: after a full line the cursor is still in the last column.
             let _ = write!(frame, "\x1b[{row}H\x1b[K{line}");
         }
         let frame = (frame, size);
@@ -127,7 +127,7 @@ fn parse_keys(mut bytes: &[u8]) -> Vec<Key> {
             if rest.is_empty() {
                 keys.push(Key::Escape);
             }
-            // A key with Alt, or a byte of a longer character.
+            // Skip a key pressed with Alt, or the first byte of a longer character.
             bytes = rest.get(1..).unwrap_or_default();
             continue;
         };
@@ -158,7 +158,7 @@ mod tests {
             (b"q", &[Char('q')]),
             (b"\x1b", &[Escape]),
             (b"\x1b[A\x1bOB\x1b[5~r", &[Up, Down, PageUp, Char('r')]),
-            // Delete, Ctrl-Right and Alt-q are not used, and do not quit.
+            // Delete, Ctrl-Right and Alt-q have no effect; Alt-q does not quit.
             (b"\x1b[3~\x1b[1;5C\x1bqr", &[Char('r')]),
             (b"\x1b[1;", &[]),
             (b"\x03", &[Char('\x03')]),

@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
 //! No value contains quotes, so no full YAML parser is needed. Such a parser would read a tube
-//! named `1.5` as a number. Releases differ in the values that they quote.
+//! named `1.5` as a number. Releases of beanstalkd differ in which values they quote.
 
 use serde_json::{Map, Value};
 
@@ -23,11 +23,11 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
 }
 
-/// The largest count, time or size; larger ones are reduced to it. No server reaches it, and
-/// thousands of such numbers can be added without overflow.
+/// The largest count, time or size; larger numbers are reduced to this limit. No server reaches
+/// this limit, and thousands of such numbers can be added without overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// Returns the number of a key of a dictionary; 0 if there is none.
+/// Returns the numeric value of a key of a dictionary; 0 if there is none.
 pub(crate) fn number(text: &str, key: &str) -> u64 {
     let number: Option<u64> = value(text, key).and_then(|value| value.parse().ok());
     number.unwrap_or(0).min(NUMBER_MAX)

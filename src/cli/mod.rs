@@ -1,10 +1,10 @@
-//! The command line: one table of flags. The parser and the usage text are made from it; a test
-//! checks that the manual, doc/operations.md and the shells' completions agree with it.
+//! The command line: one table of flags. The parser and the usage text are made from this table; a
+//! test checks that the manual, doc/operations.md and the shells' completions agree with the table.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
-//! service files written for it also start this daemon. All but `-c` and `-n` have a long name as
-//! well. Arguments are read from left to right, up to `-h` or `-v`, and the first wrong one is
-//! reported. If a flag is repeated, the last one takes effect.
+//! service files written for the original also start this daemon. All but `-c` and `-n` have a long
+//! name as well. Arguments are read from left to right, up to `-h` or `-v`, and the first wrong one
+//! is reported. If a flag is repeated, the last one takes effect.
 
 mod usage;
 
@@ -19,23 +19,23 @@ pub use self::usage::usage;
 use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 
 /// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
-/// size is taken for a mistake, because it would only fill the disk.
+/// size is reduced to this limit with a warning: such a file would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
 /// How long the event loop polls by default before it sleeps. A client on the same machine sends
-/// its next command within a third of it.
+/// its next command within a third of this time.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest time to poll before sleeping, in microseconds. Going to sleep and waking up take far
-/// less.
+/// The largest value of `--busy-poll`, in microseconds. Going to sleep and waking up take far less
+/// time.
 const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 
 /// One flag of the command line.
 #[derive(Debug)]
 pub struct Flag {
-    /// Its names and its argument, as in `-b, --binlog DIR`.
+    /// The flag's names and argument, as in `-b, --binlog DIR`.
     pub synopsis: &'static str,
-    /// Its description in the usage text.
+    /// The flag's description in the usage text.
     pub help: &'static str,
 }
 
@@ -122,17 +122,17 @@ impl Flag {
         self.words().filter(|word| word.starts_with('-'))
     }
 
-    /// The letter of `-b`.
+    /// The letter of the flag: `b` for `-b`.
     fn letter(&self) -> Option<&'static str> {
         self.names().find_map(|name| name.strip_prefix('-').filter(|rest| !rest.starts_with('-')))
     }
 
-    /// The long name of `--binlog`.
+    /// The long name of the flag: `binlog` for `--binlog`.
     fn long(&self) -> Option<&'static str> {
         self.names().find_map(|name| name.strip_prefix("--"))
     }
 
-    /// The name of its argument, if it takes one.
+    /// The name of the flag's argument, if it takes one.
     pub fn argument(&self) -> Option<&'static str> {
         self.words().find(|word| !word.starts_with('-'))
     }
@@ -156,7 +156,7 @@ pub enum Invocation {
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// Host and service are a name or a number each, resolved at startup.
+    /// A host and a service, each a name or a number, which is resolved at startup.
     Tcp {
         /// `-l`
         host: String,
@@ -179,7 +179,7 @@ impl fmt::Display for Address {
 /// The values of all flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `-l` and `-p`: at least one.
+    /// The addresses of `-l` and `-p`: at least one.
     pub addresses: Vec<Address>,
     /// Whether `-l` or `-p` is given.
     pub is_address_given: bool,
@@ -203,7 +203,7 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// The first wrong argument, and what is wrong with it. The process exits with 5.
+/// The first wrong argument, and what is wrong with it. The process exits with status 5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError(String);
 
@@ -217,8 +217,9 @@ impl Error for UsageError {}
 
 /// Parses the arguments, without the program's name.
 ///
-/// Given all arguments, getopts would check them all first. So it gets one flag at a time: a
-/// letter, or a word that begins with two dashes, with the next argument if the flag requires one.
+/// If getopts got all arguments, it would check all of them before any takes effect. So getopts
+/// gets one flag at a time: a letter, or a word that begins with two dashes, with the next argument
+/// if the flag requires one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
@@ -292,12 +293,11 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
 /// The result of the arguments read so far.
 #[derive(Debug)]
 struct Draft {
-    /// The action to take instead of serving, if any. The addresses of a ping are filled in at the
-    /// end.
+    /// The action to take instead of serving, if any. `finish` fills in the addresses of a ping.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
-    /// The addresses are filled in at the end.
+    /// `finish` fills in the addresses.
     config: Config,
 }
 
@@ -373,7 +373,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses a size. If it is above `limit`, uses `limit` and adds a warning.
+    /// Parses a size. If the size is above `limit`, uses `limit` and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {
@@ -403,7 +403,7 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses the number of a flag that the original does not have: nothing but digits.
+/// Parses the number of a flag that the original does not have: only digits, in `range`.
 fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
@@ -412,8 +412,8 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 }
 
 /// Parses the number of a flag of the original, as C's `%zu` does. White space and a sign may
-/// precede it. A negative number wraps round, so `-z -1` means the maximum. So does a number that
-/// is too large.
+/// precede the digits. A negative number wraps round, so `-z -1` means the maximum, and so does a
+/// number that is too large.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::FLAGS;
 
-/// The column in which the help texts begin in a line of the usage, and their width.
+/// The column of a line of the usage in which a help text begins, and the width of that text.
 pub(super) const HELP_COLUMN: usize = 27;
 const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 
-/// The usage text, with a line end at its end.
+/// The usage text, which ends in a line feed.
 pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
     for flag in FLAGS {

@@ -158,7 +158,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         number
     }
 
-    /// Stores an item. O(1), unless the list of chunks is reallocated, which is small.
+    /// Stores an item. O(1), unless the list of chunks, which is small, is reallocated.
     pub fn insert(&mut self, item: T) -> Key<T> {
         let number = self.ready_chunk().unwrap_or_else(|| self.chunk_to_fill());
         let chunk = &mut self.chunks[number];

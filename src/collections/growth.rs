@@ -1,5 +1,5 @@
-//! Growth that may fail: a large list cannot grow out of the memory that is kept for small steps,
-//! so the attempt comes before the change.
+//! Growth that may fail: a large list needs more than the memory kept for small steps, so it grows
+//! before anything is changed.
 
 use std::{
     collections::{TryReserveError, VecDeque},
@@ -8,11 +8,11 @@ use std::{
     hint::black_box,
 };
 
-/// A list of at least this many bytes grows by half as many, and the kernel moves it without
+/// A list of at least this many bytes grows by half this many, and the kernel moves it without
 /// copying. So no list takes much more memory at once, however large it is.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
-/// There is no memory, or a limit does not permit it.
+/// There is no memory, or a limit forbids taking it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory;
 
@@ -33,7 +33,7 @@ impl fmt::Display for OutOfMemory {
 
 impl Error for OutOfMemory {}
 
-/// Fails if `bytes` bytes in one piece are not available now. Takes nothing.
+/// Fails if `bytes` bytes in one piece are not available now. Keeps none of them.
 pub fn probe(bytes: usize) -> Growth {
     let mut piece = Vec::<u8>::new();
     piece.try_reserve_exact(bytes)?;
@@ -50,15 +50,15 @@ pub fn grow<T>(list: &mut Vec<T>, length: usize) -> Growth {
     Ok(list.try_reserve_exact(capacity - list.len())?)
 }
 
-/// The same for a deque.
+/// As [`grow`], for a deque.
 #[inline]
 pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     let capacity = next_capacity::<T>(deque.capacity(), length);
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity if that suffices; otherwise twice as much, or a little more for a large
-/// list.
+/// Returns the capacity `before` if that suffices for `length` items. Otherwise returns twice as
+/// much, or for a large list a little more than before.
 #[inline]
 pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {
@@ -73,7 +73,7 @@ pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Half of a change would have happened.
+    /// Otherwise half of a change would have happened.
     #[test]
     fn a_list_that_cannot_grow_stays_as_it_was() {
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));

@@ -2,29 +2,28 @@
 
 use std::time::Duration;
 
-/// For durations of microseconds to seconds.
+/// A histogram for durations of microseconds to seconds.
 pub type ShortTimes = Histogram<{ SHORT_BOUNDS.len() }, 1_000>;
 
-/// For durations of milliseconds to hours.
+/// A histogram for durations of milliseconds to hours.
 pub type LongTimes = Histogram<{ LONG_BOUNDS.len() }, 1_000_000>;
 
-/// In microseconds.
+/// Upper bounds in microseconds.
 const SHORT_BOUNDS: [u64; 9] = [20, 100, 500, 2_000, 10_000, 50_000, 200_000, 1_000_000, 5_000_000];
 
-/// In milliseconds.
+/// Upper bounds in milliseconds.
 const LONG_BOUNDS: [u64; 11] =
     [1, 5, 25, 100, 500, 2_500, 10_000, 60_000, 300_000, 1_800_000, 7_200_000];
 
-/// Counts of durations by their length. It takes a fixed amount of memory.
+/// Counts of durations by their length. A histogram takes a fixed amount of memory.
 #[derive(Debug, Clone)]
 pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
-    /// Upper bounds, in rising order, in units of so many nanoseconds. A bound belongs to its
-    /// bucket.
+    /// Upper bounds, in rising order, in units of `UNIT` nanoseconds. A bucket includes its bound.
     bounds: &'static [u64; BOUNDS],
-    /// One count per bound; longer durations are only in `count`.
+    /// One count per bound; durations longer than all bounds are only in `count`.
     buckets: [u64; BOUNDS],
     count: u64,
-    /// In nanoseconds.
+    /// The sum of all durations in nanoseconds.
     sum: u64,
 }
 
@@ -64,7 +63,7 @@ impl<const BOUNDS: usize, const UNIT: u64> Histogram<BOUNDS, UNIT> {
         self.count
     }
 
-    /// Their sum; it saturates after 584 years.
+    /// The sum of the durations counted; it saturates after 584 years.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }

@@ -1,8 +1,8 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
 //! Ids are assigned in sequence, so a page serves 32 neighbours, four bytes each, and a directory
-//! 1,024 neighbouring pages. Above them is a tree with an entry for every 32,768 ids. Unlike a hash
-//! map, it never moves everything at once when it grows or shrinks.
+//! 1,024 neighbouring pages. Above the directories is a tree with an entry for every 32,768 ids.
+//! Unlike a hash map, this map never moves all entries at once when it grows or shrinks.
 //!
 //! An id whose neighbours are gone would take up a page and a part of a directory. So the last id
 //! of a page moves to a tree, and the page is removed. A directory is removed with its last page.
@@ -159,7 +159,7 @@ mod tests {
         prop_oneof![0..1000u64, 32_600..32_900u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
-    /// Each job whose neighbours are gone would take the memory of 32.
+    /// Otherwise each job whose neighbours are gone would take the memory of 32.
     #[test]
     fn an_id_without_neighbours_takes_no_page() {
         let mut map: IdMap<()> = IdMap::default();

@@ -2,8 +2,8 @@
 //! their positions, [`List`] by key, [`IdMap`] from id to key, and [`Histogram`], which counts
 //! durations.
 //!
-//! A container that may become large has a method `make_room`, which fails if there is no memory
-//! for one more item. Then nothing has changed.
+//! A container that may become large has a method `make_room`, which fails, and changes nothing, if
+//! there is no memory for one more item.
 
 mod arena;
 mod growth;

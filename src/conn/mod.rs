@@ -1,9 +1,9 @@
 //! A connection's state machine: bytes in, steps out.
 //!
 //! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
-//! whole body, the end of skipped input. It executes nothing: the server does that, and chooses the
-//! next phase. Between steps, the phase holds everything known about the input, so the caller may
-//! split the stream at any byte.
+//! whole body, the end of skipped input. It executes no command: the server does that, and then
+//! chooses the next phase. Between steps, the phase holds everything known about the input, so the
+//! caller may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | `SkipLine` | a CR LF | error reply, `Line` |
 //! | `Body` | as many bytes as announced | `Line` |
 //! | `Skip` | as many bytes as announced | error reply, `Line` |
-//! | `Waiting` | the server answers a reserve or a kick | `Line` |
+//! | `Waiting` | the server answers a reserve or a long command | `Line` |
 //! | `WaitingForInput` | the server answers a reserve, or input comes | `Line` |
 //! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
@@ -46,11 +46,11 @@ enum Phase {
         left: u64,
         then: Reply<'static>,
     },
-    /// A `reserve` or a long `kick` has not been answered yet; later commands wait.
+    /// A `reserve` or a long command has not been answered yet; later commands wait.
     Waiting,
-    /// A `reserve-with-abort` has not been answered yet; input ends it.
+    /// A `reserve-with-abort` has not been answered yet; further input ends its wait.
     WaitingForInput,
-    /// A `reserve` has ended, because the client may have disconnected, but is not answered yet.
+    /// A `reserve` that is not answered yet has stopped waiting: its client may have disconnected.
     WaitEnded,
     Closing,
 }
@@ -74,13 +74,13 @@ pub struct PendingPut {
 }
 
 impl PendingPut {
-    /// The length of its body, with the CR LF.
+    /// The length of the announced body in bytes, with its CR LF.
     fn size(&self) -> usize {
         self.header.size as usize + CRLF.len()
     }
 }
 
-/// The meaning of the next bytes.
+/// The meaning of the next bytes of the input.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// A command line, without its CR LF.
@@ -91,7 +91,7 @@ pub enum Step<'a> {
     Body(PendingPut, Body),
     /// The end of a skipped line or body, and the error reply to it.
     Reject(Reply<'static>),
-    /// Input while a `reserve-with-abort` waits. It is not consumed.
+    /// Input has arrived while a `reserve-with-abort` waits. The input is not consumed.
     Abort,
     /// More input is needed. The remaining bytes must be passed again, followed by more.
     More,
@@ -107,14 +107,14 @@ pub struct Conn {
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The round of commits that last answered it: see the server's `gathering`.
+    /// The round of the commit that last answered this connection: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest id of a job in its unsent replies, or in those sent last. `INSERTED` does not
-    /// count, because it waits for the commit.
+    /// The largest job id in this connection's unsent replies, or in those sent last. An `INSERTED`
+    /// is not included, because that reply waits for the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side: nothing more will arrive.
     pub(crate) is_half_closed: bool,
-    /// Whether it is in the server's list of dirty connections.
+    /// Whether this connection is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
 }
 
@@ -128,7 +128,7 @@ impl Conn {
             Phase::Line => self.line(rest, bodies),
             Phase::SkipLine => {
                 let Some(end) = end_of_line(rest) else {
-                    // A CR may be half of the end.
+                    // A CR may be the first half of the CR LF that ends the line.
                     let kept = usize::from(rest.ends_with(b"\r"));
                     *rest = &rest[rest.len() - kept..];
                     return Step::More;
@@ -194,8 +194,8 @@ impl Conn {
     }
 
     /// Begins the body that the header of `put` announces. If the whole body is in `rest`, returns
-    /// it with its CR LF, so that it is copied only once. Otherwise takes memory as its bytes
-    /// arrive.
+    /// it with its CR LF, so that the body is copied only once. Otherwise, memory is taken as the
+    /// bytes of the body arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         if let Some((body, behind)) = rest.split_at_checked(put.size()) {
             *rest = behind;
@@ -222,13 +222,13 @@ impl Conn {
         }
     }
 
-    /// Ends the wait; its reply is still to come.
+    /// Ends the wait of a `reserve`, whose reply is still to come.
     pub fn end_wait(&mut self) {
         debug_assert!(self.is_waiting());
         self.phase = Phase::WaitEnded;
     }
 
-    /// Whether the wait has ended and its reply is still to come.
+    /// Whether a `reserve` has stopped waiting and its reply is still to come.
     pub fn has_wait_ended(&self) -> bool {
         matches!(self.phase, Phase::WaitEnded)
     }
@@ -258,30 +258,30 @@ impl Conn {
         }
     }
 
-    /// How many bytes it holds of a body that is not finished.
+    /// How many bytes of an unfinished body the connection holds.
     pub fn received(&self) -> usize {
         let Phase::Body(Collecting { got: Some(got), .. }) = &self.phase else { return 0 };
         got.len()
     }
 
-    /// The number of body handles that it holds, for bodies being received or sent: for checks.
+    /// The number of handles to bodies that the connection receives or sends. For checks.
     pub fn handles(&self) -> usize {
         let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
         usize::from(is_coming) + self.output.handles()
     }
 
-    /// Whether it waits for the reply to a `reserve` or a `kick`.
+    /// Whether a `reserve` or a long command of this connection waits for its reply.
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::WaitingForInput)
     }
 
-    /// Whether [`Conn::step`] would consume bytes now.
+    /// Whether [`Conn::step`] takes input now, and would not return [`Step::Paused`].
     pub fn takes_input(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Waiting | Phase::WaitEnded | Phase::Closing);
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Whether nothing is left to do but to close its socket.
+    /// Whether all that remains to be done is to close the connection's socket.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Closing) && self.output.is_empty()
     }
@@ -297,7 +297,7 @@ impl Collecting {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Takes the bytes of the body off `rest`. Fails, and takes none, if there is no memory.
+    /// Takes the bytes of the body off `rest`. Fails, and takes no bytes, if there is no memory.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {

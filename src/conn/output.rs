@@ -1,8 +1,8 @@
 //! Replies to be sent to a client: small ones are copied into one buffer, large bodies are shared
-//! with their jobs, and all of it is passed to one `writev`.
+//! with their jobs, and one `writev` gets all of these pieces.
 //!
-//! Invariant: `len` is the number of unsent bytes, and only bytes of the first piece have been
-//! sent; an empty output owns no memory.
+//! Invariant: `len` is the number of unsent bytes, and all bytes that are sent but not freed are in
+//! the first piece; an empty output owns no memory.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
@@ -14,14 +14,14 @@ use crate::{
 /// Once a buffer has this many bytes, the next reply begins another one.
 const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
-/// The first capacity of a buffer: enough for most replies, so that it seldom grows.
+/// The first capacity of a buffer: enough for most replies, so that a buffer seldom grows.
 const BUFFER_START_BYTES: usize = 96;
 
 /// The capacity that usually suffices for a buffer that is filled with bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// The number of slices that one write passes to the kernel. It would look at more, but not send
-/// them.
+/// The number of slices that one write passes to the kernel. The kernel would check further slices,
+/// but not send them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Piece {
         }
     }
 
-    /// Frees a copy, or returns a shared body.
+    /// Frees a copy, or returns the handle to a shared body.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,
@@ -61,11 +61,11 @@ impl Default for Piece {
     }
 }
 
-/// Bytes to send, in order. Some at the end may be held until the binlog has the changes that they
-/// confirm.
+/// Bytes to send, in order. Bytes at the end may be held until the binlog has the changes that
+/// these bytes confirm.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Usually the only piece, so a reply that is sent at once costs one allocation.
+    /// Usually there is no other piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
@@ -76,8 +76,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Holds all bytes appended from now on, until a sync covers them. Returns whether these are
-    /// the first ones held, apart from bytes covered by a sync that is under way.
+    /// Holds all bytes appended from now on, until a sync covers them. Returns whether no bytes
+    /// were held before, apart from those that wait for a sync under way.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -108,7 +108,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// Offset of the first byte that is held. Bytes that a sync covers come first.
+    /// Offset of the first byte that is held. Bytes that a sync under way covers come first.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }
@@ -145,7 +145,7 @@ impl Output {
         let bytes = bodies.bytes(body);
         self.write(|buffer| {
             // If one body follows another, more are likely to follow, and each reallocation would
-            // copy them all.
+            // copy all bodies in the buffer.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
             if is_short && buffer.len() > BUFFER_START_BYTES {
                 buffer.reserve_exact(
@@ -162,8 +162,8 @@ impl Output {
 
     /// Appends the bytes that `write` appends to a buffer.
     pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        // A piece is freed when all of it has been sent, so it must not keep growing for a slow
-        // client.
+        // A piece is freed when all of it has been sent, so a piece must not keep growing for a
+        // slow client.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
@@ -223,7 +223,7 @@ impl Output {
         self.pieces().map(Piece::len).sum::<usize>() - self.len
     }
 
-    /// Removes everything, because it will not be sent.
+    /// Removes all bytes, because they will not be sent.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
         for piece in iter::once(first).chain(rest) {
@@ -231,7 +231,7 @@ impl Output {
         }
     }
 
-    /// The bytes of copied bodies that it still counts: for checks.
+    /// How many bytes of copied bodies are still included in `Bodies::counted`. For checks.
     pub fn copied(&self) -> u64 {
         let copied = self.pieces().map(|piece| match piece {
             Piece::Copied(_, of_bodies) => *of_bodies,
@@ -240,7 +240,7 @@ impl Output {
         copied.sum()
     }
 
-    /// How many body handles it has: for checks.
+    /// How many handles to bodies the output has. For checks.
     pub fn handles(&self) -> usize {
         self.pieces().filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }

@@ -1,25 +1,25 @@
 //! A block of memory for bodies of any size.
 //!
-//! The whole block is filled with consecutive slots, each free or with a body. Each begins with a
-//! [`Mark`], so that all can be visited in order.
+//! The whole block is filled with consecutive slots, each free or with a body. Each slot begins
+//! with a [`Mark`], so that all can be visited in order.
 
 use super::bodies::Referenced;
 use crate::collections::Key;
 
-/// Slots begin at multiples of this many bytes, and end there.
+/// Slots begin and end at multiples of this many bytes.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the largest default size fit. It is mapped
-/// separately, and fills 65 pages with what the C library adds: its header, and eight bytes.
+/// The size of a block in bytes: four bodies of the largest default size fit. The C library maps a
+/// block separately, and adds a header and eight bytes: that fills 65 pages.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
-/// Bytes of a slot before its body.
+/// The length in bytes of the mark that precedes a body in its slot.
 pub(super) const MARK_BYTES: usize = 4;
 
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// None: the slot, of this many bytes, is free, or taken by the command being executed.
+    /// No owner: the slot, of this many bytes, is free, or the command being executed took it.
     Free(usize),
     /// The job with this index.
     Job(usize),
@@ -47,7 +47,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Total bytes of slots that became free.
+    /// Total bytes of free slots that were once in use.
     pub(super) fn freed(&self) -> usize {
         self.end - self.live
     }

@@ -1,21 +1,21 @@
 //! Jobs' bodies: while they arrive, while they are stored and while they are sent.
 //!
 //! Bodies of all sizes share blocks, in slots that fit them. So little memory is wasted, in any mix
-//! of sizes. A few free slots are remembered, and filled before another block is. The others stay
-//! free until their block is empty, and its memory can be released to the system. If they take too
+//! of sizes. A few free slots are remembered, and filled before another block is. Others stay free
+//! until their block is empty, and its memory can be released to the system. If free slots take too
 //! much, the bodies left in the sparsest block move to other blocks: see [`Bodies::move_some`]. The
 //! C library's heap cannot do that: a few bytes in use at its end keep all of it allocated.
 //!
-//! A small body belongs to a job, whose [`Body`] locates it. A large one can be shared by its job
-//! and the replies that send it, and an unfinished one has no job. So these have an entry in a
-//! table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of its own,
-//! which grows as its bytes arrive. So has a smaller one until half of it has arrived, because a
-//! client that announces a body may never send it. The owner of a [`Body`] must pass it to
-//! [`Bodies::remove`], because dropping it frees nothing.
+//! A small body belongs to a job, whose [`Body`] locates it. A large body can be shared by its job
+//! and the replies that send it, and an unfinished one has no job. So large and unfinished bodies
+//! have an entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has
+//! memory of its own, which grows as its bytes arrive. So has a smaller body until half of it has
+//! arrived, because a client that announces a body may never send it. The owner of a [`Body`] must
+//! pass it to [`Bodies::remove`], because dropping it frees nothing.
 //!
 //! Each body is counted from its first byte until its last handle is removed. The handles may
 //! belong to a job, an unfinished upload or an unsent reply. Copies in replies are counted, too.
-//! There may be a limit on the total.
+//! The total may have a limit.
 //!
 //! Invariants: slots fill their block without gaps. After each command, every slot in use has an
 //! owner. Each remembered slot is free, and not in the block being emptied. No block is empty,
@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// A body of up to this many bytes is copied into replies; a larger one is shared. The extra eight
-/// bytes are for bodies of a round number of bytes, which end in CR LF.
+/// bytes let a body of 4,096 bytes and its CR LF be copied.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
 /// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
@@ -51,29 +51,29 @@ pub const BODY_OVERHEAD_BYTES: u64 = 128;
 #[must_use = "its bytes are kept until it is removed"]
 #[derive(Debug)]
 pub struct Body {
-    /// Its slot, or the key of its entry in the table of referenced bodies and [`REFERENCED`].
+    /// The body's slot. If the unit is [`REFERENCED`], the key of its table entry instead.
     place: Place,
     len: u32,
 }
 
 const _: () = assert!(size_of::<Body>() == 12);
 
-/// The unit of a body with an entry in the table.
+/// The unit in the place of a body that has an entry in the table of referenced bodies.
 const REFERENCED: u16 = u16::MAX;
 
 impl Body {
-    /// How many bytes it has.
+    /// How many bytes the body has.
     #[expect(clippy::len_without_is_empty, reason = "a finished body is never empty")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether replies share it instead of copying it.
+    /// Whether replies share the body instead of copying it.
     pub fn is_large(&self) -> bool {
         self.len() > COPIED_BODY_MAX_BYTES
     }
 
-    /// The key of its entry in the table, if it has one.
+    /// The key of the body's entry in the table of referenced bodies, if it has one.
     fn entry(&self) -> Option<Key<Referenced>> {
         (self.place.unit == REFERENCED).then(|| self.place.block.paired())
     }
@@ -82,9 +82,9 @@ impl Body {
 /// A body that can be shared, or is not finished.
 #[derive(Debug)]
 pub(super) struct Referenced {
-    /// Its slot, if it has one.
+    /// The body's slot, if it has one.
     place: Option<Place>,
-    /// Its bytes, if it has no slot.
+    /// The body's bytes, if it has no slot.
     own: Vec<u8>,
     /// How many bytes it has when it is finished.
     size: usize,
@@ -99,17 +99,17 @@ pub struct Bodies {
     pub memory: Memory,
     /// The bytes of all bodies, each with [`BODY_OVERHEAD_BYTES`].
     pub counted: u64,
-    /// The limit on that, if there is one. Bodies that exceed it stay.
+    /// The limit on `counted`, if there is one. Stored bodies that exceed it stay.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
-    /// Free slots to fill, the smallest first. The block of the last one is filled next.
+    /// Remembered free slots, the smallest first. The block of the last one is filled next.
     holes: Vec<Hole>,
     /// The memory of blocks that became empty, the latest at the end.
     releasable: VecDeque<Vec<u8>>,
-    /// Whether one of these is kept for later bodies.
+    /// Whether the memory of one empty block is kept for later bodies.
     keeps_block: bool,
-    /// Total bytes of slots that became free.
+    /// Total bytes of free slots that were once in use.
     freed: usize,
     /// The slot that moves next, in the block being emptied.
     moving: Option<Place>,
@@ -118,7 +118,7 @@ pub struct Bodies {
 
 /// Bodies as a whole.
 impl Bodies {
-    /// Stores a body. Fails if there is no memory, or the limit does not permit it. O(length).
+    /// Stores a body. Fails if there is no memory, or the limit on bodies forbids it. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Growth<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
@@ -137,8 +137,8 @@ impl Bodies {
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
-    /// the limit on bodies does not permit another. Its bytes take memory as they arrive, and are
-    /// counted then.
+    /// the limit on bodies does not permit another. Bytes take memory, and are counted, only as
+    /// they arrive.
     pub fn begin(&mut self, size: usize) -> Growth<Body> {
         self.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
         self.referenced.make_room()?;
@@ -157,7 +157,7 @@ impl Bodies {
         let (len, before) = (body.len() + bytes.len(), own.capacity());
         let capacity = (2 * len).min(size);
         if place.is_none() && size <= SLOT_BODY_MAX_BYTES {
-            // At the memory limit, a slot may be free all the same.
+            // Even at the memory limit, a slot may be free.
             if capacity == size || len > before && !self.memory.admits(Level::Plenty) {
                 self.move_to_slot(key)?;
             }
@@ -165,7 +165,7 @@ impl Bodies {
         if let Some(at) = self.referenced[key].place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
-            // Memory that was taken for an earlier piece may become resident only now.
+            // Memory allocated for an earlier piece may become resident only now.
             if len > before || self.memory.limits_resident {
                 self.ensure_left(Level::Plenty)?;
                 let own = &mut self.referenced[key].own;
@@ -190,7 +190,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Gives the finished body to the job with this index. Its bytes may move from now on. O(1).
+    /// Gives the finished body to the job with this index. From now on, the body may move. O(1).
     pub fn own(&mut self, owners: &mut impl BodyOwners, index: usize) {
         let body = owners.body_mut(index);
         if body.is_large() {
@@ -218,7 +218,7 @@ impl Bodies {
         Body { ..*body }
     }
 
-    /// Removes a handle to a body. The last one frees its memory. O(1).
+    /// Removes a handle to a body. Removing the last one frees its memory. O(1).
     #[expect(clippy::needless_pass_by_value, reason = "the handle must not be used after this")]
     pub fn remove(&mut self, body: Body) {
         if let Some(key) = body.entry() {

@@ -2,21 +2,21 @@
 //!
 //! A list that grows cannot report an error: if memory for it is missing, the process ends. So some
 //! memory is kept that nobody uses, the *ballast* of [`crate::sys::ballast`], out of which small
-//! allocations are served when the system has no more. What is left of it is the [`Level`]. Before
-//! a command changes anything, the server asks for the level that it needs; so the table of who
-//! needs which is in one place, `server/admission.rs`. Only a large list asks the system itself, by
-//! an attempt to grow that may fail.
+//! allocations are served when the system has no more. What is left of the ballast is the
+//! [`Level`]. Before a command changes anything, the server asks for the level that the command
+//! needs. All these levels are in one table, in `server/admission.rs`. Only a large list asks the
+//! system itself, by an attempt to grow that may fail.
 
 use std::{fmt, mem};
 
 use crate::collections::probe;
 
-/// How much memory must be left for a purpose. So workers can connect and go on when there is no
-/// memory for more jobs.
+/// How much memory must be left for a purpose. The levels let workers connect and go on when there
+/// is no memory for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For a reply to a client without unsent replies, and timers that are due. Nothing that lasts,
-    /// or it would end all service.
+    /// For a reply to a client without unsent replies, and for timers that are due. Not for lasting
+    /// data, which would use up this memory and end all service.
     Critical,
     /// For one of the first few connections, and of the first few jobs that a client reserves.
     Scarce,
@@ -33,19 +33,19 @@ pub(super) type Marks = [usize; 4];
 /// The marks without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
-/// The marks with a binlog. The records of a turn take up to five quarters of a MiB. And after a
-/// restart the same jobs may be laid out differently, and the first connection must still fit.
+/// The marks with a binlog: higher, because a turn's records take up to five quarters of a MiB, and
+/// after a restart the first connection must fit beside the same jobs, laid out differently.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
 /// The marks while a binlog is read: for lists that are small compared to the jobs. There are no
-/// clients yet, and jobs that fitted before must find memory.
+/// clients yet, and jobs that fitted before must fit again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
-/// A source of memory. Tests have others, which refuse.
+/// A source of memory. Tests use sources that refuse.
 pub trait Supply: fmt::Debug {
-    /// Returns how many bytes are left.
+    /// Returns how many bytes of memory are left.
     fn left(&mut self) -> usize;
-    /// Begins a turn, with up to `wanted` bytes left, if there are as many.
+    /// Begins a turn. Makes `wanted` bytes available, or as many as there are.
     fn refill(&mut self, wanted: usize);
     /// Whether a piece of `bytes` bytes can be taken, and `left` bytes are left beside it.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
@@ -56,7 +56,7 @@ pub trait Supply: fmt::Debug {
 /// The memory that may be taken.
 #[derive(Debug)]
 pub struct Memory {
-    /// Without one, there is always enough.
+    /// Without a supply, there is always enough memory.
     supply: Option<Box<dyn Supply>>,
     marks: Marks,
     /// The lowest level that was refused in this turn.
@@ -85,7 +85,7 @@ impl Memory {
         before
     }
 
-    /// Begins a turn: memory that was freed counts, and nothing is refused yet.
+    /// Begins a turn: freed memory is available again, and nothing has been refused yet.
     pub fn begin_turn(&mut self) {
         self.refused = None;
         if let Some(supply) = &mut self.supply {
@@ -113,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// Whether `bytes` more than the memory of `level` are left.
+    /// Whether at least `bytes` bytes more than the memory of `level` are left.
     pub(super) fn leaves(&mut self, bytes: usize, level: Level) -> bool {
         let wanted = self.marks[level as usize] + bytes;
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)

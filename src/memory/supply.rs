@@ -1,4 +1,4 @@
-//! What supplies a real daemon: the system's memory, perhaps with a limit on resident memory.
+//! The supply of a real daemon: the system's memory, perhaps with a limit on resident memory.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::{
     sys::{self, ballast},
 };
 
-/// After so many bytes of allocations, resident memory is read again.
+/// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// The least time between two releases of free memory, for each byte of the limit. A release takes
-/// some milliseconds for 100 MB: about a hundredth of that time.
+/// The least time between two releases of free memory, for each byte of the limit. To release 100
+/// MB takes some milliseconds: about a hundredth of this time.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
-/// The most of that time, whatever the limit.
+/// The longest interval between two releases that any limit requires.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// The system's memory: what is left is the ballast.
+/// The system's memory: what is left of it is the ballast.
 #[derive(Debug)]
 pub struct SystemMemory;
 
@@ -36,24 +36,24 @@ impl Supply for SystemMemory {
 /// alone would not bound memory that is allocated but unused: parts of lists and blocks.
 #[derive(Debug)]
 pub struct ResidentLimit {
-    /// How many bytes may be resident, with those that each level leaves.
+    /// How many bytes may be resident, including those that a level keeps unused.
     limit: u64,
     resident: sys::ResidentMemory,
     /// How many bytes were left when resident memory was last read.
     left: usize,
-    /// The bytes ever allocated until then. Since then each allocation counts as resident.
+    /// The bytes ever allocated when resident memory was last read. Later ones count as resident.
     allocated: usize,
-    /// When memory was last released that was free and resident all the same.
+    /// When free memory that was still resident was last released.
     released_at: Time,
 }
 
 impl ResidentLimit {
-    /// At most `limit` bytes.
+    /// A supply with at most `limit` resident bytes.
     pub fn new(limit: u64, resident: sys::ResidentMemory) -> Self {
         Self { limit, resident, left: 0, allocated: 0, released_at: Time::default() }
     }
 
-    /// Reads how much memory is resident. If that is unknown, only the system's memory is a limit.
+    /// Reads how much memory is resident. If unknown, only the system's memory is a limit.
     fn read(&mut self) {
         self.allocated = ballast::allocated_bytes();
         let now = self.resident.bytes().unwrap_or(0);
@@ -106,13 +106,13 @@ mod tests {
             limited.refill(1 << 20);
             limited.left()
         };
-        // Other tests take and free memory meanwhile, so only far limits are certain.
+        // Other tests take and free memory meanwhile, so only extreme limits are certain.
         let much = left(limited(|resident| resident << 10));
         assert!((1 << 20..1 << 30).contains(&much), "{much} bytes");
         assert_eq!(left(limited(|resident| resident / 8)), 0);
     }
 
-    /// Memory that the C library keeps would lock all clients out of an empty daemon.
+    /// Otherwise memory that the C library keeps would lock all clients out of an empty daemon.
     #[test]
     #[cfg_attr(
         not(all(target_os = "linux", target_env = "gnu")),

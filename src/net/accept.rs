@@ -18,24 +18,24 @@ use crate::{
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener pauses after a failure, mostly a lack of descriptors or memory. A connection
-/// that closes earlier ends the pause.
+/// How long a listener pauses after a failure, mostly a lack of descriptors or memory. If a
+/// connection closes earlier, the pause ends then.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two log lines about the same lasting problem.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A listener, and whether it may have a client to accept. If it has none, an event will report the
-/// next one.
+/// next client.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
     pub(super) is_ready: bool,
-    /// It is not tried before this instant.
+    /// The listener does not accept clients before this instant.
     pub(super) backs_off_until: Option<Time>,
-    /// Whether its next client waits for memory.
+    /// Whether the listener's next client waits for memory.
     pub(super) lacks_memory: bool,
-    /// Whether a warning about it was logged, and its end was not.
+    /// Whether a failure to accept was logged, and the end of that failure was not.
     is_reported: bool,
     /// No other warning is logged before this instant.
     reports_from: Time,
@@ -53,12 +53,12 @@ impl ListenerSlot {
         }
     }
 
-    /// Whether to try it now.
+    /// Whether to try to accept a client now.
     fn is_open(&self, now: Time) -> bool {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    /// Pauses it after a failure to accept.
+    /// Pauses the listener after a failure to accept.
     fn back_off(&mut self, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if !self.is_reported && self.reports_from <= now {
@@ -68,7 +68,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Waits for the next readiness. If accepting had failed, reports that it works again.
+    /// Waits for an event that reports a client. If accepting had failed, logs that it works again.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {
@@ -95,10 +95,10 @@ impl EventLoop {
         }
     }
 
-    /// Accepts a connection at a listener. Fails if there are no descriptors or no memory for it.
+    /// Accepts a connection at a listener. Fails if descriptors or memory are short.
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
         use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-        // This is the last point at which a lack of memory can be handled.
+        // A lack of memory can be handled only before a client is accepted.
         let has_memory = self.make_room_to_accept().is_ok();
         let slot = &mut self.listeners[index];
         slot.lacks_memory = !has_memory && slot.listener.has_client();
@@ -157,7 +157,7 @@ mod tests {
         ListenerSlot::new(Listener::bind_all(&[address]).expect("the path is free").remove(0))
     }
 
-    /// A problem that comes and goes every second would fill the log.
+    /// Otherwise a problem that comes and goes every second would fill the log.
     #[test]
     fn a_problem_is_logged_when_it_begins_and_ends_but_not_again_and_again() {
         let folder = tempfile::tempdir().expect("a directory");

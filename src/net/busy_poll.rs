@@ -1,17 +1,17 @@
 //! Busy polling: when the loop polls for some microseconds before it sleeps.
 //!
 //! If a client waits for each reply, then going to sleep and waking up between its commands take
-//! more time than all else, and CPU time as well. If the next event comes within microseconds, it
-//! is better to poll without sleeping. Whether that pays off depends on the machine and on the
-//! clients. So it is measured: while events follow each other quickly, an occasional *trial*
-//! compares the CPU time per event with sleeping and with polling. If polling takes no more, the
-//! loop keeps polling until several polls find nothing, or until the next trial. A daemon with
-//! little to do sleeps as before. Pure: time is an argument.
+//! more time than all other work, and also take CPU time. If the next event comes within
+//! microseconds, polling without a sleep is faster. Whether it takes more CPU time depends on the
+//! machine and on the clients. So the loop measures this: while events follow each other quickly,
+//! an occasional *trial* compares the CPU time per event with sleeping and with polling. If polling
+//! takes no more CPU time, the loop keeps polling until several polls find nothing, or until the
+//! next trial. A daemon with little to do sleeps in every wait. Pure: the time is an argument.
 //!
 //! The number of processors does not matter. A client on the same processor runs only while this
 //! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
 //! daemon pinned to one processor still gains from polling for clients on another. Polling does not
-//! use up a CPU quota either, because it continues only if it takes no more CPU time.
+//! use up a CPU quota either, because it continues only if it takes no more CPU time than sleeping.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// The most short waits before the next trial. Each failed trial doubles their number.
+/// The most short waits before a trial. Each failed trial doubles the number before the next one.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
-/// After this many waits without a sleep, a trial shows whether polling still pays off.
+/// After this many waits in [`Phase::Polling`], a trial shows whether polling still pays off.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
 /// The number that a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an
@@ -34,18 +34,18 @@ const MISS: u32 = 16;
 /// With more misses than this, polling ends at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// A wait is short if it takes less than this many times the longest poll. If both sides sleep, a
-/// client's next command takes that long; if this side does not, it comes within the poll.
+/// A wait is short if it takes less than this many times the longest poll. If loop and client both
+/// sleep, the client's next command takes that long; if the loop polls, it comes within the poll.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// How long it took.
+    /// How long the wait took.
     pub(super) time: Duration,
-    /// How many events it brought.
+    /// How many events ended the wait.
     pub(super) events: usize,
-    /// Whether it slept. If so, any poll before the sleep was in vain.
+    /// Whether the loop slept. If so, any poll before the sleep was in vain.
     pub(super) has_slept: bool,
 }
 
@@ -57,13 +57,13 @@ pub(super) struct BusyPoll {
     phase: Phase,
     /// The number of short waits in the next rest.
     rest: u32,
-    /// A moving average over about eight waits.
+    /// A moving average of the length of the last waits, about eight.
     average_wait: Duration,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Sleeps for this many more short waits.
+    /// Sleeps without polling, until this many more short waits have ended.
     Rest { left: u32 },
     /// Compares sleeping and polling.
     Try(HalfTrial),
@@ -75,10 +75,10 @@ enum Phase {
 struct HalfTrial {
     left: u32,
     events: u32,
-    /// The thread's CPU time at its beginning.
+    /// The thread's CPU time at the beginning of this half.
     cpu_before: Duration,
-    /// `None` in the first half, which sleeps. In the second half, which polls, the CPU time that
-    /// an event took in the first.
+    /// `None` in the first half, which sleeps. In the second half, which polls, the CPU time per
+    /// event in the first half.
     with_sleep: Option<Duration>,
 }
 
@@ -144,7 +144,7 @@ impl BusyPoll {
         }
     }
 
-    /// Doubles the next rest, up to the longest.
+    /// Begins a rest, and doubles the one after it, up to [`REST_MAX_WAITS`].
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -159,8 +159,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A machine on which a sleep takes `sleep`, in CPU time and in time, and a client whose next
-    /// command comes after `gap`. On the same processor it runs only while this thread sleeps.
+    /// A machine on which a sleep takes `sleep`, both in time and in CPU time, and its client. On
+    /// the same processor as the daemon, the client runs only while the daemon sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,
@@ -182,7 +182,7 @@ mod tests {
             }
         }
 
-        /// Waits for commands. `gaps` has the time from the previous reply to each, in
+        /// Waits for commands. `gaps` has the time from the previous reply to each command, in
         /// microseconds.
         fn wait(&mut self, gaps: impl IntoIterator<Item = u64>) {
             for gap in gaps.into_iter().map(Duration::from_micros) {
@@ -257,7 +257,7 @@ mod tests {
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
 
-    /// Processors may be taken away, or other processes may need them.
+    /// Polling may cease to pay: processors may be taken away, or other processes may need them.
     #[test]
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);

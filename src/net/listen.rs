@@ -68,7 +68,7 @@ struct SocketFile {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    /// With its file, unless a service manager made it.
+    /// The listener, and its file unless a service manager made the socket.
     Unix(UnixListener, Option<SocketFile>),
 }
 
@@ -81,8 +81,8 @@ pub struct Listener(Kind);
 
 impl Listener {
     /// Listens on all addresses, or on none if one fails. From now on clients can connect, and wait
-    /// to be accepted. Among several addresses, an IPv6 address takes IPv6 only; a sole `::`
-    /// includes IPv4.
+    /// to be accepted. If there are several addresses, an IPv6 one takes IPv6 only; a sole `::`
+    /// also takes IPv4.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
         let ipv6_only = addresses.len() > 1;
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
@@ -141,7 +141,7 @@ impl Listener {
         }
     }
 
-    /// Whether a client waits to be accepted. Also true on an error.
+    /// Whether a client waits to be accepted. Also true if the system reports an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
             Kind::Tcp(listener) => sys::has_client(listener),
@@ -149,7 +149,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection. It does not block, and it inherits the listener's options.
+    /// Accepts the next client, whose socket is non-blocking and inherits the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
@@ -168,8 +168,8 @@ impl Listener {
     }
 }
 
-/// The file is removed whenever the process exits cleanly, even before it serves, unless another
-/// file is at its path now.
+/// Whenever the process exits cleanly, even before it serves, the file of the socket is removed,
+/// unless another file is at that path now.
 impl Drop for Listener {
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
@@ -183,7 +183,7 @@ impl Drop for Listener {
     }
 }
 
-/// How many sockets are passed on to the process `pid`, according to the variables.
+/// How many sockets the variables of a service manager pass on to the process `pid`.
 fn inherited_count(
     for_pid: Option<OsString>,
     count: Option<OsString>,
@@ -201,7 +201,7 @@ fn inherited_count(
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // This is an error, because otherwise the daemon would listen on an address that was not
+        // Without this error, the daemon would listen on the address of its flags, which was not
         // intended.
         return Err(io::Error::other("LISTEN_FDS is 0: the service manager passed no socket"));
     }
@@ -224,10 +224,10 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
 }
 
 /// The number of refused connections in a row that shows that no process listens on a socket.
-/// Outside Linux, a connection is also refused if the listener's queue is full. That does not last:
-/// within a second it accepts some.
+/// Outside Linux, a connection is also refused if the listener's queue is full. A queue is not full
+/// for long: within a second the listener accepts some connections.
 const REFUSALS: u32 = if cfg!(target_os = "linux") { 1 } else { 20 };
-/// The time between two of these connections.
+/// The time between two of these attempts to connect.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the path has a socket that no process listens on. False if there is no file.
@@ -241,38 +241,38 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
         if attempt > 0 {
             thread::sleep(REFUSAL_INTERVAL);
         }
-        // Connecting does not wait.
+        // This socket is non-blocking, so connecting does not wait.
         let Err(error) = UnixStream::connect(path) else {
             return Err(ListenError::InUse(path.into()));
         };
         match error.kind() {
             io::ErrorKind::ConnectionRefused => {}
-            // It has just been removed.
+            // The file has just been removed.
             io::ErrorKind::NotFound => return Ok(false),
-            // There is an owner, and it is too busy to accept.
+            // A process listens, and is too busy to accept.
             io::ErrorKind::WouldBlock => return Err(ListenError::InUse(path.into())),
             _ => return Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
         }
     }
-    // The owner has ended.
+    // The process that listened has ended.
     Ok(true)
 }
 
-/// How often the lock on a socket's directory is tried, over two seconds in total. A daemon holds
-/// it during startup for at most one.
+/// The number of attempts to lock a socket's directory, over two seconds in total. During startup,
+/// a daemon holds this lock for at most one second.
 const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Keeps other daemons that are starting out of a socket's directory until the descriptor is
-/// closed. Otherwise two of them could remove each other's new socket: one that is bound but does
-/// not listen yet looks stale. If the directory cannot be locked, or another program keeps it
-/// locked, startup continues without the lock.
+/// Locks a socket's directory against other daemons that are starting, until the descriptor is
+/// closed. Without the lock, two daemons could remove each other's new socket, because a socket
+/// that is bound but does not listen yet looks stale. If the directory cannot be locked, or another
+/// program keeps it locked, startup continues without the lock.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    // A pipe there would block.
+    // Without `O_DIRECTORY`, opening a pipe at this path would block.
     let mut options = fs::OpenOptions::new();
     let directory = options.read(true).custom_flags(libc::O_DIRECTORY).open(parent).ok()?;
     for _ in 0..LOCK_ATTEMPTS {

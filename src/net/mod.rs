@@ -1,16 +1,16 @@
 //! The event loop around the pure server: one thread, one poll, sockets, the clock.
 //!
-//! It decides nothing about jobs. Each turn it collects readiness, lets the server act, has the
-//! binlog commit, and sends replies. Replies that confirm no change may leave before the commit.
-//! Everything in a turn has a bound: reads, commands, writes, new connections, closed ones. A
-//! connection with more to do is queued for the next turn, which then does not sleep. Connections
-//! that were quiet come before busy ones, so a thousand busy clients do not delay a quiet client's
-//! reply.
+//! The loop decides nothing about jobs. In each turn, the loop collects readiness, lets the server
+//! act, has the binlog commit, and sends replies. Replies that confirm no change may leave before
+//! the commit. Everything in a turn has a bound: reads, commands, writes, new connections, closed
+//! ones. A connection with more to do is queued for the next turn, which then does not sleep.
+//! Connections that were quiet come before busy ones, so a thousand busy clients do not delay a
+//! quiet client's reply.
 //!
-//! Both interests of a socket are registered once. Readiness is latched here, and cleared by
-//! `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a busy one costs
-//! no calls that return only `WouldBlock`. Invariant: a connection that could continue is in a
-//! queue of the loop, or waits for an event that will come.
+//! Both interests of a socket, reading and writing, are registered once. Readiness is latched here,
+//! and cleared by `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a
+//! busy one costs no calls that return only `WouldBlock`. Invariant: a connection that could
+//! continue is in a queue of the loop, or waits for an event that will come.
 
 mod accept;
 mod busy_poll;
@@ -43,30 +43,30 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token for the end of a sync in the background. The next commit checks its result.
+/// The token for the end of a sync in the background. The next commit checks that sync.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
-/// The token of the first listener. Those of connections are far below.
+/// The token of the first listener. The tokens of connections are far below this one.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// How many bytes one connection may read in a turn. A job of the largest default size arrives
-/// whole within this, so it is copied only once.
+/// How many bytes one connection may read in a turn. One read can take a whole job of the largest
+/// default size, which is then copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
 /// The most events that one poll takes. The kernel reports events in order of arrival, so an event
-/// is seen only after all earlier ones. Handling an event takes far less time than a visit.
+/// is seen only after all earlier ones. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long something may last.
+/// Limits on times.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Polling before a sleep, if polling pays off.
+    /// The longest polling before a sleep, if polling pays off.
     pub busy_poll: Duration,
-    /// A failure of the binlog, before the loop ends with [`LoopError::BinlogFailed`]. `None` means
-    /// no limit.
+    /// How long the binlog may fail before the loop ends with [`LoopError::BinlogFailed`]. `None`
+    /// means no limit.
     pub binlog_failure: Option<Duration>,
 }
 
@@ -117,12 +117,12 @@ pub struct EventLoop {
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
-    /// Indexed by the server's keys.
+    /// The sockets, indexed by the keys of their connections.
     sockets: Vec<Option<Socket>>,
     queues: Queues,
     deferred: Deferred,
     drain_log: DrainLog,
-    /// Receives input. Bytes that are not consumed at once move to their socket.
+    /// The buffer for reads. Bytes that are not consumed at once move to their `Socket`.
     buffer: Box<[u8]>,
     is_stopping: bool,
 }
@@ -145,13 +145,13 @@ impl EventLoop {
         }
         if server.wal().is_some() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
-            // If it fails, the result is found a little later, by polling.
+            // If waking the loop fails, polling finds the result of the sync a little later.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Without one more descriptor, no client could ever connect, so it is better to exit with
-        // an error.
+        // Fails if no descriptor is free: no client could ever connect, so it is better to exit
+        // with an error.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -170,8 +170,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal to end arrives. That turn is completed without new connections.
-    /// Clients in the backlog of a socket that outlives this process are left to the next one.
+    /// Serves until a signal to end arrives. The turn in which it arrives is completed, but accepts
+    /// no connections. If a listening socket stays open, the next process accepts its backlog.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -221,9 +221,9 @@ impl EventLoop {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// Called before a sync in this thread. Sends the replies that need not wait for it. Then waits
-    /// some microseconds for clients that were just answered and will soon send another change, so
-    /// that one sync serves all of them.
+    /// Called before a sync in this thread. Sends the replies that need not wait for that sync.
+    /// Then waits some microseconds for clients that were just answered and will soon send another
+    /// change, so that one sync serves all of them.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
@@ -254,8 +254,8 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until an event or the next deadline; not at all while work is left. `now` is the end
-    /// of the previous turn.
+    /// Waits until an event or the next deadline; does not wait while there is more work. `now` is
+    /// the end of the previous turn.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
@@ -264,7 +264,7 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        // The binlog stores delays as dates, and no event reports that the wall clock was set.
+        // The binlog has the ends of delays as dates, and no event reports a change of the clock.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
         let exit = self.binlog_exit_at();
@@ -326,8 +326,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // It gets no more jobs. It is queued as busy, because thousands of clients that
-                    // hang up at once must not delay other connections.
+                    // The client gets no more jobs. Its connection is queued as busy, because
+                    // thousands of clients that hang up at once must not delay others.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {
@@ -339,7 +339,7 @@ impl EventLoop {
 
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Some pollers report a descriptor only once if mio does not read it.
+        // Some pollers report a descriptor only once, unless mio itself reads it.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

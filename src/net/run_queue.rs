@@ -15,15 +15,14 @@ use crate::{
     service::logging::Throttle,
 };
 
-/// The fewest commands that each visited connection may execute; fewer would not be worth the
-/// system calls.
+/// The least number of commands in a connection's share; fewer would not be worth the system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
 /// How many connections may read and be answered in a turn. The system calls for each take some
 /// microseconds, even for few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// How many of a turn's visits may go to busy connections, which could use up any turn.
+/// How many of these connections may be busy ones, which alone could use up any turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections that a turn works on.
@@ -44,10 +43,10 @@ pub(super) struct Queues {
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
-    /// When they are retried.
+    /// When the connections in `queue` are retried.
     pub(super) retry_at: Option<Time>,
-    /// Set if there is no memory for any step, or for new clients. From this instant on,
-    /// connections are closed to free some.
+    /// From this instant on, connections are closed to free memory. Set if there is no memory for
+    /// any step, or for new clients.
     pub(super) close_at: Option<Time>,
     /// Counts connections closed for lack of memory.
     pub(super) closed: Throttle,
@@ -71,7 +70,7 @@ impl EventLoop {
         self.deferred.retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
-    /// Queues the deferred connections again if it is time.
+    /// Queues the deferred connections again if `retry_at` has come.
     pub(super) fn retry_deferred(&mut self, now: Time) {
         if self.deferred.retry_at.is_none_or(|at| at > now) {
             return;
@@ -93,9 +92,9 @@ impl EventLoop {
         }
     }
 
-    /// Shares the turn among the queued connections: first those with an event, but some visits are
-    /// kept for busy ones. If there are very many, those left run first in the next turn, so that
-    /// due work does not wait for all of them.
+    /// Shares the turn among the queued connections: first those with an event, but some places are
+    /// kept for busy ones. If there are very many, those that did not run are first in the next
+    /// turn, so that due work does not wait for all connections.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
@@ -109,7 +108,7 @@ impl EventLoop {
                 break;
             }
         }
-        // At least one of them runs, even if others have used up the turn.
+        // At least one busy connection runs, even if others have used up the turn.
         for _ in 0..busy_visits {
             let Some(key) = self.queues.busy.pop_front() else { break };
             self.advance(key, command_limit, now);
@@ -128,7 +127,8 @@ impl EventLoop {
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
         if has_hung_up && self.server.admit(Growing::Step).is_err() {
-            // It cannot be answered. Others may be waiting for the memory that closing it frees.
+            // The client cannot be answered. Closing it frees memory for which others may be
+            // waiting.
             debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);
         }
@@ -159,7 +159,7 @@ impl EventLoop {
         match feed_result {
             FeedResult::Later => self.enqueue_busy(key),
             FeedResult::More if socket.is_readable => self.enqueue_busy(key),
-            // An event will come, or the server will mark the connection dirty.
+            // The connection continues when an event comes, or when the server marks it dirty.
             FeedResult::More | FeedResult::Paused => {}
             FeedResult::Short => self.defer(key, now),
         }

@@ -7,13 +7,13 @@ use mio::{Interest, event::Event, net::TcpStream};
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
 /// Whether another event follows a short read or write as soon as more can be done. Epoll sends
-/// one, and reports the urgent byte at which a read stops. With any other poller, each call may
-/// have to be repeated until it would block.
+/// such an event, and also reports the urgent byte at which a read stops. With any other poller,
+/// reads and writes may have to be repeated until they would block.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
-/// The events that a connection is registered for. A read stops at an urgent byte, and no other
-/// event reports the bytes after it.
+/// The events that a connection is registered for. `PRIORITY` is included, because a read stops at
+/// an urgent byte, and no other event reports the bytes after that byte.
 #[cfg(target_os = "linux")]
 pub(super) const INTERESTS: Interest =
     Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
@@ -36,19 +36,19 @@ pub(super) struct Socket {
     /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
     /// `WouldBlock`, a short read does not mean that everything has been read.
     reads_until_blocked: bool,
-    /// The client has closed its sending side, or disconnected, and the server does not know yet.
+    /// The client has closed its sending side, or disconnected, and the server is not told yet.
     pub(super) has_hung_up: bool,
-    /// Is in `runnable` or `busy`.
+    /// The connection is in the queue `runnable` or `busy`.
     pub(super) is_runnable: bool,
-    /// Is in `deferred`.
+    /// The connection is in `deferred`.
     pub(super) is_deferred: bool,
     /// Nothing was read or sent since memory became short.
     pub(super) is_idle: bool,
-    /// Only closing is left to do.
+    /// All that remains to be done is to close the socket.
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
-    /// Bytes read and not consumed: at most one read, and none while the connection is idle.
+    /// Bytes read but not consumed: at most one read, and none while the connection is idle.
     pub(super) unconsumed: Vec<u8>,
 }
 
@@ -83,8 +83,8 @@ impl Socket {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
-        // The next turn could find this out as well, but the connection would be queued as busy
-        // until then.
+        // Clears the latch if the socket is empty. The next turn could do this, but the connection
+        // would be queued as busy until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }
@@ -98,8 +98,8 @@ impl Socket {
         result
     }
 
-    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them. Leaves
-    /// the latch as the peek has set it.
+    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them. Does not
+    /// change the latch, which the peek has set.
     pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(buffer)
     }
@@ -116,7 +116,7 @@ impl Socket {
         }
     }
 
-    /// Whether reads continue until `WouldBlock`, because no event may report further bytes.
+    /// Whether to read until `WouldBlock`, because perhaps no event reports further bytes.
     pub(super) fn reads_until_blocked(&self) -> bool {
         self.reads_until_blocked || !CUT_SHORT_MEANS_EVENT
     }
@@ -137,7 +137,7 @@ impl Socket {
         result
     }
 
-    /// Removes the first `consumed` bytes from those stored.
+    /// Removes the first `consumed` bytes from `unconsumed`.
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
@@ -164,8 +164,8 @@ mod tests {
         (Socket::new(OwnedFd::from(ours).into()), theirs)
     }
 
-    /// The latch saves a system call per command, but a wrong one would make a client wait for
-    /// ever.
+    /// The latch saves a system call per command, but a latch cleared wrongly would make a client
+    /// wait for ever.
     #[test]
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
         let (mut socket, mut client) = pair();

@@ -15,10 +15,10 @@ use crate::{
 /// How many bytes one connection may send in a turn; the last write may exceed it.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// How many checks of the lock in a row may take too long to be valid.
+/// After this many checks of the lock in a row that take too long to be valid, the loop ends.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// How long connections are closed in a turn; the last one may exceed it. If much input is unread,
+/// The time in a turn for closing connections; the last one may exceed it. If much input is unread,
 /// the kernel may take a millisecond to close a single connection.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
@@ -31,14 +31,14 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Whether unconsumed bytes of a read can be stored, whatever memory its commands take.
+    /// Whether the unconsumed bytes of a read can be stored, however much memory its commands take.
     pub(super) fn may_store(&mut self) -> bool {
         self.server.admit(Growing::Storage).is_ok()
     }
 
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
     /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
-    /// costs one more call.
+    /// costs one more system call.
     pub(super) fn read(&mut self, key: Key<Conn>, may_store: bool, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
@@ -53,13 +53,13 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // An incomplete line is stored if there is a little memory: the kernel would keep a whole
-        // buffer for it, and might have no window for the rest.
+        // An incomplete line is stored even if little memory is left: the kernel would keep a whole
+        // buffer for it, and might have no TCP window for the rest of the line.
         let stores = may_store
             || feed_result == FeedResult::More && self.server.admit(Growing::PartOfLine).is_ok();
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
-            // No event may report further input.
+            // Perhaps no event reports further input.
             feed_result = FeedResult::Short;
         }
         let has_more = feed_result != FeedResult::More && taken < end;
@@ -81,9 +81,9 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Sends the replies of this turn, and those that earlier turns could not send. No reply leaves
-    /// in any other way. Fails if the lock of the binlog is lost: another daemon may hand out the
-    /// same jobs.
+    /// Sends the replies of this turn, and those that earlier turns could not send. No reply is
+    /// sent in any other way. Fails if the lock of the binlog is lost, because another daemon may
+    /// then hand out the same jobs.
     pub(super) fn flush(&mut self) -> Result<(), LoopError> {
         self.ensure_lock()?;
         for key in std::mem::take(&mut self.queues.writable) {
@@ -95,9 +95,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Sends the replies that need not wait for a sync. They may show changes of this turn to other
-    /// clients, so these changes are written first, and then survive a kill. If that fails, the
-    /// commit decides which connections are closed.
+    /// Sends the replies that need not wait for a sync. These replies may show changes of this turn
+    /// to other clients, so the changes are written first, and then survive a kill. If the write
+    /// fails, the commit decides which connections are closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
             self.queues.writable.push(key);
@@ -107,7 +107,7 @@ impl EventLoop {
     }
 
     /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
-    /// second. Fails if it has not, or if that cannot be known.
+    /// second. Fails if it has not, or if that cannot be confirmed.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
         if self.server.wal().is_none() {
             return Ok(());
@@ -162,23 +162,23 @@ impl EventLoop {
         self.end(key);
     }
 
-    /// Marks a connection as ended. It is closed in this turn or soon after.
+    /// Marks a connection as ended, so that it is closed in this turn or soon after.
     pub(super) fn end(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.has_ended, true) {
             self.queues.ended.push_back(key);
         }
         if socket.is_deferred {
-            // It must leave `deferred` before closing it can free its memory.
+            // A connection must leave `deferred` before it is closed, which frees its memory.
             self.deferred.retry_at = Some(Time::AT_ONCE);
         }
     }
 
     /// Closes a connection if lack of memory has stopped all service, or has kept out new clients,
-    /// for [`STARVATION_TIME`]: the one that holds the most output that its client does not read,
-    /// or input that it does not finish, first among those that have done nothing for that time.
-    /// Until there is memory, it closes one per turn, or fewer if resident memory is limited. Call
-    /// it when everything that clients accept has been sent. O(connections) if it closes one,
+    /// for [`STARVATION_TIME`]. Of those that have done nothing for that time, or else of all,
+    /// closes the one that holds the most unread output and unfinished input. Until there is
+    /// memory, each turn closes one, or fewer turns do if resident memory is limited. Call this
+    /// when everything that clients accept has been sent. O(connections) if one is closed,
     /// otherwise O(listeners).
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
@@ -193,12 +193,12 @@ impl EventLoop {
             self.sockets.iter_mut().flatten().for_each(|socket| socket.is_idle = true);
         }
         let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
-        // Closing connections that have ended may free enough.
+        // Closing connections that have ended may free enough memory.
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // The output of writable sockets is sent in the next turns, or after a sync. The input of
-        // readable and deferred ones is read.
+        // Leaves out the output of writable sockets, which is sent in the next turns or after a
+        // sync, and the input of readable and deferred ones, which is read.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.unsent(key) };
@@ -207,7 +207,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // The memory is in jobs, for example.
+            // No connection holds memory to free. The memory may be in jobs, for example.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -219,7 +219,7 @@ impl EventLoop {
             );
         }
         self.end(key);
-        // If resident memory is limited, freed memory may count for up to two more seconds.
+        // If resident memory is limited, freed memory may count as resident for two more seconds.
         if self.server.limits_resident() {
             let bytes = u32::try_from(held).unwrap_or(u32::MAX);
             self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);
@@ -236,7 +236,7 @@ impl EventLoop {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // A queue still holds its key, which must not refer to another connection there.
+                // A queue still holds this key, which must not come to refer to another connection.
                 self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);
@@ -245,7 +245,7 @@ impl EventLoop {
                 break;
             }
         }
-        // The jobs they held may have gone to waiting clients, which are answered now.
+        // Jobs of closed connections may have gone to waiting clients, which are answered now.
         self.flush()
     }
 
@@ -253,7 +253,7 @@ impl EventLoop {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        // There may be a descriptor and memory for other connections now.
+        // Other connections may find a descriptor and memory now.
         for slot in &mut self.listeners {
             slot.backs_off_until = None;
         }

@@ -9,15 +9,15 @@ pub type JobId = u64;
 pub enum Command<'a> {
     /// The header of a `put`; the body follows.
     Put(PutHeader),
-    /// The header of a `put` whose body has this many bytes, more than the limit. It follows, too.
+    /// The header of a `put` with a body of this many bytes, above the limit; the body follows.
     TooBig(u32),
-    /// A command with malformed arguments that is counted nevertheless, because the original counts
-    /// it before it finds the error.
+    /// A command with malformed arguments. `stats` counts it nevertheless, because the original
+    /// counts a command before it finds this error.
     Malformed,
     Use(&'a str),
     /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
     Reserve(Option<u32>),
-    /// Like `reserve`, but further input ends the wait. The original does not have it.
+    /// Like `reserve`, but further input ends the wait. The original does not have this command.
     ReserveWithAbort,
     ReserveJob(JobId),
     Delete(JobId),
@@ -37,7 +37,7 @@ pub enum Command<'a> {
     PeekReady,
     PeekDelayed,
     PeekBuried,
-    /// The most jobs to kick.
+    /// The largest number of jobs to kick.
     Kick(u32),
     KickJob(JobId),
     Stats,
@@ -51,24 +51,24 @@ pub enum Command<'a> {
         delay: u32,
     },
     /// Reports the extensions and the health of this daemon. The original has none of the commands
-    /// from this one to `Metrics`.
+    /// from `Capabilities` to `Metrics`.
     Capabilities,
-    /// The limit is at most [`LISTED_JOBS_MAX`].
+    /// `limit` is at most [`LISTED_JOBS_MAX`].
     ListJobs {
         name: &'a str,
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. The state
-    /// is never reserved, because reserved jobs stay.
+    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. `state` is
+    /// never `Reserved`, because reserved jobs stay.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,
         last_id: JobId,
     },
-    /// Begins to drain or ends it, or only asks.
+    /// Begins draining (`true`) or ends it (`false`); `None` only asks whether the daemon drains.
     Drain(Option<bool>),
-    /// Reports figures that only the daemon has, about itself or about a tube.
+    /// Reports figures that the original does not have, about the daemon or about one tube.
     Metrics(Option<&'a str>),
     Quit,
 }
@@ -90,7 +90,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// Reads its name.
+    /// Parses the name of a state.
     pub(super) fn read(word: &[u8]) -> Option<Self> {
         match word {
             b"ready" => Some(Self::Ready),
@@ -109,7 +109,7 @@ pub struct PutHeader {
     pub pri: u32,
     /// Seconds until the job is ready.
     pub delay: u32,
-    /// Seconds that a worker may hold it.
+    /// Seconds that a worker may hold the job.
     pub ttr: u32,
     /// Bytes of the body, without its CR LF; at most the limit given to [`parse`](super::parse()).
     pub size: u32,

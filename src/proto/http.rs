@@ -1,11 +1,11 @@
 //! Recognition of HTTP requests, whose connections the daemon closes.
 //!
-//! A web page can make a browser send a request to any port. The daemon would answer the header
-//! lines with errors, and then execute the lines of the body, which the page has written.
+//! A web page can make a browser send a request to any port. The daemon would answer its header
+//! lines with errors, and then execute the lines of its body, which the page has written.
 
 /// Whether `line`, the first of a connection, begins an HTTP request. The version may be missing,
-/// and any white space may precede or separate its words. If not `is_whole`, `line` is only the
-/// beginning of a line longer than any command.
+/// and any white space may precede or separate the words of the line. If not `is_whole`, `line` is
+/// only the beginning of a line longer than any command.
 ///
 /// An upper-case word followed by a word like an address suffices, because no command is upper
 /// case.

@@ -1,9 +1,9 @@
-//! The protocol's commands, replies and limits. It knows nothing of jobs, tubes or connections;
-//! parsing and writing are pure functions on bytes.
+//! The protocol's commands, replies and limits. This module knows nothing of jobs, tubes or
+//! connections; parsing and writing are pure functions on bytes.
 //!
-//! `parse.rs` reads a `command.rs`, `reply.rs` writes a reply, and `stats_yaml.rs` writes documents
-//! with their values. doc/protocol.md specifies all of it, and the golden scripts test each of its
-//! rules by id.
+//! `parse.rs` parses a command of `command.rs`, `reply.rs` writes a reply, and `stats_yaml.rs`
+//! writes documents with their values. doc/protocol.md specifies the protocol, and the golden
+//! scripts test each of its rules by id.
 
 mod command;
 mod http;

@@ -3,8 +3,8 @@
 //! The original finds the command by its prefix and then reads the arguments. So a line may begin
 //! with a known command and still be malformed, and the error depends on how far the original
 //! reads. If a command takes arguments, its prefix ends in a space (except for `pause-tube` and
-//! commands that the original does not know). If it takes none, any byte after its name makes the
-//! line malformed.
+//! commands that the original does not know). If a command takes no arguments, any byte after its
+//! name makes the line malformed.
 
 use super::{
     Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,
@@ -14,9 +14,9 @@ use super::{
 type Parsed<'a> = Option<Command<'a>>;
 
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
-/// Also returns the place of the command among all: see [`place`]. Fails with the error reply.
+/// Also returns the command's index among all commands: see [`place`]. Fails with the error reply.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
-    // The order matters if one prefix begins with another.
+    // The table's order matters if one prefix begins with another: the first match is taken.
     let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
         let mut arguments =
             Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
@@ -24,7 +24,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
-        // Of other commands each byte has been read.
+        // For any other command, each byte of the line has been read.
         None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
             Err(Reply::BAD_FORMAT)
         }
@@ -33,8 +33,8 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
     }
 }
 
-/// Whether a line has a byte that makes it malformed, whatever the command. At a lone CR the
-/// original stops answering; a line with NUL is malformed there, too.
+/// Whether a line has a byte that makes it malformed, whatever the command. The original stops
+/// answering at a lone CR, and finds a line with NUL malformed, too.
 fn has_stray_byte(line: &[u8]) -> bool {
     line.contains(&0) || line.contains(&b'\r')
 }
@@ -73,7 +73,7 @@ const COMMANDS: &[(&str, Read)] = &[
     ("delete-tube", delete_tube),
     ("drain", drain),
     ("metrics", metrics),
-    // This is a prefix, too: `quitting` quits.
+    // `quit` is a prefix, too: `quitting` quits.
     ("quit", |a| a.ignore_rest(Command::Quit)),
 ];
 
@@ -85,7 +85,7 @@ pub fn command_names() -> impl Iterator<Item = &'static str> {
     COMMANDS.iter().map(|(prefix, _)| prefix.trim_end())
 }
 
-/// The place of a command among all. O(commands).
+/// The index of a command among all commands. O(commands).
 pub fn place(name: &str) -> usize {
     command_names().position(|it| it == name).expect("the name of a command")
 }
@@ -112,8 +112,8 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
 }
 
 /// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
-/// White space other than CR, and a sign, may precede it. Anything may follow it, and `-1` kicks
-/// all jobs.
+/// White space other than CR, and a sign, may precede the number. Anything may follow the number,
+/// and `-1` kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
@@ -129,7 +129,7 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The prefix has no space at its end, so the line need not have one. The original counts the
+/// The prefix has no space at its end, so the name need not follow a space. The original counts the
 /// command before it checks the whole name.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
@@ -143,7 +143,7 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// A limit above [`LISTED_JOBS_MAX`] is accepted, so that a client can ask for all jobs.
+/// A limit above [`LISTED_JOBS_MAX`] is reduced to it, so that a client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;
@@ -192,7 +192,7 @@ impl<'a> Arguments<'a> {
         if has_stray_byte(rest) { None } else { Some(command) }
     }
 
-    /// Reads all of the rest as a name. Unlike a number, it may not be preceded by further spaces.
+    /// Reads the rest of the line as a name. Unlike a number, a name may not follow further spaces.
     fn name(&mut self) -> Option<&'a str> {
         tube_name(std::mem::take(&mut self.rest))
     }
@@ -218,7 +218,7 @@ impl<'a> Arguments<'a> {
         u32::try_from(self.u64()?).ok()
     }
 
-    /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays.
+    /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays in `rest`.
     fn u64(&mut self) -> Option<u64> {
         self.skip_spaces();
         let mut number = 0u64;
@@ -243,7 +243,7 @@ pub fn tube_name(bytes: &[u8]) -> Option<&str> {
     if is_tube_name(bytes) { std::str::from_utf8(bytes).ok() } else { None }
 }
 
-/// Whether the name is legal, like [`tube_name`].
+/// Whether these bytes are a legal tube name: see [`tube_name`].
 pub fn is_tube_name(bytes: &[u8]) -> bool {
     (1..=NAME_LIMIT).contains(&bytes.len())
         && bytes[0] != b'-'
@@ -251,7 +251,7 @@ pub fn is_tube_name(bytes: &[u8]) -> bool {
 }
 
 fn is_name_byte(byte: u8) -> bool {
-    // One comparison of patterns, because a restart checks the name in each record.
+    // Matching patterns is fast, as it must be: a restart checks the name in each record.
     matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
         || matches!(byte, b'-' | b'+' | b'/' | b';' | b'.' | b'$' | b'_' | b'(' | b')')
 }

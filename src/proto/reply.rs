@@ -7,14 +7,14 @@ use super::{CRLF, stats_yaml};
 /// A reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// A whole line, which is always the same.
+    /// A whole line of fixed text.
     Line(&'static str),
     /// A word and a number.
     Number(&'static str, u64),
     /// `USING` and the name of a tube.
     Using(&'a str),
-    /// `RESERVED` or `FOUND`, the id of a job and the size of its body in bytes. This is the first
-    /// line only; the body and its CR LF follow.
+    /// `RESERVED` or `FOUND`, the id of a job and the size of its body in bytes. Only the first
+    /// line is meant; the body and its CR LF follow.
     Job(&'static str, u64, usize),
     /// A YAML document and its length.
     Ok(&'a [u8]),
@@ -65,7 +65,7 @@ impl Reply<'_> {
     }
 }
 
-/// The first line, as on the wire.
+/// Shows the first line, as on the wire.
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
@@ -75,13 +75,13 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A reply with the names of tubes. There may be very many, so they are written directly to the
-/// output.
+/// A reply with the names of tubes. There may be very many names, so they are written directly to
+/// the output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
     /// The number of names.
     pub count: usize,
-    /// Total bytes of the names.
+    /// The total length of the names in bytes.
     pub bytes: usize,
 }
 
@@ -105,7 +105,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The longest word before numbers, with two numbers, spaces and CR LF, in bytes.
+/// The space for a line with the longest word, two numbers, spaces and CR LF, in bytes.
 const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
 /// Writes the digits of a number to the end of `line`, and returns where they begin.
@@ -121,8 +121,8 @@ pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     }
 }
 
-/// Appends a line of a word and numbers. Takes a fifth of the instructions of `write!`, because
-/// nearly every reply is such a line: it is written from its end, and copied once.
+/// Appends a line of a word and numbers. Nearly every reply is such a line, so it is written from
+/// its end and copied once, with a fifth of the instructions of `write!`.
 fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
     let mut line = [0; NUMBERS_LINE_MAX_BYTES];
     let mut start = line.len() - CRLF.len();

@@ -1,6 +1,6 @@
-//! The form of YAML documents: `stats`, `stats-job`, `stats-tube` and the lists as the original
-//! spaces and quotes them, and `capabilities`, `list-jobs` and `metrics` likewise. Clients compare
-//! and split these texts, so every byte matters. The keys and their order are in the server.
+//! The format of YAML documents. `stats`, `stats-job`, `stats-tube` and the lists have the spaces
+//! and quotes of the original; so do `capabilities`, `list-jobs` and `metrics`. Clients compare and
+//! split the documents, so every byte matters. `server/stats.rs` has the keys in order.
 
 use std::{
     fmt::{self, Display},
@@ -51,7 +51,7 @@ impl Display for Seconds {
 
 /// A value of a document. Most are numbers, which are written without the machinery of `write!`.
 pub trait Value {
-    /// Appends it to `out`.
+    /// Appends the value to `out`.
     fn append(self, out: &mut Vec<u8>);
 }
 
@@ -118,7 +118,7 @@ impl Value for Microseconds {
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
-        // A seventh digit keeps the leading zeros, and gives its place to the point.
+        // The added million keeps the leading zeros; the point replaces its digit.
         (1_000_000 + self.0.subsec_micros()).append(out);
         out[point] = b'.';
     }
@@ -156,7 +156,7 @@ impl Document {
         self.0.push(b'\n');
     }
 
-    /// Appends a key and its value, if it has one.
+    /// Appends a key and its value; nothing if there is no value.
     pub fn pair_if(&mut self, key: &str, value: Option<impl Value>) {
         if let Some(value) = value {
             self.pair(key, value);
@@ -171,8 +171,8 @@ impl Document {
         }
     }
 
-    /// Appends a line for each bound, with the number of durations at most as long; then the number
-    /// of all durations, and their sum.
+    /// Appends a line for each bound, with the number of durations up to it; then the number of all
+    /// durations, and their sum.
     pub fn histogram<const BOUNDS: usize, const UNIT: u64>(
         &mut self,
         key: &str,

@@ -12,7 +12,7 @@ impl Queue {
         self.tubes.arena[tube].ready.first(count)
     }
 
-    /// Delayed jobs, by when they become ready. O(count log count).
+    /// Delayed jobs, by the time at which they become ready. O(count log count).
     pub fn list_delayed(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].delayed.first(count)
     }
@@ -29,9 +29,9 @@ impl Queue {
 pub struct ListReserved {
     tube: Key<Tube>,
     count: usize,
-    /// The index of the client to visit next, and the position among its deadlines.
+    /// The index of the client to visit next, and the position in its `deadlines` heap.
     next: (usize, usize),
-    /// The first jobs of those found, which may have changed since.
+    /// The first of the jobs found so far. A job may have changed since it was found.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     /// Looks at up to `steps` more clients and jobs. After the last one, returns the jobs found
-    /// that are still reserved until the same instant, in the memory of the list.
+    /// whose reservations still end at the same instant, in the memory of the list.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -84,16 +84,16 @@ impl Queue {
         });
         // A job that changed places among its client's deadlines may have been found twice.
         found.dedup();
-        // The library collects into the same memory, because a key is smaller, and no less aligned.
+        // `collect` reuses this memory, because a key is smaller than an item, and no less aligned.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
 
-/// A `delete-tube` in progress. It deletes the jobs that were put before it began, one at a time. A
-/// job that has left these states before its turn comes stays.
+/// A `delete-tube` in progress. It deletes jobs that were put before the command began, one at a
+/// time. A job that is in another state when it is visited stays.
 ///
-/// It visits the jobs of all tubes, because only in the arena do jobs keep their places while other
-/// clients put and reserve.
+/// The command visits the jobs of all tubes in the arena, because in a heap or list jobs change
+/// their places while other clients put and reserve.
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
@@ -113,11 +113,11 @@ const VISITED_PER_STEP: usize = 16;
 /// One step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteStep {
-    /// This job is to be deleted.
+    /// The caller must delete this job.
     Job(Key<Job>),
     /// There may be further jobs.
     More,
-    /// All have been deleted.
+    /// All jobs to delete have been deleted.
     End,
 }
 
@@ -136,7 +136,7 @@ impl Queue {
         DeleteTube { tube, state, end_id, next: 0, deleted: 0 }
     }
 
-    /// Takes a step, and returns the next job, which the caller must delete by [`Queue::delete`].
+    /// Takes a step. If it returns a job, the caller must delete that job by [`Queue::delete`].
     /// O(1).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
         let is_meant = |it: &Job| {

@@ -1,5 +1,5 @@
-//! A client: the queue's view of a connection. It has the tube it uses, the tubes it watches, the
-//! jobs it has reserved and its wait for a job. It has no bytes and no socket.
+//! A client: the queue's view of a connection. A client has the tube it uses, the tubes it watches,
+//! the jobs it has reserved and its wait for a job, but no bytes and no socket.
 
 use crate::{
     clock::Time,
@@ -14,8 +14,8 @@ use crate::{
 /// A client that waits for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The sequence number of this wait among those of all clients: the one with the smallest has
-    /// waited longest.
+    /// The sequence number of this wait among those of all clients: the client with the smallest
+    /// has waited longest.
     pub(super) sequence: u64,
     /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
@@ -26,7 +26,7 @@ pub(super) struct Wait {
 pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
-    /// Position in the tube's `waiters` heap; `None` if it has no entry there.
+    /// Position in the tube's `waiters` heap; `None` if the watch has no entry there.
     pub(super) queue_position: Option<u32>,
 }
 
@@ -36,24 +36,24 @@ pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
     /// The watched tubes in the original's order: a new one is appended, and an ignored one is
-    /// replaced by the last. Each watch has its tube's key beside it, so a search reads only this
+    /// replaced by the last. The tube's key is beside each watch, so a search reads only this
     /// array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// Where in `watching` the last search found a job; perhaps beyond its end.
+    /// The index in `watching` at which the last search found a job; perhaps beyond the end by now.
     pub(super) found_at: usize,
     /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
-    /// The jobs it has reserved, in the order of their reservation.
+    /// The jobs that the client has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,
     /// The reserved jobs by deadline.
     pub(super) deadlines: Heap<DueKey, Job>,
     pub(super) waiting: Option<Wait>,
-    /// Whether it has sent a `put`.
+    /// Whether the client has sent a `put`.
     pub(super) is_producer: bool,
-    /// Whether it has sent a `reserve` of any kind.
+    /// Whether the client has sent a `reserve` of any kind.
     pub(super) is_worker: bool,
-    /// Whether it has disconnected. Its jobs are then returned, and its watches ended, step by
-    /// step.
+    /// Whether the client has disconnected. Its jobs are then returned, and its watches ended, step
+    /// by step.
     pub(super) has_left: bool,
     /// Position in the timers' heap of clients.
     pub(super) timer: Option<u32>,
@@ -81,34 +81,34 @@ impl Client {
         self.waiting.is_some()
     }
 
-    /// How many `waiters` entries its next wait must add.
+    /// How many `waiters` entries the client's next wait must add.
     pub fn unqueued_watches(&self) -> usize {
         self.unqueued.len()
     }
 
-    /// How many jobs it has reserved.
+    /// How many jobs the client has reserved.
     pub fn holding(&self) -> usize {
         self.reserved.len()
     }
 
-    /// The job that it reserved first, of those it still holds.
+    /// Of the jobs that the client still holds, the one that it reserved first.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }
 
-    /// How many tubes it watches: at least one until it disconnects.
+    /// How many tubes the client watches: at least one until it disconnects.
     pub fn watching(&self) -> usize {
         self.watching.len()
     }
 
-    /// Whether one of its reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
+    /// Whether one of the client's reserved jobs reaches its deadline within [`SAFETY_MARGIN`].
     pub fn is_deadline_soon(&self, now: Time) -> bool {
         self.deadlines.peek().is_some_and(|(due, _)| due.at - SAFETY_MARGIN <= now)
     }
 
-    /// When the client's timer is due: at its first deadline or at the end of its wait. While it
-    /// waits, its timer is due [`SAFETY_MARGIN`] before the deadline, because the client must be
-    /// warned.
+    /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait.
+    /// While it waits, its timer is due [`SAFETY_MARGIN`] before the deadline, because the client
+    /// must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Whether it watches this tube. O(tubes watched).
+    /// Whether the client watches this tube. O(tubes watched).
     pub fn watches(&self, tube: Key<Tube>) -> bool {
         self.watch_of(tube).is_some()
     }

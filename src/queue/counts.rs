@@ -15,7 +15,7 @@ pub struct Counts {
     pub buried: u64,
     /// Reservations that timed out.
     pub timeouts: u64,
-    /// Burials of jobs that were lost too often.
+    /// Burials by `--bury-after`, of jobs that were lost too often.
     pub buried_for_losses: u64,
     /// Jobs put since the start.
     pub total_jobs: u64,

@@ -5,7 +5,7 @@ use crate::{clock::Time, collections::Key};
 
 impl Queue {
     /// Takes one step in ending a tube's pause: hands one ready job to a waiting client. If there
-    /// is no such pair, lifts the pause and returns `None`. O(log n).
+    /// is no such job or client, lifts the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -17,7 +17,7 @@ impl Queue {
 
 /// Timers.
 impl Queue {
-    /// Serves the earliest timer of kind `timer`. Returns `None` if it is not due at `now`. A tick
+    /// Serves the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
     /// serves the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;

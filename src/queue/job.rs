@@ -31,11 +31,11 @@ pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 pub enum State {
     /// Waits for a worker.
     Ready,
-    /// This client has reserved it until `deadline_at`.
+    /// This client has reserved the job, until the deadline in its `deadlines` heap.
     Reserved(Key<Client>),
-    /// Becomes ready at `deadline_at`.
+    /// Becomes ready at `state_at`.
     Delayed,
-    /// Set aside until a client kicks, deletes or reserves it.
+    /// Set aside until a client kicks, deletes or reserves the job.
     Buried,
 }
 
@@ -54,15 +54,15 @@ impl State {
 /// Counts of what has happened to a job, as reported by `stats-job`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct History {
-    /// The number of times it was reserved.
+    /// The number of times the job was reserved.
     pub reserves: u32,
     /// The number of reservations that timed out.
     pub timeouts: u32,
-    /// The number of times a worker released it.
+    /// The number of times a worker released the job.
     pub releases: u32,
-    /// The number of times it was buried.
+    /// The number of times the job was buried.
     pub buries: u32,
-    /// The number of times it was kicked.
+    /// The number of times the job was kicked.
     pub kicks: u32,
 }
 
@@ -77,13 +77,13 @@ pub struct Record {
     pub delay: u32,
     /// Time to run: seconds that a worker may hold the job; at least 1.
     pub ttr: u32,
-    /// When the header of its `put` was read.
+    /// When the header of the job's `put` was read.
     pub created_at: Time,
-    /// The time since which it is ready, reserved or buried, or until which it is delayed.
+    /// The time since which the job is ready, reserved or buried, or until which it is delayed.
     pub state_at: Time,
-    /// The counts of events so far.
+    /// The counts of what has happened to the job so far.
     pub history: History,
-    /// Its state, which names its place.
+    /// The state of the job, which names its place.
     pub state: State,
 }
 
@@ -102,16 +102,16 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job, if it is lost now, has been lost too often: `max` times, its time to
-    /// run or its connection has ended.
+    /// Whether a reserved job that is lost now has been lost too often: `max` times. A job is lost
+    /// when its time to run or its client's connection ends.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, this one included, less one for each burial that this
     /// function caused.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial the count is
-    /// one less than the limit, and a kick raises the limit by `max - 1`. Only a job that was lost
-    /// without this limit, or with a higher one, may exceed it; it then gets fewer tries, but at
+    /// one less than the limit, and a kick raises the limit by `max - 1`. Only a job with losses
+    /// under no limit, or a higher one, may exceed this limit; it then gets fewer tries, but at
     /// least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
@@ -122,24 +122,24 @@ impl Record {
 }
 
 /// Which instants of a job were read from a binlog as dates, and not from this process's own clock.
-/// They move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
+/// These instants move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
     /// Whether `state_at` was read as a date: the end of a delay, which may have passed, or the
-    /// time of a bury. In the binlog, a ready job with this flag is still delayed.
+    /// time of a bury. A ready job with this flag is still delayed in the binlog.
     pub is_state_at: bool,
 }
 
 /// A job with its place.
 #[derive(Debug)]
 pub struct Job {
-    /// Its fields.
+    /// The job's fields.
     pub record: Record,
-    /// Its body, with the CR LF that follows it.
+    /// The job's body, with the CR LF that follows it.
     pub body: Body,
-    /// The tube it was put into.
+    /// The tube that the job was put into.
     pub tube: Key<Tube>,
     /// The instants that were read as dates.
     pub dated: Dated,
@@ -164,12 +164,12 @@ impl Job {
         ReadyKey { pri: self.record.pri, id: self.record.id }
     }
 
-    /// Its sort key among jobs with a deadline, for the deadline `at`.
+    /// The job's sort key among jobs with a deadline, for the deadline `at`.
     pub(super) fn due_key(&self, at: Time) -> DueKey {
         DueKey { at, id: self.record.id }
     }
 
-    /// The client that has reserved it.
+    /// The client that has reserved the job.
     pub(super) fn reserver(&self) -> Option<Key<Client>> {
         match self.record.state {
             State::Reserved(client) => Some(client),
@@ -177,7 +177,7 @@ impl Job {
         }
     }
 
-    /// Whether statistics count it as urgent while it is ready.
+    /// Whether statistics count the job as urgent while it is ready.
     pub(super) fn is_urgent(&self) -> bool {
         self.record.pri < URGENT_BELOW_PRI
     }
@@ -215,7 +215,7 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Makes room for another job, without its body. O(1).
+    /// Makes room for another job, apart from its body. O(1).
     pub(super) fn make_room(&mut self) -> Growth {
         if self.arena.slots() >= INDEX_LIMIT {
             return Err(OutOfMemory);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(align_of::<ReadyKey>().max(align_of::<DueKey>()), 4);
     }
 
-    /// A job that kills its workers would run for ever, or a kick would have no effect.
+    /// Otherwise a job that kills its workers would run for ever, or a kick would have no effect.
     #[test]
     fn a_kick_gives_new_tries() {
         for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {
@@ -276,7 +276,7 @@ mod tests {
                 match step * step % 7 {
                     0 => job.history.releases += 1,
                     1 => {
-                        // A client buries it, and another one kicks it: that gives more tries.
+                        // A client buries the job, and another one kicks it for more tries.
                         job.history.buries += 1;
                         job.history.kicks += 1;
                         wanted += max.get() - 1;

@@ -1,9 +1,9 @@
-//! The work queue as a library: jobs, tubes, clients and their timers. It knows nothing of bytes,
-//! files or sockets and reads no clock: each call that needs the present takes it as `now`.
+//! The work queue as a library: jobs, tubes, clients and their timers. The queue knows nothing of
+//! bytes, files or sockets and reads no clock: calls that need the present time take `now`.
 //!
-//! [`Queue`] has one method per verb, in the order of the protocol. Each expects its caller to have
-//! made the matching look-up first (`reserved_by`, `find`, …). No verb hands jobs to waiting
-//! clients. After a verb that makes a job ready or ends a pause, the caller repeats
+//! [`Queue`] has one method per verb, in the order of the protocol. Each method expects its caller
+//! to have made the matching look-up first (`reserved_by`, `find`, …). No verb hands out jobs to
+//! waiting clients. After a verb that makes a job ready or ends a pause, the caller repeats
 //! [`Queue::hand_out`] for that tube until it returns `None`.
 //!
 //! **The resting invariant:** between commands no unpaused tube has both a ready job and a waiting
@@ -11,7 +11,7 @@
 //! rest. [`Queue::check`] checks this and all other invariants.
 //!
 //! `job.rs` has a job and the table of jobs by id, `tube.rs` a tube and the table of tubes by name,
-//! `client.rs` a client; `verbs.rs` changes them by `transitions.rs`.
+//! `client.rs` a client; `verbs.rs` changes them by the steps of `transitions.rs`.
 
 mod bulk;
 mod client;
@@ -49,7 +49,7 @@ use crate::{
 /// A waiting client is warned this long before a job that it has reserved reaches its deadline.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 
-/// A `kick` in progress. Its number of jobs is fixed at the start; they move one at a time.
+/// A `kick` in progress. The number of jobs is fixed at the start; they move one at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Kick {
     tube: Key<Tube>,
@@ -64,8 +64,8 @@ pub struct Kick {
 pub enum Expired {
     /// A job of this tube became ready: the caller must call [`Queue::hand_out`].
     Ready(Key<Tube>),
-    /// The time to run of this job was over then: the caller must call [`Queue::return_job`] or
-    /// [`Queue::bury_lost`].
+    /// The time to run of this job ended at this instant: the caller must call
+    /// [`Queue::return_job`] or [`Queue::bury_lost`].
     Lost(Key<Job>, Time),
     /// This tube's pause is over: the caller must take the next step of [`Queue::end_pause`].
     PauseOver(Key<Tube>),
@@ -86,14 +86,14 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
-    /// How many waits of all clients have begun.
+    /// How many waits have begun so far, over all clients.
     wait_count: u64,
     is_frozen: bool,
-    /// Whether memory for what cannot be refused must be resident: see [`Heap::make_room`].
+    /// Whether memory kept for steps that cannot fail must be resident: see [`Heap::make_room`].
     ///
     /// [`Heap::make_room`]: crate::collections::Heap::make_room
     pub is_resident: bool,
-    /// When the daemon began to serve. The wait of a job is not counted from any earlier time.
+    /// When the daemon began to serve. No job's wait is counted from before this instant.
     started_at: Time,
 }
 
@@ -142,8 +142,8 @@ impl Queue {
         client
     }
 
-    /// Marks a client as disconnected: ends its wait and takes it out of the counts. The caller
-    /// then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for its jobs and
+    /// Marks a client as disconnected: ends its wait and removes the client from the counts. The
+    /// caller then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for its jobs and
     /// [`Queue::unwatch_next`] for its tubes. [`Queue::forget`] comes last.
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
@@ -154,10 +154,10 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must have one. The last one also ends its use
-    /// of a tube. O(log n).
+    /// Ends one watch of a disconnected client, which must have one. With its last watch, its use
+    /// of a tube ends, too. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
-        // In the original's order, because the order of `list-tubes` depends on it.
+        // Watches end in the original's order, because the order of `list-tubes` depends on it.
         self.drop_watch(client, 0);
         if self.clients[client].watching.is_empty() {
             let using = self.clients[client].using;
@@ -166,7 +166,7 @@ impl Queue {
         }
     }
 
-    /// Makes a reserved job ready, as if it had waited since `since`. The caller must call
+    /// Makes a reserved job ready, as if it had been ready since `since`. The caller must call
     /// [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
@@ -174,7 +174,7 @@ impl Queue {
         tube
     }
 
-    /// Buries a reserved job that has been lost too often: see [`Record::is_lost_too_often`].
+    /// Buries a reserved job that has been lost too often: [`Record::is_lost_too_often`] is true.
     /// O(log n).
     pub fn bury_lost(&mut self, job: Key<Job>, now: Time) {
         let Job { tube, record, .. } = &self.jobs.arena[job];
@@ -214,7 +214,7 @@ impl Queue {
     }
 
     /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if
-    /// there is no such job or client, or if the tube is paused or the queue frozen. Calling it
+    /// there is no such job or client, or if the tube is paused or the queue frozen. Calling this
     /// until it returns `None` restores the resting invariant. O(log n), amortised.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
@@ -223,7 +223,7 @@ impl Queue {
         self.match_one(tube, now)
     }
 
-    /// Reserves the tube's best ready job for the client that has waited longest, paused or not.
+    /// Like [`Queue::hand_out`], but also reserves a job of a paused tube.
     fn match_one(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.is_frozen {
             return None;
@@ -269,7 +269,7 @@ impl Queue {
 
 /// Read access.
 impl Queue {
-    /// When the reservation or the delay of a job ends. `None` if it has neither.
+    /// When the reservation or the delay of a job ends. `None` if the job has neither.
     pub fn deadline(&self, job: Key<Job>) -> Option<Time> {
         let Job { record, position, .. } = &self.jobs.arena[job];
         match record.state {
@@ -331,7 +331,7 @@ impl Queue {
         tubes.map(|tube| self.tubes.arena[tube].name())
     }
 
-    /// The number of these names, and their length in bytes. O(1) for all tubes.
+    /// The number and total bytes of the names in [`Queue::tube_names`]. O(1) if `of` is `None`.
     pub fn size_of_tube_names(&self, of: Option<Key<Client>>) -> (usize, usize) {
         let Some(_) = of else { return (self.tubes.order.len(), self.tubes.name_bytes) };
         let names = self.tube_names(of);
@@ -361,8 +361,8 @@ impl BodyOwners for Queue {
     }
 }
 
-/// Adds one to a counter of a job. As in the original, it wraps to 0 after 2^32 - 1, because an
-/// overflow would panic.
+/// Adds one to a counter of a job. As in the original, the counter wraps to 0 after 2^32 - 1; a
+/// checked addition would panic.
 fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }

@@ -2,9 +2,9 @@
 //! moves only the names that belong there (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
-//! Many small tables would not, but they would lie among other memory of the C library, and keep it
-//! from being released. Here, names and chains are stored in the tubes; a bucket takes four bytes.
-//! Clients choose the names, so the hash is keyed with random bytes.
+//! Many small tables would avoid that, but would lie among other memory of the C library, and keep
+//! that memory from being released. Here, names and chains are stored in the tubes; a bucket takes
+//! four bytes. Clients choose the names, so the hash is keyed with random bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that its hash selects.
@@ -59,7 +59,7 @@ impl Names {
         grow(&mut self.buckets, count)
     }
 
-    /// Adds a tube, whose name no other has. O(1) on average.
+    /// Adds a tube with a name that no other tube has. O(1) on average.
     pub(super) fn insert(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
         tubes[key].link.hash = self.hasher.hash_one(tubes[key].name());
         let added = self.buckets.len();
@@ -84,7 +84,7 @@ impl Names {
     }
 
     /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. Between 2^n
-    /// and 2^(n+1), the last n+1 bits do if that bucket exists, otherwise the last n.
+    /// and 2^(n+1), the last n+1 bits select it if that bucket exists, otherwise the last n.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");

@@ -12,10 +12,10 @@ const SLOTS_PER_JOB: usize = 16;
 
 /// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
-    /// Lets the waiting times of restored jobs count from now on, as the daemon begins to serve.
+    /// Makes the waits of restored jobs count from `now`, when the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // Jobs that the replay has both put and deleted there do not count.
+        // If the replay has deleted all jobs of `default`, they leave no times.
         self.tubes.arena[self.default].forget_unused_times();
     }
 
@@ -26,14 +26,14 @@ impl Queue {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };
-        // Any record of a job may make it delayed. The first job of a tube needs so little that the
-        // memory kept suffices, and many tubes with one job each must fit again after a restart.
+        // A later record may delay the job. A tube's first job gets no room for this: free memory
+        // suffices, and many tubes with one job each must fit again after a restart.
         let may_delay = self.tubes.arena[tube].jobs() > 0;
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 
-    /// Adds a job from the binlog under its old id, in the place for its state. It is not reserved.
-    /// Hands nothing out.
+    /// Adds a job from the binlog under its old id, in the place for its state, which is not
+    /// `Reserved`. Hands out no job.
     pub fn restore(
         &mut self,
         record: Record,
@@ -57,8 +57,8 @@ impl Queue {
         self.place(job, state, at);
     }
 
-    /// Removes a job without counting a deletion, as one that was deleted before this process
-    /// began. The caller must pass its body to [`crate::memory::Bodies::remove`].
+    /// Removes a job without counting a delete, as if it was deleted before this process began. The
+    /// caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
@@ -77,8 +77,8 @@ impl Queue {
         self.next_id
     }
 
-    /// Sorts the buried jobs of every tube by the time of the bury. It allocates nothing. O(jobs),
-    /// if they are mostly in that order.
+    /// Sorts the buried jobs of every tube by the time of the bury, without allocating. O(jobs), if
+    /// they are mostly sorted already.
     pub fn sort_buried(&mut self) {
         for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
@@ -86,7 +86,7 @@ impl Queue {
         }
     }
 
-    /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete one meanwhile.
+    /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete its job until then.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }
@@ -107,14 +107,14 @@ impl Queue {
 
 /// The calendar.
 impl Queue {
-    /// Moves the dated instants of jobs by `shift`, after the wall clock was set. Each job must be
+    /// Applies `shift` to instants read as dates, after the wall clock was set. Each job must be
     /// shifted once. Scans the arena from index `from` for up to `count` jobs, or fewer if many
     /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
     ///
-    /// If a restored delay has ended too early, its job is delayed again, unless a client has had
-    /// the job since. If a delay should have ended, it does so at the next tick. `to_log` receives
-    /// the jobs whose dates in the binlog are from the old calendar: buried jobs, and all that have
-    /// had a delay, because no record marks the end of a delay.
+    /// If a restored delay has ended too early, its job is delayed again, unless a client has
+    /// reserved or kicked the job since. If a delay should have ended, it ends at the next tick.
+    /// `to_log` receives the jobs whose dates in the binlog are from the old calendar: buried jobs,
+    /// and all that have had a delay, because no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

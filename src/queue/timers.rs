@@ -3,7 +3,7 @@
 //! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
 //! pause and the clients by [`Client::due_at`]. A tick looks at the top of each heap and takes time
 //! only for due timers: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly
-//! the tubes or clients that have such an instant, under that instant.
+//! the tubes or clients that have such an instant, with it as their key.
 
 use crate::{
     clock::Time,
@@ -23,7 +23,7 @@ pub enum Timer {
 }
 
 impl Timer {
-    /// All kinds, in the original's order, in which a tick serves them.
+    /// All kinds, in the order in which a tick serves them, which is the original's.
     pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
 }
 
@@ -70,7 +70,7 @@ impl Timers {
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
-    /// Updates the timer. Call it when the result of `Client::due_at` has changed. O(log clients).
+    /// Updates a client's timer. Call it when `Client::due_at` has changed. O(log clients).
     pub(super) fn update_client(&mut self, clients: &mut SmallArena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;

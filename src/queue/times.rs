@@ -2,7 +2,7 @@
 
 use crate::collections::LongTimes;
 
-/// Times of one tube's jobs, counted from its first job.
+/// Times of one tube's jobs, since its first job.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     /// From ready to reserved. This includes a pause of the tube, but not a delay of the job.
@@ -11,5 +11,5 @@ pub struct Times {
     pub run: LongTimes,
 }
 
-/// doc/architecture.md promises 300 for each tube that has had a job, with what the allocator adds.
+/// doc/architecture.md promises 300 bytes, with the allocator's, for a tube that has had a job.
 const _: () = assert!(size_of::<Times>() + 16 <= 300);

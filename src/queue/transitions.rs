@@ -1,8 +1,8 @@
 //! State transitions of jobs: the steps that every verb is made of.
 //!
 //! Only these functions move a job between its places, and they keep heaps, lists, timers and
-//! counters consistent. A detached job is in no place and its state is stale until it is added to
-//! one.
+//! counters consistent. A detached job is in no place, and its state is stale until the job has a
+//! place again.
 
 use super::{Queue, State, increment, seconds};
 use crate::{
@@ -77,8 +77,8 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Adds a detached job to the place of jobs in this state, which is not reserved. `at` is the
-    /// time since which it is in this state, or until which it is delayed. If it is ready, the
+    /// Adds a detached job to the place for `state`, which is not `Reserved`. `at` is the time
+    /// since which the job is in this state, or until which it is delayed. If the job is ready, the
     /// caller must then call [`Queue::hand_out`] for its tube.
     pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
         let Self { jobs, tubes, timers, counts, .. } = self;

@@ -26,23 +26,23 @@ pub struct Pause {
 /// One tube.
 #[derive(Debug, Default)]
 pub struct Tube {
-    /// Its name, 1 to 200 bytes.
+    /// The tube's name, 1 to 200 bytes.
     name: Box<str>,
-    /// Its place in the table of names.
+    /// The tube's place in the table of names.
     pub(super) link: Link,
-    /// Has memory for all jobs of the tube: any may become ready when no memory can be refused.
+    /// Has memory for all jobs of the tube: any may become ready in a step that cannot fail.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The pause in effect, if any. Only its timer ends it; nothing compares it with the clock.
+    /// The pause in effect, if any. Only its timer ends it, even if `until` has passed.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     jobs: usize,
-    /// Connections that use it.
+    /// Connections that use the tube.
     pub users: u32,
-    /// Connections that watch it.
+    /// Connections that watch the tube.
     pub watchers: u32,
     /// Long commands in progress, which keep the tube until they end; for `default`, one more.
     pub(super) pins: u32,
@@ -58,7 +58,7 @@ pub struct Tube {
     pub pauses: u64,
     /// Jobs buried by `--bury-after`: their reservations had ended too often without a command.
     pub buried_for_losses: u64,
-    /// Times of its jobs. `None` before its first job: a tube that is only watched is small.
+    /// Times of its jobs; `None` before the first job, so that a tube only watched is small.
     times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
@@ -74,7 +74,7 @@ impl Tube {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Its name, 1 to 200 bytes.
+    /// The tube's name, 1 to 200 bytes.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -84,24 +84,24 @@ impl Tube {
         self.jobs
     }
 
-    /// How long its jobs have waited and run. `None` if it has never had a job.
+    /// How long the tube's jobs have waited and run. `None` if the tube has never had a job.
     pub fn times(&self) -> Option<&Times> {
         self.times.as_deref()
     }
 
-    /// The same, for adding the times of a job of this tube.
+    /// Like [`Tube::times`], for adding the times of a job of this tube.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }
 
-    /// If it has no jobs, makes it a tube that has never had one.
+    /// If the tube has no jobs, makes it a tube that has never had one.
     pub(super) fn forget_unused_times(&mut self) {
         if self.jobs == 0 {
             self.times = None;
         }
     }
 
-    /// Counts one more job. [`Heap::make_room`] of `ready` has made room for it.
+    /// Counts one more job. [`Heap::make_room`] of `ready` must have made room for it.
     pub(super) fn add_job(&mut self) {
         self.jobs += 1;
         self.times.get_or_insert_default();
@@ -129,7 +129,7 @@ impl Tube {
         self.buried.len()
     }
 
-    /// Whether it has no jobs, users, watchers or pins.
+    /// Whether the tube has no jobs, users, watchers or pins.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
@@ -146,9 +146,9 @@ pub(super) struct Tubes {
     pub(super) order: Vec<Key<Tube>>,
     /// The length of all names in bytes.
     pub(super) name_bytes: usize,
-    /// By index of the key: the sort key of the best ready job, in one array for a fast search.
+    /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
     best_ready: Vec<ReadyKey>,
-    /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends once it has seen them.
+    /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
     pub(super) with_ready_job: usize,
 }
 
@@ -157,11 +157,11 @@ impl Tubes {
         self.names.find(&self.arena, name)
     }
 
-    /// The same, but looks first at the tube that was found last, because jobs of a tube are often
-    /// restored in a row.
+    /// Like [`Tubes::find`], but looks first at the tube that was found last, because jobs of a
+    /// tube are often restored in a row.
     pub(super) fn find_latest_first(&mut self, name: &str) -> Option<Key<Tube>> {
         let latest = self.latest.filter(|&key| {
-            // Its key may name another tube by now, or none.
+            // This key may refer to another tube by now, or to none.
             self.arena.get(key).is_some_and(|tube| tube.name() == name)
         });
         self.latest = latest.or_else(|| self.find(name));
@@ -190,7 +190,7 @@ impl Tubes {
         tube
     }
 
-    /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if it has none or is paused.
+    /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if there is none, or a pause.
     pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
         self.best_ready[tube.index()]
     }

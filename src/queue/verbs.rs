@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Takes the next job id. A put that fails later leaves a gap.
+    /// Takes the next job id. A put that fails later leaves a gap in the ids.
     pub fn take_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -26,8 +26,8 @@ impl Queue {
         self.drop_if_idle(before);
     }
 
-    /// Makes a tube of this name, which no tube has. Somebody must use or watch it in the same
-    /// step. Fails if there is no memory.
+    /// Makes a tube with a name that no tube has. A client must use or watch it in the same step.
+    /// Fails if there is no memory.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
         self.timers.make_room_for_tube(self.is_resident)?;
@@ -44,7 +44,7 @@ impl Queue {
         self.make_room_to_delay(tube, delay)
     }
 
-    /// Makes room for one more delayed job of the tube. A `delay` of 0 needs none.
+    /// Makes room for one more delayed job of the tube. A `delay` of 0 needs no room.
     fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
         if delay > 0 {
             self.tubes.arena[tube].delayed.make_room(self.is_resident)?;
@@ -80,7 +80,7 @@ impl Queue {
 impl Queue {
     /// The best ready job of the unpaused tubes that the client watches: by the smallest `pri`,
     /// then by the smallest id. O(tubes watched), but the search begins where the last one found a
-    /// job, and ends once it has seen all tubes that have one.
+    /// job, and ends once it has seen all tubes with a ready job.
     pub fn best_ready_job(&mut self, client: Key<Client>) -> Option<Key<Job>> {
         let Client { watching, found_at, .. } = &mut self.clients[client];
         let mut unseen = if self.is_frozen { 0 } else { self.tubes.with_ready_job };
@@ -114,7 +114,7 @@ impl Queue {
 impl Queue {
     /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
-        // A restart asks for each id, and most are new.
+        // A restart looks up the id of each record, and most ids are new.
         if id < self.next_id { self.jobs.find(id) } else { None }
     }
 
@@ -188,12 +188,12 @@ impl Queue {
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
         grow(watching, count)?;
-        // Each watch may lose its `waiters` entry later, when no memory can be refused.
+        // Each watch may lose its `waiters` entry later, in a step that cannot fail.
         grow(unqueued, count)
     }
 
-    /// Removes a tube from the client's watched tubes and returns the number left. Returns `None`,
-    /// and changes nothing, if it is the only one. O(tubes watched).
+    /// Removes a tube from the client's watched tubes and returns the number of those that remain.
+    /// Returns `None`, and changes nothing, if no other tube is watched. O(tubes watched).
     pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
         let watching = self.clients[client].watching();
         let tube = self.tubes.find(name);
@@ -272,8 +272,8 @@ impl Queue {
         Some(job)
     }
 
-    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: the caller may call
-    /// [`Queue::end_pause`] repeatedly at once; otherwise the next tick ends it.
+    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: at once if the caller now
+    /// repeats [`Queue::end_pause`], otherwise at the next tick.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));

@@ -6,8 +6,8 @@
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, under the number
 //! of this wait or a smaller one. So if the top entry has the number of its client's wait, this
-//! client has waited longest. An entry is corrected at most once per wait, so this never costs more
-//! than adding all entries anew for each wait.
+//! client has waited longest. An entry is corrected at most once per wait, so corrections never
+//! cost more than adding all entries anew for each wait.
 
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Returns how many bytes [`Queue::wait`] would allocate. O(entries lost since its last wait).
+    /// How many bytes [`Queue::wait`] would allocate. O(entries removed since its last wait).
     pub fn bytes_to_wait(&self, client: Key<Client>) -> usize {
         let unqueued = self.clients[client].unqueued.iter();
         let tubes = unqueued.map(|&watch| &self.tubes.arena[self.watches[watch].tube]);
@@ -24,8 +24,8 @@ impl Queue {
     }
 
     /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
-    /// tubes must have no job for it. Fails, and changes nothing, if there is no memory for that,
-    /// or for the job. O(log n) for each entry lost since its last wait.
+    /// tubes must have no job for the client. Fails, and changes nothing, if there is no memory for
+    /// the wait, or for a job. O(log n) for each entry removed since its last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

@@ -1,9 +1,9 @@
-//! Admission: how much memory must be left for each kind of growth. Nothing else decides that a
-//! command is answered with `OUT_OF_MEMORY`, except lists so large that they ask the system, and
-//! the limit on bodies.
+//! Admission: how much memory must be left for each kind of growth. Nothing else lets a command be
+//! answered with `OUT_OF_MEMORY`, except the limit on bodies, and a list so large that the system
+//! itself is asked for its memory.
 //!
 //! A step is only taken if [`Level::Critical`] is left, which is more than any step takes. So no
-//! allocation of a step fails, whatever it grows.
+//! allocation of a step fails, whatever the step grows.
 
 use super::Server;
 use crate::{
@@ -18,19 +18,19 @@ use crate::{
 const FEW_CONNECTIONS: usize = 64;
 
 /// While a client holds fewer reserved jobs than this, it may reserve another even if memory is
-/// scarce. Otherwise few clients could take all that new ones need.
+/// scarce. Without this limit, few clients could take all the memory that new ones need.
 const FEW_RESERVED_JOBS: usize = 16;
 
-/// How many long commands may begin even if memory is scarce, because they may free some.
+/// How many long commands may begin even if memory is scarce, because these commands may free some.
 const FEW_LONG_COMMANDS: usize = 16;
 
 /// The longest list, in bytes, that is sent even if memory is short.
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// How many bytes a list needs beside its own: for a buffer of replies that is copied to grow.
+/// How many bytes a list needs beyond its length: for a buffer of replies that is copied to grow.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
-/// A growth of more bytes than this at once asks for a large piece.
+/// A growth by more bytes than this at once is admitted only if one piece of that size is free.
 const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
 /// What grows.
@@ -38,13 +38,13 @@ const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 pub enum Growing {
     /// A job, a tube, a watch, or input that is kept.
     Storage,
-    /// A reply that is a list of so many bytes.
+    /// A reply that is a list of this many bytes.
     List(usize),
-    /// The long commands under way, of which there are so many.
+    /// The long commands under way, of which there are this many.
     LongCommands(usize),
-    /// The connections, of which there are so many.
+    /// The connections, of which there are this many.
     Connections(usize),
-    /// The jobs that a client has reserved, which are so many.
+    /// The jobs that a client has reserved, of which there are this many.
     ReservedJobs(usize),
     /// The waits for jobs, or the delayed jobs of a tube.
     Waiting,
@@ -75,7 +75,7 @@ impl Growing {
 }
 
 impl Server {
-    /// Fails if not enough memory is left for this. O(1).
+    /// Fails if not enough memory is left for this growth. O(1).
     pub fn admit(&mut self, growing: Growing) -> Growth {
         if self.bodies.memory.admits(growing.level()) { Ok(()) } else { Err(OutOfMemory) }
     }
@@ -93,8 +93,8 @@ impl Server {
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }
 
-    /// The tube of this name, which is made if it does not exist. The caller must have a client use
-    /// or watch it.
+    /// The tube of this name, which is made if it does not exist. The caller must then make a
+    /// client use or watch it.
     pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
         if let Some(tube) = self.queue.find_tube(name) {
             return Ok(tube);

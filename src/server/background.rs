@@ -16,15 +16,15 @@ use crate::{
 /// Looking at this many reserved jobs, scattered in memory, takes no longer than deleting one.
 const RESERVED_PER_STEP: usize = 16;
 
-/// After this many bytes of bodies have moved in a turn, the rest waits for the next.
+/// After this many bytes of bodies have moved in a turn, the rest waits for the next turn.
 const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// A command that takes more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
-    /// The connection to answer. `None` if its client has disconnected; the command continues.
+    /// The connection to answer. `None` if the client has disconnected; the command continues.
     pub(super) by: Option<Key<Conn>>,
-    /// Its tube, which is kept meanwhile.
+    /// The tube of the command, which exists at least until the command ends.
     pub(super) tube: Key<Tube>,
     pub(super) work: LongWork,
 }
@@ -45,17 +45,17 @@ pub(super) struct Slices {
     pub(super) long_steps: u32,
     /// Closed connections that still hold jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many jobs or tubes closed connections have returned or left in this turn.
+    /// How many jobs closed connections have returned, and tubes they have left, in this turn.
     pub(super) disconnect_steps: u32,
     /// Closed connections that hold no jobs and watch no tubes any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
-    /// Whether the last turn has left unused memory to release.
+    /// Whether there is still unused memory to release after the last turn.
     pub(super) has_releasable: bool,
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of due or large work. If there is none,
-    /// defers all such work.
+    /// Returns whether there is memory for the next step of due or large work. If there is no
+    /// memory, defers all such work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.admit(Growing::Step).is_ok();
         if !has_memory {
@@ -93,16 +93,16 @@ impl Server {
         }
     }
 
-    /// Takes back a job that its client has lost: makes it ready, as if it had waited since
-    /// `since`, or buries it if the flags require that. If they do for any loss, a restart must
-    /// know this one.
+    /// Takes back a job whose time to run or connection has ended: makes it ready, as if it had
+    /// waited since `since`, or buries it if `--bury-after` requires that. With that flag, this
+    /// loss is recorded for a restart.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
         // If the binlog has failed, the job is buried at its next loss instead.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
-            // Jobs lost together are buried one after the other, also after a restart.
+            // Jobs lost together keep one order of burial, also after a restart.
             let at = self.instant(now);
             self.queue.bury_lost(job, at);
             return self.record_change(permit, job, now);
@@ -129,8 +129,8 @@ impl Server {
 }
 
 impl Server {
-    /// Ends a tube's pause: hands out one slice of jobs now. The pause's timer, which is due, does
-    /// the rest.
+    /// Ends a tube's pause: hands out one slice of jobs now. The pause's timer, which is due, hands
+    /// out the rest.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -142,7 +142,7 @@ impl Server {
     }
 
     /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,
-    /// or queues it for the next turn.
+    /// or queues it to continue in the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps < JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -233,19 +233,19 @@ impl Server {
         }
     }
 
-    /// Returns the jobs of closed connections and leaves their tubes, while this turn's allowance
-    /// lasts. They take turns, because some need fewer steps.
+    /// Makes the reserved jobs of closed connections ready, and ends their watches, while this
+    /// turn's allowance lasts. The connections take turns, because some need fewer steps.
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps < JOBS_PER_SLICE {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If memory is short, the others may free some.
+                // If there is no memory for this job, the other connections may free some.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }
             } else if client.watching() > 0 {
-                // This takes no memory, and frees some.
+                // Ending a watch takes no memory, and frees some.
                 self.queue.unwatch_next(key.paired());
             } else {
                 self.slices.reclaimable.push(key);
@@ -276,8 +276,8 @@ mod tests {
         server.queue().counts().ready
     }
 
-    /// If there is no memory to return a closed client's job, the tubes of the clients that closed
-    /// after it would stay, though they take much.
+    /// Otherwise, without memory to return a closed client's job, the tubes of clients that closed
+    /// after it would stay, though these tubes take much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);
@@ -311,7 +311,7 @@ mod tests {
         server.check();
     }
 
-    /// To free a hundred megabytes in one step would keep all other clients waiting.
+    /// Freeing a hundred megabytes in one step would keep all other clients waiting.
     #[test]
     fn large_jobs_are_deleted_over_several_turns() {
         let mut server = server(None);
@@ -350,7 +350,7 @@ mod tests {
         server.check();
     }
 
-    /// Half a million of them in one step would keep all other clients waiting.
+    /// Half a million reserved jobs in one step would keep all other clients waiting.
     #[test]
     fn a_long_list_of_reserved_jobs_takes_a_slice_in_each_turn() {
         let mut server = server(None);
@@ -377,7 +377,7 @@ mod tests {
         server.check();
     }
 
-    /// Urgent jobs change the places of all others in the heap, and some jobs would not be deleted.
+    /// Urgent jobs change the places of all others in the heap: a walk through it would miss jobs.
     #[test]
     fn a_deleted_tube_keeps_no_job_that_was_there() {
         for seed in 0..20 {

@@ -1,5 +1,5 @@
 //! The server's side of the binlog: a permit before each change, a record after it, and the effects
-//! of a commit that succeeds or fails. Without a binlog, all of it does nothing.
+//! of a commit that succeeds or fails. Without a binlog, nothing here has an effect.
 
 use std::io;
 
@@ -13,12 +13,12 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// How far the daemon can serve its clients. If several apply, the first one listed is reported.
+/// How far the daemon can serve its clients. If several states apply, the first is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: changes get an error reply. Or no further segment
-    /// can be made, although there may be space: then jobs get an error reply once the present
-    /// segments are full.
+    /// can be made, although there may be disk space: then `put` gets an error reply once the
+    /// present segments are full.
     BinlogFailed,
     /// The disk has no space for more of the binlog.
     BinlogFull,
@@ -29,7 +29,7 @@ pub enum Health {
 }
 
 impl Health {
-    /// The word of `capabilities`.
+    /// The name of the state in `capabilities` and `metrics`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::BinlogFailed => "binlog-failed",
@@ -46,10 +46,10 @@ pub(super) type Permit = Option<wal::Permit>;
 impl Server {
     /// Writes the turn's records, and syncs them if the flags require it. Replies that confirm
     /// changes are held until their records are as safe as the flags promise. Call it before
-    /// replies are sent, but see [`Server::write_changes`]. If it fails, each connection with held
-    /// replies is closed without them, and so is each connection with a reply that shows a job
+    /// replies are sent, but see [`Server::write_changes`]. If the commit fails, each connection
+    /// with held replies is closed without them, and so is each one with a reply that shows a job
     /// without any record. Such jobs are removed: no client knows their ids, and a restart may
-    /// assign them again.
+    /// assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let health = self.health();
@@ -61,7 +61,7 @@ impl Server {
     }
 
     fn commit_changes(&mut self, now: Time) {
-        // If the sync is in the foreground, the wait is over.
+        // A wait before a sync in the foreground is over already.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
@@ -112,7 +112,8 @@ impl Server {
 
     /// Checks whether this daemon still has the binlog's directory to itself, unless it has checked
     /// shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read.
-    /// Returns whether it checked. If the lock is lost, [`Server::lost_lock`] returns the reason.
+    /// Returns whether this call checked. If the lock is lost, [`Server::lost_lock`] returns the
+    /// reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         match &mut self.wal {
             Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
@@ -120,8 +121,7 @@ impl Server {
         }
     }
 
-    /// The reason why another daemon may have taken over the binlog, if so. Then the process must
-    /// end.
+    /// If another daemon may have taken over the binlog, the reason. The process must then end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.wal.as_ref()?.lost_lock()
     }
@@ -134,22 +134,22 @@ impl Server {
         self.held.gather_until(time, now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread. If so, replies that are not held should
-    /// be sent first, and any wait for [`Server::gather_until`] must come first, too. Otherwise the
+    /// Whether [`Server::commit`] will sync in this thread. If so, send replies that are not held
+    /// before that, and any wait for [`Server::gather_until`] must come first, too. Otherwise the
     /// binlog begins the sync later.
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
     /// Writes the turn's records, as [`Server::commit`] would, so that replies that show these
-    /// changes to other clients may be sent. Returns whether they may be sent; an error is reported
-    /// by the commit.
+    /// changes to other clients may be sent. Returns whether the replies may be sent now; if not,
+    /// the commit of this turn reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
     /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
-    /// last commit. If it fails, the replies stay held.
+    /// last commit. If the sync fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
             wal.shut_down(&self.queue)?;
@@ -234,7 +234,7 @@ impl Server {
         }
     }
 
-    /// Appends a reply that confirms a change. It is held until the change is in the binlog.
+    /// Appends a reply that confirms a change, and holds it until the change is in the binlog.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         self.hold(key);
         self.reply(key, reply);
@@ -251,7 +251,7 @@ impl Server {
     /// job after a power cut.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
-        // Jobs in replies that have been sent are recorded.
+        // Jobs in replies that have been sent have a record.
         let before = if conn.output.is_empty() { 0 } else { conn.shown_id };
         conn.shown_id = id.max(before);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
@@ -259,8 +259,8 @@ impl Server {
         }
     }
 
-    /// Closes a connection without sending its replies, because it is unknown whether its changes
-    /// took effect.
+    /// Closes a connection without sending its replies, because it is unknown whether the
+    /// connection's changes took effect.
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_long_commands(key);
         self.queue.stop_waiting(key.paired());

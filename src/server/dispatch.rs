@@ -1,4 +1,4 @@
-//! One short arm per command: ask the queue, change it, answer.
+//! One short arm per command: ask the queue, change the queue, answer.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ type Answer = Result<(), Reply<'static>>;
 const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
-    /// Executes one line. `rest`, the input after it, may begin with the body of a `put`.
+    /// Executes one line. `rest`, the input after that line, may begin with the body of a `put`.
     pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
@@ -105,7 +105,7 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a tube to those that the client watches, unless it is one of them.
+    /// Adds a tube to those that the client watches, unless the client watches it already.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
@@ -166,7 +166,7 @@ impl Server {
             Some(JobState::Ready) => Some(State::Ready),
             Some(JobState::Delayed) => Some(State::Delayed),
             Some(JobState::Buried) => Some(State::Buried),
-            // The parser has refused it.
+            // The parser has refused this state.
             Some(JobState::Reserved) => return Err(Reply::BAD_FORMAT),
         };
         let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
@@ -218,7 +218,7 @@ impl Server {
             JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
         };
         let count = limit.min(all);
-        // A list that does not fit must not be made first.
+        // A list that does not fit in memory must not be made at all.
         self.admit_list(count * LISTED_JOB_MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
@@ -235,7 +235,7 @@ impl Server {
         self.send_list(key, &jobs, now)
     }
 
-    /// Sends a list of jobs. Fails if there is no memory for it.
+    /// Sends a list of jobs. Fails if there is no memory for the list.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
         // Memory for the document, and for its copy in the output.
         self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
@@ -304,7 +304,7 @@ impl Server {
         Ok(())
     }
 
-    /// Deletes a job and its body. The time to free a large one is charged to this turn.
+    /// Deletes a job and its body. The time to free a large body is charged to this turn.
     pub(super) fn delete_job(&mut self, permit: Permit, job: Key<Job>, now: Time) {
         self.record_delete(permit, job);
         let body = self.queue.delete(job, now);
@@ -314,7 +314,7 @@ impl Server {
         self.bodies.remove(body);
     }
 
-    /// Without a delay it succeeds even if the disk is full: a worker must be able to return a job.
+    /// A release without delay succeeds even on a full disk: a worker must be able to return a job.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
@@ -384,8 +384,8 @@ mod tests {
         testing::{Left, START, connect, exchange, receive, send, server},
     };
 
-    /// The end of input may be read before an event reports it. The next job would go to a
-    /// connection that will soon close.
+    /// The end of input may be read before an event reports it. Without this rule, the next job
+    /// would go to a connection that will soon close.
     #[test]
     fn the_end_of_input_ends_a_wait() {
         let mut server = server(None);
@@ -398,8 +398,8 @@ mod tests {
         server.check();
     }
 
-    /// A client that reads its replies would be deferred after each command, and in the next turns
-    /// clients that do not read would be served before it.
+    /// Otherwise a client that reads its replies would be deferred after each command, and in the
+    /// next turns clients that do not read would be served before this one.
     #[test]
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);

@@ -1,23 +1,23 @@
 //! Decides when a sync waits briefly for clients that were just answered.
 //!
-//! Clients that wait for each reply write again right after it. If the next sync begins before they
-//! do, they split into groups, and each sync serves one group. So a commit may wait, but only
+//! Clients that wait for each reply write again right after it. If the next sync begins before some
+//! of them write, they split into groups, one for each sync. So a commit may wait, but only
 //! briefly, until all connections answered by the last commit have sent another change. If waiting
-//! does not pay off, it is tried less and less often. Pure: time is an argument.
+//! does not pay off, it is tried less and less often. Pure: the time is an argument.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 
-/// From this many waits in vain on, waiting is tried once in `2^MISSES_MAX` commits.
+/// After this many waits in vain in a row, waiting is tried once in `2^MISSES_MAX` commits.
 const MISSES_MAX: u32 = 8;
 
 /// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
-/// job during the wait can also delete it during the wait.
+/// job during the wait can also delete the job during the wait.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
 /// The longest wait for the next change. A client on the same machine that was just answered sends
-/// its next change sooner.
+/// its next change within this time.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
 /// The longest wait before a sync in the background.
@@ -26,14 +26,14 @@ const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
 /// How long a sync with `-f0` may wait for more changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GatheringTime {
-    /// In all.
+    /// The longest wait for all changes.
     longest: Duration,
-    /// For the next one.
+    /// The longest wait for the next change.
     gap: Duration,
 }
 
 impl GatheringTime {
-    /// The time before the next sync, if syncs take `average`.
+    /// How long the next sync may wait, if a sync takes `average`.
     pub(super) fn new(average: Duration, in_background: bool) -> Self {
         if in_background {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
@@ -46,9 +46,9 @@ impl GatheringTime {
 /// Which connections may join the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections; it wraps around after billions.
+    /// The number of the last commit that answered connections; wraps around after billions.
     round: u32,
-    /// How many of these connections have sent no change since.
+    /// How many connections that this commit answered have sent no change since.
     expected: u32,
     /// How many commits must pass before waiting is tried again.
     skip: u32,
@@ -64,12 +64,12 @@ struct Wait {
     until: Time,
     /// How many connections were expected when the wait began.
     expected_at_first: u32,
-    /// How many were still expected at the last join, and when that was.
+    /// How many connections were still expected when one last sent a change, and when that was.
     last_join: (u32, Time),
 }
 
 impl Gathering {
-    /// Stops expecting a connection that was answered in round `answered_in`, as it sent a change.
+    /// Stops expecting a connection: since round `answered_in`, it has sent a change or closed.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));
@@ -107,7 +107,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends the wait of the commit. If it did not pay off, the next commits do not wait.
+    /// Ends the wait of the commit. If the wait did not pay off, the next commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(gathering.wait_until(TIME, now), None);
     }
 
-    /// Producers that put once a second would slow each other down.
+    /// Otherwise producers that put once a second would slow each other down.
     #[test]
     fn it_waits_less_and_less_often_if_none_joins() {
         let mut gathering = Gathering::default();

@@ -12,8 +12,8 @@ use crate::{
 /// Connections with changed output or input state, each once.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    /// Those that got a job they had waited for. A job must reach its worker before its producer
-    /// hears of it, because the worker's time is lost.
+    /// Workers that got a job they had waited for. A worker is sent its job before the producer is
+    /// sent the confirmation, because the time of an idle worker is wasted.
     first: VecDeque<Key<Conn>>,
     others: VecDeque<Key<Conn>>,
 }
@@ -25,21 +25,21 @@ impl Dirty {
         grow_deque(&mut self.others, count)
     }
 
-    /// Adds a connection, unless it is there already.
+    /// Adds a connection, unless it is dirty already.
     pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.others.push_back(key);
         }
     }
 
-    /// Adds the connection of a worker whose wait has ended, unless it is there already.
+    /// Adds the connection of a worker whose wait has ended, unless it is dirty already.
     pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.first.push_back(key);
         }
     }
 
-    /// Returns the next connection, which is not here any more.
+    /// Removes and returns the next connection.
     pub(super) fn next(&mut self, conns: &mut SmallArena<Conn>) -> Option<Key<Conn>> {
         let key = self.first.pop_front().or_else(|| self.others.pop_front())?;
         conns[key].is_dirty = false;
@@ -54,9 +54,9 @@ impl Dirty {
 /// Connections with held replies. A connection may be on both lists.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// Until the next commit.
+    /// Connections with replies held until the next commit.
     until_commit: Vec<Key<Conn>>,
-    /// Until the sync that is under way has ended.
+    /// Connections with replies held until the sync that is under way has ended.
     until_sync: Vec<Key<Conn>>,
     gathering: Gathering,
 }
@@ -81,8 +81,8 @@ impl Held {
         }
     }
 
-    /// Removes a connection that no longer has held replies from the lists. O(connections with held
-    /// replies) if it had some.
+    /// Takes a connection, whose held replies will not be sent, off the lists. O(connections with
+    /// held replies) if it has some.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -107,7 +107,7 @@ impl Held {
         }
     }
 
-    /// Ends the gathering after a failed commit. [`Held::pop`] must then take off all connections.
+    /// Ends the gathering after a failed commit. Then call [`Held::pop`] until the lists are empty.
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }

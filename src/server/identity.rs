@@ -31,9 +31,9 @@ pub struct Settings {
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
     /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
-    /// is counted with [`crate::queue::JOB_OVERHEAD_BYTES`] more.
+    /// body is counted with [`crate::queue::JOB_OVERHEAD_BYTES`] more.
     pub memory_limit: Option<u64>,
-    /// How many losses bury a job: `--bury-after`. See
+    /// After how many losses a job is buried: `--bury-after`. See
     /// [`Record::is_lost_too_often`](crate::queue::Record::is_lost_too_often).
     pub bury_after: Option<NonZeroU32>,
 }

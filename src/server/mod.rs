@@ -1,7 +1,7 @@
 //! The daemon without its sockets: bytes and the present time go in; bytes and the next deadline
 //! come out.
 //!
-//! This is the only place where all parts meet. The event loop calls it in turns:
+//! This is the only place where all parts meet. The event loop calls the server in turns:
 //!
 //! - input: [`Server::open`], [`Server::feed`], [`Server::half_close`], [`Server::end_of_input`],
 //!   [`Server::close`], [`Server::set_draining`], [`Server::tick`];
@@ -71,14 +71,14 @@ use crate::{
 
 /// How many jobs one kind of large work moves in a turn. A tick handles the same number of timers
 /// of each kind, or twice the number of commands since the last tick, if that is more. A command
-/// sets at most one timer, so the delay of timers is bounded.
+/// sets at most one timer, so timers are late by a bounded time.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// The most commands of one connection that are executed before others get their share of the turn.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
 /// How many commands a turn executes over all connections; the share of one connection may exceed
-/// it. They take a millisecond or two, and all other clients wait for that long.
+/// this limit. These commands take a millisecond or two, and all other clients wait for that long.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. Releasing one takes some tens of
@@ -94,17 +94,17 @@ pub const SHORTAGE_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How many bytes of an HTTP request a log line shows.
 const HTTP_LOGGED_BYTES: usize = 20;
 
-/// Why [`Server::feed`] stopped.
+/// Why [`Server::feed`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// The unconsumed bytes are incomplete. They must be fed again with more after them.
+    /// The unconsumed bytes are incomplete, and must be fed again with more bytes after them.
     More,
-    /// Its share of the turn is used up. The unconsumed bytes must be fed again next turn.
+    /// The connection has used up its share of the turn. The remaining bytes must be fed next turn.
     Later,
     /// The connection takes no input until [`Server::next_dirty`] names it.
     Paused,
     /// There is no memory for the next step. The unconsumed bytes must be fed again when there may
-    /// be some, after [`SHORTAGE_RETRY_DELAY`] at the latest.
+    /// be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.
     Short,
 }
 
@@ -122,9 +122,9 @@ pub struct Server {
     settings: Settings,
     figures: Figures,
     is_draining: bool,
-    /// The binlog's trouble, and since when, as of the last commit.
+    /// The binlog's trouble, and the time since which it lasts, as of the last commit.
     trouble: Option<(Health, Time)>,
-    /// The latest instant used.
+    /// The latest instant at which a command or a step was executed.
     latest: Time,
     /// Commands executed since the last tick. A slow one is charged as several.
     commands_this_turn: u32,
@@ -133,10 +133,10 @@ pub struct Server {
     dirty: Dirty,
 }
 
-/// When to retry due work for which there was no memory.
+/// When to retry due work that lacked memory.
 #[derive(Debug)]
 struct Shortage {
-    /// Set while such work is deferred.
+    /// The time of the retry, while such work is deferred.
     until: Option<Time>,
     retry_delay: Duration,
 }
@@ -148,8 +148,8 @@ impl Server {
         Self::with_wal(identity, settings, Restored::default(), None, now)
     }
 
-    /// Makes a server with the jobs of a binlog. It hands out no jobs while the binlog is not
-    /// sound. Restored jobs stay, even if they exceed the memory limit.
+    /// Makes a server with the jobs of a binlog. The server hands out no jobs while the binlog is
+    /// not sound. Restored jobs stay, even if they exceed the memory limit.
     pub fn with_wal(
         identity: Identity,
         settings: Settings,
@@ -187,19 +187,19 @@ impl Server {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// Retries work for which there was no memory at once. For tests.
+    /// From now on, retries work that lacked memory without a delay. For tests.
     pub fn retry_at_once(&mut self) {
         self.shortage.retry_delay = Duration::ZERO;
     }
 
-    /// Writes to memory when it is taken for what cannot be refused later, because resident memory
-    /// is limited.
+    /// From now on, writes to memory as soon as it is kept for changes that cannot be refused,
+    /// because resident memory is limited.
     pub fn keep_resident(&mut self) {
         self.bodies.memory.limits_resident = true;
         self.queue.is_resident = true;
     }
 
-    /// How many connections have memory: closed ones until all their jobs have returned.
+    /// How many connections take memory, including closed ones whose jobs have not all returned.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator,
-    /// which checks that all work due by then is done.
+    /// which checks that all work due by this instant is done.
     pub fn latest(&self) -> Time {
         self.latest
     }
@@ -245,7 +245,7 @@ impl Server {
         let has_unsent = !self.conns[key].output.is_empty();
         let mut growing = if has_unsent { Growing::UnsentReplies } else { Growing::Step };
         while self.commands_this_turn < end {
-            // After the last byte, a step takes no memory, and reports how the client may go on.
+            // After the last byte, a step takes no memory, and tells how the connection goes on.
             if !rest.is_empty() && self.admit(growing).is_err() {
                 feed_result = FeedResult::Short;
                 break;
@@ -314,8 +314,8 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Handles a connection whose socket is closed. Its jobs return to their tubes, and it leaves
-    /// the tubes it watches: a first slice at once, the rest in later turns.
+    /// Handles a connection whose socket is closed. The client's jobs return to their tubes, and
+    /// its watches end: a first slice at once, the rest in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_long_commands(key);
         self.held.forget(key, &mut self.conns[key]);
@@ -338,7 +338,7 @@ impl Server {
         self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
         self.slices.long_steps = 0;
-        // An unfinished one is appended to the queue again, so that each gets its turn.
+        // An unfinished command is appended to the queue again, so that each gets its turn.
         while self.slices.long_steps < JOBS_PER_SLICE {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
@@ -359,12 +359,12 @@ impl Server {
         self.conns[key].output.len()
     }
 
-    /// How many bytes have arrived of a job that is not complete.
+    /// How many bytes of an incomplete body have arrived on the connection.
     pub fn received(&self, key: Key<Conn>) -> usize {
         self.conns[key].received()
     }
 
-    /// How many of these bytes may be sent. Replies that wait for the binlog may not.
+    /// How many bytes of output may be sent now. Replies that wait for the binlog may not.
     pub fn sendable(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.sendable()
     }
@@ -384,7 +384,7 @@ impl Server {
         self.conns[key].takes_input()
     }
 
-    /// Whether nothing is left to do for the connection except closing its socket.
+    /// Whether all that remains to be done for the connection is to close its socket.
     pub fn is_finished(&self, key: Key<Conn>) -> bool {
         self.conns[key].is_finished()
     }
@@ -394,8 +394,8 @@ impl Server {
         self.dirty.next(&mut self.conns)
     }
 
-    /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if it has
-    /// some now.
+    /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if there
+    /// is work now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.slices.has_releasable || self.bodies.should_move() {
             return Some(Time::AT_ONCE);
@@ -410,8 +410,8 @@ impl Server {
     }
 
     /// Ends a turn: keys of closed connections may be reused, and some unused memory is released.
-    /// Before this, the event loop must empty [`Server::next_dirty`] and drop all copies of those
-    /// keys.
+    /// Before this call, the event loop must empty [`Server::next_dirty`] and drop all copies of
+    /// those keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {
@@ -469,7 +469,7 @@ impl Server {
         self.latest
     }
 
-    /// Charges a walk of `steps` steps as the number of commands that take as long.
+    /// Charges a walk of `steps` steps to this turn, as the number of commands that take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -1,4 +1,4 @@
-//! Adding a job: its header, its body, and the only decision on whether it is admitted.
+//! Adding a job: its header, its body, and the only decision on whether a job is admitted.
 
 use super::{Growing, Server, binlog::Permit};
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Server {
-    /// Handles the header of a `put`. `rest` holds the input after it. The id is taken here, so a
-    /// rejected body leaves a gap.
+    /// Handles the header of a `put`. `rest` holds the input after the header. The id is taken
+    /// here, so a rejected body leaves a gap in the ids.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -79,7 +79,7 @@ impl Server {
 mod tests {
     use super::super::testing::{connect, exchange, send, server};
 
-    /// The reply names the first mistake to fix; the original's order is part of the protocol.
+    /// The reply names the first mistake to fix; the order of these checks is part of the protocol.
     #[test]
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// A body that is refused after it has arrived would stay in memory for ever.
+    /// Otherwise a body that is refused after it has arrived would stay in memory for ever.
     #[test]
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);

@@ -24,8 +24,8 @@ impl Server {
         now.max(self.latest.next())
     }
 
-    /// Sends a job to a client that waited for one. It was reserved at [`Server::next_instant`], so
-    /// that two jobs handed out in one step also time out in that order.
+    /// Sends a job to a client that waited for one. The job was reserved at
+    /// [`Server::next_instant`], so that jobs handed out in one step also time out in that order.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         let conn = &mut self.conns[client.paired()];
@@ -34,7 +34,7 @@ impl Server {
         self.send_job(client.paired(), job, "RESERVED");
     }
 
-    /// Sends a job's body after a line of `word`, its id and its size.
+    /// Sends a job's body after a line of `word`, the job's id and its size.
     pub(super) fn send_job(&mut self, key: Key<Conn>, job: Key<Job>, word: &'static str) {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
@@ -61,7 +61,7 @@ impl Server {
     }
 
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // Formatting it took long: `stats` takes as long as ten other commands.
+        // Formatting a document takes long: `stats` takes as long as ten other commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document));
         self.mark_dirty(key);

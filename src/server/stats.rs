@@ -20,18 +20,18 @@ const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
 /// The commands that `stats` counts, in the original's order. The original does not count
-/// `reserve-job`, `kick-job` and `quit`, and counts of extensions would add keys.
+/// `reserve-job`, `kick-job` and `quit`, and has no keys for extensions.
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
 
-/// Their keys, and their places in [`Figures::commands`].
+/// The keys of the counted commands, and the indexes of these commands in [`Figures::commands`].
 static COUNTED: LazyLock<Vec<(String, usize)>> = LazyLock::new(|| {
     let names = COUNTED_COMMANDS.split_whitespace();
     names.map(|name| (format!("cmd-{name}"), proto::place(name))).collect()
 });
 
-/// The most bytes of one job in `list-jobs`.
+/// The most bytes that one job takes in the reply to `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
 /// Counts and measurements since the start of the daemon.

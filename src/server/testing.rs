@@ -37,7 +37,7 @@ pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
     Server::with_wal(identity(), settings(None), restored, Some(wal), START)
 }
 
-/// This many bytes of memory are left.
+/// A supply of memory of which this many bytes are left.
 #[derive(Debug)]
 pub(super) struct Left(pub(super) usize);
 

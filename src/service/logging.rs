@@ -18,7 +18,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about the same action of clients.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, its end included. If a pipe can take one byte, it can take this many.
+/// The most bytes of a line, its end included. If a pipe is writable at all, it can take this many.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// Starts logging: information for the operator; with a `verbosity` of 1, connections as well; from
@@ -58,9 +58,9 @@ fn head(is_journal: bool, level: Level) -> String {
 /// Writes only lines that can be written at once, because clients must not wait for the reader of
 /// the log. Other lines are dropped and counted.
 ///
-/// Before each write, the system is asked whether it would block. `O_NONBLOCK` would affect all
-/// processes that share the pipe or terminal. If one of these fills it between the question and the
-/// write, the daemon waits, too.
+/// Before each write, the system is asked whether the write would block. `O_NONBLOCK` is not used,
+/// because it would affect all processes that share the pipe or terminal. If another process fills
+/// the pipe between the question and the write, the daemon waits.
 struct Lines<W> {
     to: W,
     is_journal: bool,
@@ -68,7 +68,7 @@ struct Lines<W> {
 }
 
 impl<W: Write + AsFd> Lines<W> {
-    /// Writes one line, truncated to [`LINE_MAX_BYTES`]. Returns whether it could.
+    /// Writes one line, truncated to [`LINE_MAX_BYTES`]. Returns whether the line was written.
     fn write_line(&mut self, line: &[u8]) -> bool {
         let end = line.len().min(LINE_MAX_BYTES).saturating_sub(1);
         let line = [&line[..end], b"\n"].concat();
@@ -99,7 +99,7 @@ impl<W: Write + AsFd> Write for Lines<W> {
 }
 
 /// Whether standard error leads to the journal, which gives the device and inode of its stream in
-/// `JOURNAL_STREAM`. If standard error has been redirected, its own differ.
+/// `JOURNAL_STREAM`. If standard error has been redirected, its own device and inode differ.
 #[expect(clippy::disallowed_types, reason = "it is no file of the binlog")]
 fn is_journal() -> bool {
     let own = io::stderr().as_fd().try_clone_to_owned().map(std::fs::File::from);
@@ -113,8 +113,8 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`, because any client can
-/// change that.
+/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`, because any client can turn
+/// draining on and off.
 #[derive(Debug, Default)]
 pub struct DrainLog {
     /// The state in the last log line.
@@ -173,7 +173,7 @@ pub fn date(nanoseconds: u64) -> String {
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // From March on, five months have 153 days.
+    // From March on, each five months have 153 days.
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let (year, month) = (400 * era + year + month / 10, (month + 2) % 12 + 1);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
     }
 
-    /// If the log is not read, the service would stop.
+    /// Otherwise the service would hang as soon as nobody reads the log.
     #[test]
     fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
         let (mut reader, writer) = UnixStream::pair().expect("a pair");

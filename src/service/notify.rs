@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
-//! socket that `NOTIFY_SOCKET` names. Without that variable, nothing here does anything.
+//! socket that `NOTIFY_SOCKET` names. Without that variable, no message is sent.
 //!
 //! The manager learns when jobs are served, how far a long startup is, and the daemon's state. With
-//! a watchdog, it also learns that the event loop is still running.
+//! a watchdog, the manager also learns that the event loop is still running.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,7 +26,7 @@ const EXTENSION: Duration = Duration::from_secs(60);
 /// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    /// Our socket, and the address of the manager's.
+    /// Our socket, and the address of the manager's socket.
     manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
     /// The status last sent.
@@ -54,7 +54,7 @@ impl Notifier {
         };
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // So two messages may be late or lost before the manager acts.
+            // With a third of the limit, two messages may be late or lost before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });

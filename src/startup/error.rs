@@ -1,4 +1,4 @@
-//! Every error that prevents or ends the service: its exit status, its line, and what to do.
+//! Every error that prevents or ends the service: its exit status, its log line, and what to do.
 
 use std::{
     error::Error,
@@ -15,7 +15,7 @@ use crate::{
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
-    /// The system did not provide the values that `stats` reports of it.
+    /// The values that `stats` reports of the system cannot be read.
     Identity(io::Error),
     /// Signals cannot be caught.
     Signals(io::Error),
@@ -34,7 +34,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// The exit status: the original's, if it has one for this error.
+    /// The exit status: that of the original, if the original has one for this error.
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_) => 1,
@@ -97,7 +97,7 @@ impl Error for StartError {
     }
 }
 
-/// What to do if the directory of the binlog cannot be used: the end of the line.
+/// The end of the log line about a binlog directory that cannot be used: what to do.
 fn disk_advice(path: &Path, error: &io::Error) -> String {
     let (path, user) = (path.display(), sys::user_id());
     match error.kind() {
@@ -110,7 +110,7 @@ fn disk_advice(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// What to do if an address cannot be used: the end of the line.
+/// The end of the log line about an address that cannot be used: what to do.
 fn listen_advice(error: &ListenError) -> &'static str {
     let ListenError::Bind(address, error) = error else { return "" };
     let Some((host, _)) = address.rsplit_once(" port ") else { return "" };
@@ -129,7 +129,7 @@ fn listen_advice(error: &ListenError) -> &'static str {
 mod tests {
     use super::*;
 
-    /// In a unit of systemd, an operator would look for the fault in the file system.
+    /// Otherwise the operator of a systemd unit would look for the fault in the file system.
     #[test]
     fn each_error_says_what_to_do() {
         let disk = |kind| disk_advice(Path::new("/srv/queue"), &io::Error::from(kind));

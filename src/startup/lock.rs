@@ -1,5 +1,5 @@
-//! The lock of the binlog's directory at startup: waiting for it, and making sure that its previous
-//! holder has ended.
+//! The lock of the binlog's directory at startup: waiting for the lock, and making sure that its
+//! previous holder has ended.
 
 use std::{path::Path, thread, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon leaves the directory alone once it has the lock. This is longer than
+/// How long a daemon leaves the directory alone once it has the lock: for longer than
 /// [`LOCK_CONFIRM_INTERVAL`], within which the previous daemon, if it is still running, checks its
 /// lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
-/// This daemon's line in the lock of the binlog's directory.
+/// This daemon's line in the file `lock` of the binlog's directory.
 pub(super) struct Holder {
     line: String,
     /// The end of the line, which identifies the machine. On the same machine, the lock is free
@@ -36,12 +36,12 @@ impl Holder {
     }
 
     /// Makes sure that no other daemon is still writing to the locked directory, and writes the
-    /// name of this one into the lock.
+    /// name of this one into the file `lock`.
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
-    /// So the directory is left alone for longer than such a daemon relies on its lock, and the
-    /// lock is then checked again. Until then the other daemon's name stays: if this process is
-    /// stopped meanwhile, the next one must wait, too.
+    /// So this daemon leaves the directory alone for longer than the other one relies on its lock,
+    /// and then checks its own lock again. Until then the file keeps the other daemon's name: if
+    /// this process is killed meanwhile, the next one must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,
@@ -61,7 +61,7 @@ impl Holder {
             directory.confirm_lock()?;
         }
         match directory.write_holder(&self.line) {
-            // Otherwise the other daemon would not notice that this one has had the lock.
+            // Without this name, the other daemon would not notice that this one has had the lock.
             Err(error) if waits => Err(error.into()),
             Err(error) => {
                 warn!("cannot name this daemon in the file `lock`: {error}");
@@ -73,8 +73,8 @@ impl Holder {
 }
 
 impl Start<'_> {
-    /// Locks the directory of the binlog as soon as no other daemon holds it. `None` if a signal to
-    /// end came first.
+    /// Locks the directory of the binlog as soon as no other daemon holds the lock. `None` if a
+    /// signal to end came first.
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
         let mut has_waited = false;
         self.retry(|| {

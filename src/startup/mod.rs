@@ -31,19 +31,19 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
-/// on bodies: for what each level leaves, the program, and changes between two readings.
+/// on bodies: for what the levels keep free, the program, and changes between two readings.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory for serving workers after a start, however low the limit is: what a
-/// connection must leave with a binlog, and some for their use.
+/// Bytes of resident memory for serving workers after a start, however low the limit is: what must
+/// be free to accept a connection with a binlog, and some for the workers' use.
 const SERVICE_BYTES: u64 = 5_000_000;
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
 ///
-/// Listens before it drops privileges, because a port or a path may need them. Also listens before
-/// it reads the binlog, so that clients wait meanwhile and are not rejected. A daemon that waits
-/// for the lock of its binlog does both only once it has the lock, so that clients do not take it
-/// for a daemon that serves.
+/// Listens before it drops privileges, because a port or a path may require privileges. Also
+/// listens before it reads the binlog, so that clients wait instead of being rejected. A daemon
+/// that waits for the lock of its binlog drops privileges first, and listens only once it has the
+/// lock, so that clients do not take it for one that serves.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
@@ -84,7 +84,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let made = match start.make_server(identity, directory) {
         Ok(made) => made,
         Err(error) => {
-            // Clients of a daemon that waits would wait, too.
+            // Closes the listeners: clients of a daemon that waits for its lock would wait, too.
             drop(listeners);
             let held =
                 path.filter(|_| matches!(error, StartError::Binlog(_, wal::Error::Locked(_))));
@@ -103,7 +103,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     start.run_loop(server, listeners)
 }
 
-/// Logs warnings on the flags, and sets what the process needs of the system whatever it will do.
+/// Logs warnings on the flags, and sets up the allocator and the limit on descriptors.
 fn prepare_process(config: &Config) {
     for warning in &config.warnings {
         warn!("{warning}");
@@ -145,7 +145,7 @@ impl Start<'_> {
         restored.bodies.memory.limits_resident = limits_resident;
         restored.queue.is_resident = limits_resident;
         restored.bodies.memory.set_supply(Box::new(SystemMemory));
-        // The steps before reading may take long as well.
+        // Getting the lock, before the binlog is read, may take long as well.
         let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,

@@ -12,11 +12,11 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// The time limit of the check of one address, its resolution included.
+/// The time limit of the check of one address, with the resolution of its name.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The original does not know the first command. The reply to the second shows that it speaks the
-/// protocol.
+/// The original does not know the first command. The reply to the second shows that the server
+/// speaks the protocol.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
 /// Any reply of a beanstalkd is shorter than this.
@@ -47,7 +47,7 @@ pub fn ping(addresses: &[Address]) -> Result<(), PingError> {
     })
 }
 
-/// The system may take minutes to give up on a name or a connection, so a thread waits for it.
+/// The system may take minutes to give up on a name or a connection, so a thread does the check.
 /// After a timeout that thread ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();

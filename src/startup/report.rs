@@ -62,7 +62,7 @@ impl fmt::Display for Inspection {
         writeln!(f, "\n{jobs} jobs need {live} bytes, {} can be freed", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
-        // A start leaves more memory than this takes, or the inspection has failed.
+        // More memory than this list takes is free, or the inspection would have failed.
         let mut names: Vec<_> = queue.tube_names(None).collect();
         names.sort_unstable();
         names.iter().try_for_each(|name| write_tube(f, queue, name))?;

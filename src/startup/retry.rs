@@ -1,6 +1,6 @@
-//! Patience: a standby waits for its lock. Under a service manager, which would start the daemon
-//! again each second, with ten lines of log each time, an address may not be configured yet, or a
-//! disk not mounted.
+//! Patience: a standby waits for its lock. Under a service manager, a daemon also waits for an
+//! address to be configured or a disk to be mounted. Otherwise the manager would start it again
+//! each second, with ten log lines each time.
 
 use std::{fs, thread, time::Duration};
 
@@ -9,23 +9,23 @@ use log::{info, warn};
 use super::{END_SIGNALS, Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
-/// How long a daemon under a service manager tries to listen. Because of the units' limit on
-/// starts, a service that cannot start fails after some minutes.
+/// How long a daemon under a service manager tries to listen. With the units' limit on starts, a
+/// service that cannot start then fails after some minutes.
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
-/// How long it waits for another daemon that holds the lock, which may end at any time: long enough
-/// to stay below that limit.
+/// How long such a daemon waits for another one that holds the lock and may end at any time: long
+/// enough to stay below the units' limit on starts.
 const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 
 /// The time between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often the service manager gets a report. Each extends the startup timeout by more than this.
+/// The time between reports to the service manager: less than each adds to the startup timeout.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
-    /// How long a step that fails is tried again. A daemon that waits for its lock has it when it
-    /// listens: if it cannot, another machine must take over at once.
+    /// How long a step that fails is tried again. A daemon with `--wait-for-lock` has the lock when
+    /// it listens: if it cannot listen, another machine must take over at once.
     fn patience(&self, error: &StartError) -> Duration {
         let waits = self.config.waits_for_lock;
         match error {
@@ -90,8 +90,8 @@ impl Start<'_> {
         bound.map(|bound| bound.map(|_| inherited))
     }
 
-    /// Fails if the directory of the binlog is missing or not writable. Without patience, that is
-    /// noticed later.
+    /// Fails if the directory of the binlog is missing or not writable. Without a service manager,
+    /// the error is noticed later.
     fn check_directory(&self) -> Result<(), StartError> {
         match &self.config.binlog {
             Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()

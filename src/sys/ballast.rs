@@ -7,18 +7,18 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed},
 };
 
-/// The size of a piece of ballast in bytes. Each is mapped by itself, unless only the heap has
-/// space for it.
+/// The size of a piece of ballast in bytes. Each piece is mapped by itself, unless only the heap
+/// has space for it.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The largest allocation in bytes that ballast is freed for. A larger one fails, because freed
-/// pieces may be too far apart for it.
+/// The largest allocation in bytes that ballast is freed for. A larger allocation fails, because
+/// freed pieces may be too far apart for it.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
 /// The most pieces.
 const PIECES_MAX: usize = 96;
 
-/// Smaller allocations are not counted: a turn has few bytes of them.
+/// Allocations of fewer bytes are not counted: a turn takes little memory in these.
 const COUNTED_MIN_BYTES: usize = 512;
 
 /// The pieces: addresses, with [`FROM_HEAP`] added to those that are not mapped.
@@ -28,7 +28,7 @@ static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
 /// How many of the first entries of `PIECES` are in use.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of these are from the heap.
+/// How many of the pieces in use are from the heap.
 static HELD_FROM_HEAP: AtomicUsize = AtomicUsize::new(0);
 
 /// The bytes of all allocations of at least `COUNTED_MIN_BYTES`.
@@ -56,14 +56,14 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Counts bytes as allocated that were written to memory which may have been allocated long before:
-/// it becomes resident only now.
+/// Adds to the allocated bytes those written to memory that may have been allocated long before:
+/// that memory becomes resident only now.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
 
-/// Makes the ballast `bytes` bytes, or as many as there is memory for. Only the queue's thread
-/// calls this.
+/// Grows or shrinks the ballast to `bytes` bytes, or to as many as there is memory for. Only the
+/// queue's thread calls this.
 pub fn refill(bytes: usize) {
     let wanted = (bytes / PIECE_BYTES).min(PIECES_MAX);
     while HELD.load(Relaxed) > wanted && free_piece() {}

@@ -35,7 +35,7 @@ pub fn check_can_create(directory: &impl AsRawFd) -> io::Result<()> {
     check(unsafe { libc::faccessat(directory.as_raw_fd(), path, mode, 0) }).map(drop)
 }
 
-/// Takes the POSIX lock on a whole file. The process holds it until it exits or closes any
+/// Takes the POSIX lock on a whole file. The process holds the lock until it exits or closes any
 /// descriptor of that file. Fails at once if another process has the lock.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: a flock of zeros is valid: from the start to the end of the file.
@@ -60,7 +60,7 @@ pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let (old, new) =
         (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
-    // Not every C library has a function for it.
+    // Not every C library has a function for this system call.
     // SAFETY: both pointers lead to strings that end in NUL.
     let result = unsafe {
         libc::syscall(
@@ -77,7 +77,7 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // The kernel or the file system does not support it.
+        // The kernel or the file system does not support this call.
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => link_and_unlink(from, to),
         _ => Err(error),
     }
@@ -135,7 +135,7 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system of this directory. Returns false if it cannot do that. A
+/// Syncs all files of the file system of this directory. Returns false if that is not possible. A
 /// failed write to one of the files may be reported only by [`confirm_written`].
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
@@ -162,7 +162,7 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
 }
 
-/// Returns false for any error but those of the disk.
+/// Returns false for any error except those of the disk, which it returns.
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     match result {

@@ -3,8 +3,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// The resident memory of this process. It is read from a file of `/proc` that stays open, because
-/// there may be no descriptor when it matters.
+/// The resident memory of this process. The amount is read from a file of `/proc` that stays open,
+/// because there may be no free descriptor when memory is short.
 #[derive(Debug)]
 pub struct ResidentMemory {
     statistics: File,
@@ -31,11 +31,11 @@ impl ResidentMemory {
 }
 
 /// Makes the C library map each large block separately, so that freeing one releases its memory to
-/// the kernel. By default, it stops doing so when the first such block is freed.
+/// the kernel. By default, the library stops doing so when the first such block is freed.
 ///
-/// And makes all threads allocate small blocks from one arena. By default, the C library takes 64
-/// MiB of address space for each thread, however little the thread allocates. That would count
-/// towards a limit on address space.
+/// Also makes all threads allocate small blocks from one arena. By default, the C library takes 64
+/// MiB of address space for each thread, however little the thread allocates. That space would
+/// count towards a limit on address space.
 pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (option, value) in [(libc::M_MMAP_THRESHOLD, 64 * 1024), (libc::M_ARENA_MAX, 1)] {
@@ -45,8 +45,8 @@ pub fn tune_allocator() {
     }
 }
 
-/// Makes the C library release its free memory to the kernel. By default it keeps all that lies
-/// before a block in use.
+/// Makes the C library release its free memory to the kernel. By default the library keeps all free
+/// memory that lies before a block in use.
 pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointers, and leaves all blocks in use as they are.

@@ -105,7 +105,7 @@ pub fn kill_with_parent(command: &mut Command) {
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
             // SAFETY: takes nothing and cannot fail.
             let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
-            // Before the call above, the end of the parent went unnoticed.
+            // If the parent ended before the call above, no signal comes.
             if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
         };
         // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
@@ -120,7 +120,7 @@ pub fn kill_with_parent(command: &mut Command) {
 const OPEN_MAX: libc::rlim_t = 10_240;
 
 /// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
-/// Each system has its own type for the limit.
+/// Returns the new limit, whose type each system defines.
 pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.
@@ -196,8 +196,8 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// Draws a random number, which distinguishes this run from all others. The standard library hashes
-/// with keys that the system has drawn.
+/// Draws a random number, which distinguishes this run from all others. The standard library's
+/// hasher has random keys from the system.
 pub fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -23,8 +23,8 @@ use libc::__error as errno_location;
 
 use super::check;
 
-/// The end of the socket pair that signal handlers write to. It stays open as long as the process
-/// runs.
+/// The end of the socket pair that signal handlers write to. This end stays open as long as the
+/// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// The signals that have arrived since they were last taken, packed in order of each one's last
@@ -53,7 +53,7 @@ fn move_to_end(packed: c_int, signal: c_int) -> c_int {
     signals.fold(0, |packed, (number, at)| packed | number << at)
 }
 
-/// Signals that wake the event loop. A process has only one of these, because handlers can reach
+/// Signals that wake the event loop. A process has only one `Signals`, because handlers can reach
 /// only statics.
 #[derive(Debug)]
 pub struct Signals {
@@ -62,8 +62,8 @@ pub struct Signals {
 
 impl Signals {
     /// Catches the given signals: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
-    /// because the failing call reports the same. Any of `end_signals` that the process inherited
-    /// as ignored, as under `nohup`, stays ignored.
+    /// because the call that causes one fails with an error, too. Any of `end_signals` that the
+    /// process inherited as ignored, as under `nohup`, stays ignored.
     pub fn catch(end_signals: &[c_int], others: &[c_int]) -> io::Result<Self> {
         assert!(end_signals.len() + others.len() <= SIGNALS_MAX, "each has its place");
         let (woken, wake) = UnixStream::pair()?;
@@ -92,8 +92,8 @@ impl Signals {
     }
 
     /// Returns the signals that arrived since the last call, each once, ordered by last arrival.
-    /// The system does not report the order of two that arrived before the process could run: on
-    /// Linux, the handler of the higher number interrupts the other, and so finishes first.
+    /// The system does not report the order of two signals that came before the process could run:
+    /// on Linux, the handler of the higher number interrupts the other, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}

@@ -12,8 +12,8 @@ use std::{
 use super::check;
 
 /// Listens on the first usable TCP address of `host` and `service` (a name or a number each).
-/// Connections inherit its options: no delay, keepalive. A socket on all IPv6 addresses includes
-/// IPv4, unless it is `ipv6_only`.
+/// Connections inherit the socket's options: no delay, keepalive. A socket on all IPv6 addresses
+/// includes IPv4, unless it is `ipv6_only`.
 pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpListener> {
     Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }

@@ -1,5 +1,5 @@
-//! Dates: instants are recorded as dates of the wall clock, even after it has been set. The fields
-//! of a job's record are made here, because most of that work is dating its instants.
+//! Dates: instants are recorded as dates of the wall clock, even after that was set. The fields of
+//! a job's record are made here, because most of that work is converting instants to dates.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// Dates follow the wall clock once in this time on average, because each change of it rewrites all
-/// delayed and buried jobs. If it is set more often, they follow later.
+/// Dates follow changes of the wall clock once in this time on average, because each change causes
+/// records of all delayed and buried jobs. If the clock is set more often, dates follow later.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many times it may be set in quick succession, as happens when a machine boots.
+/// How many changes of the clock in quick succession dates follow at once, as at boot.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
@@ -29,8 +29,8 @@ pub(super) struct Dates {
     /// Present after the wall clock was set: restored jobs below this index already follow
     /// `calendar`.
     shifted: Option<usize>,
-    /// When the full number of shifts is allowed at once again. Each shift moves this
-    /// [`SHIFT_INTERVAL`] later.
+    /// When [`SHIFTS_AT_ONCE_MAX`] shifts are allowed at once again. Each shift postpones this by
+    /// [`SHIFT_INTERVAL`].
     rested_at: Time,
 }
 
@@ -45,7 +45,7 @@ impl Dates {
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
-        // A restart ends a reservation without a loss, as if there had been none.
+        // An open reservation is not counted: after a restart, it is as if it had not begun.
         let is_open = u32::from(matches!(record.state, State::Reserved(_)));
         let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
@@ -60,7 +60,7 @@ impl Dates {
             history: History { reserves, ..record.history },
             kind: match record.state {
                 // The delay has ended, provided that the wall clock is right. A restart decides
-                // that anew.
+                // again whether it has.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -82,8 +82,8 @@ impl Dates {
         }
     }
 
-    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Returns jobs
-    /// that need a new record, because their recorded dates are by the old one.
+    /// Moves the instants of `count` jobs to their dates by the new calendar. Returns the jobs that
+    /// need a new record, because their recorded dates are by the old calendar.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -110,7 +110,7 @@ mod tests {
         testing::{Fixture, START},
     };
 
-    /// With `--bury-after`, a kill would be a loss if a reserved job was written again before it.
+    /// Otherwise a restart might count an open reservation as a loss, for `--bury-after`.
     #[test]
     fn a_reservation_is_recorded_once_it_has_ended() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If a clock were set every second, all delayed jobs would be written every second.
+    /// Otherwise all delayed jobs would be written every second if a clock is set as often.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

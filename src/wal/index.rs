@@ -1,10 +1,10 @@
 //! The index of segments: which segment each job needs, which segment may be removed, and which
 //! jobs must be written again.
 //!
-//! A job's *full* record is in one segment. A later *short* one, in the same or a newer segment,
-//! may have changed its fields. Both are live; all other records are garbage. Segments are removed
-//! oldest first, so for each job only the full record's segment is noted. Before it is removed, the
-//! job is written in full again, and then its short record is garbage, too.
+//! A job's *full* record is in one segment. A later *short* record, in the same or a newer segment,
+//! may have changed its fields. These two are live; all other records are garbage. Segments are
+//! removed oldest first, so for each job only the full record's segment is stored. Before that is
+//! removed, the job is written in full again, which makes its short record garbage, too.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
 //! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
@@ -20,9 +20,9 @@ use crate::{
 
 /// How many bytes a turn may relocate for each byte that its commands appended or made garbage.
 ///
-/// Jobs are written again while garbage takes more than three quarters of the live bytes. In the
-/// worst case, the oldest segments have no garbage, and all *l* live bytes must be written before
-/// any garbage can be removed. Meanwhile commands turn at most *l*/8 into garbage. So garbage never
+/// Jobs are written again while garbage exceeds three quarters of the live bytes. In the worst
+/// case, the oldest segments have no garbage, and all *l* live bytes must be written before any
+/// garbage can be removed. Meanwhile commands turn at most *l*/8 into garbage. So garbage never
 /// exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
@@ -33,9 +33,9 @@ pub(super) struct Location {
     pub(super) segment: u32,
     /// The length of that record, in bytes.
     pub(super) length: u32,
-    /// Whether a short record has followed.
+    /// Whether a short record has followed the full one.
     is_updated: bool,
-    /// The job has changed, and its record was deferred because there was no space.
+    /// Whether the record of a change is deferred, because there was no space for it.
     is_deferred: bool,
     links: Links<Location>,
 }
@@ -56,12 +56,12 @@ pub(super) struct Segment {
     pub(super) number: u32,
     /// Bytes in use, from the start.
     pub(super) used: u64,
-    /// Bytes of the full records in it that jobs still need.
+    /// Bytes of the full records in the segment that jobs still need.
     pub(super) live: u64,
-    /// Something in it could not be read, so it is kept for the operator instead of being removed.
+    /// Whether part of the segment is unreadable. If so, it is kept for the operator, not removed.
     pub(super) is_damaged: bool,
-    /// The length of the binlog when a job last left the segment: the records that replace the
-    /// job's own end there.
+    /// The length of the binlog when a job last left the segment: at the end of the record that
+    /// deleted or relocated the job.
     pub(super) last_removal_at: u64,
     jobs: List<Location>,
 }
@@ -75,11 +75,11 @@ pub(super) struct SegmentIndex {
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// How many of the oldest segments no job needs. They are removed once that is safe.
+    /// How many of the oldest segments no job needs. Such segments are removed once that is safe.
     unneeded: usize,
-    /// Bytes used in these.
+    /// Bytes used in the unneeded segments.
     unneeded_bytes: u64,
-    /// The end of the records noted so far.
+    /// The end of the log at the last [`SegmentIndex::follow`].
     pub(super) end: End,
     /// The number of jobs with a deferred record.
     deferred: u64,
@@ -87,8 +87,8 @@ pub(super) struct SegmentIndex {
     cursor: usize,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
     pub(super) rewrite_through: u32,
-    /// Of these segments, those from this number on may lack records that the index relies on.
-    /// Their jobs are written first.
+    /// Of the segments up to `rewrite_through`, those from this number on may lack records that the
+    /// index relies on. Jobs of suspect segments are written again first.
     pub(super) suspect_from: Option<u32>,
 }
 
@@ -96,13 +96,13 @@ pub(super) struct SegmentIndex {
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 impl SegmentIndex {
-    /// Makes room for `count` segments, and for those begun at startup.
+    /// Makes room for `count` segments, and for those that startup begins.
     pub(super) fn make_room_for_segments(&mut self, count: usize) -> Growth {
         grow_deque(&mut self.segments, count + 2)
     }
 
-    /// Moves the end of the log to `end`, up to which records were appended. A new segment becomes
-    /// the current one.
+    /// Moves the end of the log to `end`, up to which records were appended. If `end` is in a new
+    /// segment, that becomes the current one.
     pub(super) fn follow(&mut self, end: End) {
         let (number, used) = (end.number, end.used);
         match self.segments.back_mut() {
@@ -154,15 +154,15 @@ impl SegmentIndex {
         self.deferred > 0
     }
 
-    /// Returns a job with a deferred record. `None` if there is none, or if none was among the
-    /// bounded number of locations that it visited. In the second case the caller calls it again.
+    /// Returns a job with a deferred record. `None` if there is none, or if the limited number of
+    /// locations that one call visits had none. The next call continues from there.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);
         let mut visited = (1..=count).map(|step| Key::from_index((self.cursor + step) % slots));
         let found: Option<Key<Location>> =
             visited.find(|&key| self.locations.get(key).is_some_and(|it| it.is_deferred));
-        // The job is returned again until its record has been appended.
+        // The next call returns the same job again, until its record has been appended.
         self.cursor = found.map_or(self.cursor + count, |key| key.index() + slots - 1);
         found.map(Key::paired)
     }
@@ -173,7 +173,7 @@ impl SegmentIndex {
         self.link(job.paired());
     }
 
-    /// Counts an appended short record of the job as live.
+    /// Adds an appended short record of the job to the live bytes. An older one becomes garbage.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
@@ -243,10 +243,10 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any: from suspect segments, from other doubtful
-    /// ones, or from the oldest segment that is needed, if the garbage from there on, up to the
-    /// current segment, is more than so many `eighths` of what is live. [`GARBAGE_PACE`] is chosen
-    /// for six.
+    /// Returns the job to write again next, if any: from suspect segments, else from other doubtful
+    /// ones, else from the oldest segment that is needed, if the garbage from there up to the
+    /// current segment exceeds `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is chosen for
+    /// six.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -277,8 +277,8 @@ impl SegmentIndex {
         self.segments.get(self.unneeded).filter(|_| self.unneeded + 1 < self.segments.len())
     }
 
-    /// Returns the job that has been longest in its segment, which is the first of `numbers` that
-    /// has a job. O(log segments + segments among `numbers`).
+    /// Returns the job that has been longest in the first segment of `numbers` that has a job.
+    /// O(log segments + segments among `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
         let rest = self.segments.range(from..);

@@ -14,14 +14,14 @@ use crate::{
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most this long after a write. Zero means before a reply that confirms a change.
+    /// At most this long after a write. Zero means: before the reply that confirms the change.
     Within(Duration),
-    /// Never.
+    /// Records are never synced.
     Never,
 }
 
 impl SyncPolicy {
-    /// Before each reply that confirms a change: `-f0`.
+    /// Records are synced before each reply that confirms a change: `-f0`.
     pub const EACH_CHANGE: Self = Self::Within(Duration::ZERO);
 }
 
@@ -30,7 +30,7 @@ impl SyncPolicy {
 pub struct Jobs<'a> {
     /// The jobs.
     pub queue: &'a Queue,
-    /// Their bodies.
+    /// The bodies of these jobs.
     pub bodies: &'a Bodies,
 }
 
@@ -48,22 +48,22 @@ pub struct Options {
     pub segment_size: u64,
     /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// An unpredictable number: the key of a directory in which no segment has one yet.
+    /// An unpredictable number: it becomes the directory's key if no file there has a key yet.
     pub key: u64,
 }
 
-/// Why a binlog cannot be opened or read. No record has been changed. Printed as one line that
-/// names the file or the call, and the next step for the operator, if there is one.
+/// Why a binlog cannot be opened or read. No record has been changed. Displayed as one line that
+/// names the file or the call, and the operator's next step, if any.
 #[derive(Debug)]
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
     Disk(io::Error),
-    /// Another process has locked the directory. This line names it, as far as it is known.
+    /// Another process has locked the directory. The text names that process, if it is known.
     Locked(String),
-    /// There is not enough memory for this.
+    /// There is not enough memory. The text, if any, says for what.
     OutOfMemory(String),
-    /// A segment has a layout that only the program that wrote it can read: its name, and the
-    /// layout.
+    /// A segment has a layout that only the program that wrote it can read. The text names the
+    /// segment and the layout.
     Foreign(String),
     /// The caller's progress function has interrupted the replay.
     Interrupted,
@@ -103,7 +103,7 @@ impl error::Error for Error {
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and not all jobs have been written again.
+    /// The disk has failed, and not all jobs have been written again since.
     Failed,
 }
 
@@ -118,8 +118,8 @@ impl fmt::Display for Unavailable {
 
 impl error::Error for Unavailable {}
 
-/// Permission to append the record of one change, consumed by the append. There is space for the
-/// record, unless the change may be deferred.
+/// Permission to append the record of one change. Appending consumes it. Space for the record is
+/// reserved, unless the record may be deferred.
 #[must_use = "a change that is not appended does not outlast a restart"]
 #[derive(Debug)]
 pub struct Permit(pub(super) Change);
@@ -131,16 +131,16 @@ pub enum Change {
     Put(u64),
     /// A new state, priority or delay.
     Update,
-    /// A new state, priority or delay that must not fail because the disk is full. Its record is
-    /// appended when there is space; a crash before that undoes the change.
+    /// A new state, priority or delay that even a full disk must not prevent. Its record is
+    /// appended once there is space; a crash before that undoes the change.
     DeferrableUpdate,
-    /// The delete of a job. Permitted even on a full disk, where its space has been kept, and
+    /// The delete of a job. Permitted even on a full disk, where space is kept for deletes, and
     /// during recovery.
     Delete,
 }
 
 impl Permit {
-    /// Consumes the permit for `change`. Panics if it was given for a different change.
+    /// Consumes the permit for `change`. Panics if the permit is for a different change.
     pub(super) fn spend(self, change: Change) {
         assert_eq!(self.0, change, "a permit is for one change");
     }
@@ -168,7 +168,7 @@ pub struct BinlogCounts {
     pub oldest: u32,
     /// The number of the segment that is being written.
     pub current: u32,
-    /// How many jobs have been written again so that their old segment could be removed.
+    /// How often a job was written again so that its old segment could be removed.
     pub migrated: u64,
     /// The number of records written.
     pub written: u64,

@@ -1,7 +1,8 @@
-//! The log: where records are appended. It knows segments and bytes, but no jobs.
+//! The end of the binlog, where records are appended. This module knows no jobs, only segments and
+//! bytes.
 //!
-//! Records of a turn are gathered and written at once. A full segment is truncated, synced and
-//! closed, and the first preallocated file becomes the next one.
+//! The records of a turn are gathered, and written together. A full segment is truncated, synced
+//! and closed, and the first preallocated file becomes the next one.
 
 use std::{io, mem};
 
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records. If there are more, they are written before the turn ends.
+/// The most bytes of pending records. Before more are appended, the pending ones are written.
 const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number of a segment, because the original reads no larger one.
@@ -32,7 +33,7 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The time of the last call that had one.
+    /// The present time, as the last call passed it.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
@@ -40,11 +41,11 @@ pub(super) struct Log {
     pub(super) end: End,
     /// `None` before the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records not yet written: the last bytes of the current segment. There may be some after a
-    /// commit, because a closing connection may bury jobs.
+    /// Records not yet written: the last bytes of the current segment. There may be some even after
+    /// a commit, because closing a connection may bury its jobs.
     pub(super) pending: Vec<u8>,
-    /// The first error of an append or a write of this turn. After it, nothing more is appended in
-    /// this turn.
+    /// The first error of an append or a write of this turn. After an error, nothing more is
+    /// appended in this turn.
     pub(super) failure: Option<io::Error>,
     /// The ids of jobs that have no record in a file yet, or may have none because the write has
     /// failed.
@@ -62,8 +63,8 @@ pub(super) fn pending_buffer() -> Result<Vec<u8>, Error> {
 }
 
 impl Log {
-    /// A log that continues at `end`, after the last number in use, on a disk whose lock was
-    /// confirmed at `now`, with the buffer of [`pending_buffer`]. Call [`Log::begin`] next.
+    /// A log that continues after `end`, on a `disk` whose lock was confirmed at `now`. `pending`
+    /// comes from [`pending_buffer`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,
@@ -92,8 +93,8 @@ impl Log {
         self.reserve.space(current)
     }
 
-    /// Ensures space for a record of `length` bytes, and for `slots` short ones after it. Returns
-    /// whether there is any.
+    /// Ensures disk space for a record of `length` bytes and for `slots` short records after it.
+    /// Returns whether there is enough.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
         while !self.space().admits(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(self.now) else { return false };
@@ -107,7 +108,7 @@ impl Log {
 
 /// Appending. `next_id` is always the id of the next job, for segment headers.
 impl Log {
-    /// Appends a record. An error is reported by [`Log::write_turn`].
+    /// Appends a record. [`Log::write_turn`] reports any error.
     pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
         if self.failure.is_none() {
             self.failure = self.try_append(record, next_id).err();
@@ -145,8 +146,8 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment before it is full, and opens the next. An error is reported by
-    /// [`Log::write_turn`].
+    /// Closes the current segment before it is full, and opens the next. [`Log::write_turn`]
+    /// reports any error.
     pub(super) fn rotate(&mut self, next_id: u64) {
         if self.failure.is_none() {
             self.failure = self.try_rotate(0, next_id).err();
@@ -171,7 +172,7 @@ impl Log {
     }
 
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new file if
-    /// that one was removed by hand.
+    /// there is none.
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
@@ -181,7 +182,7 @@ impl Log {
                 self.reserve.make_file(self.lease.ask_if_due(self.now)?, size)?;
             }
             match self.open_segment(number, next_id) {
-                // It was put there by hand, and may hold jobs. The next startup reads it.
+                // Someone else made this segment. The next startup reads it: it may hold jobs.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment that this daemon did not create is left alone: {error}");
                     number = number_after(number, NUMBER_MAX)?;
@@ -195,8 +196,8 @@ impl Log {
         }
     }
 
-    /// Makes the first preallocated file the current segment. It is renamed only once its segment
-    /// header would survive a power cut, so no segment lacks one.
+    /// Makes the first preallocated file the current segment. The file is renamed only after its
+    /// segment header is synced, so no segment lacks a header.
     pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
@@ -204,17 +205,17 @@ impl Log {
         let disk = self.lease.ask_if_due(self.now)?;
         disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
         disk.sync(from)?;
-        // The calls above may have taken long.
+        // The calls above may have taken long, so this checks the lock again.
         let disk = self.lease.ask()?;
         match disk.rename(from, to) {
-            // XFS may need space for the new name.
+            // On a full disk, XFS may need space for the new name.
             Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {
                 disk.rename(from, to)?;
             }
             renamed => renamed?,
         }
         self.reserve.take_first();
-        // Even if the sync fails, the number is used.
+        // Even if the sync of the directory fails, this number is used up.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
         disk.sync_directory()?;
@@ -226,8 +227,8 @@ impl Log {
 
 /// Writing, and the end of a turn.
 impl Log {
-    /// Writes the pending records before the turn ends, and returns whether they are written. An
-    /// error is reported by [`Log::write_turn`].
+    /// Writes the pending records before the turn ends, and returns whether they are written.
+    /// [`Log::write_turn`] reports any error.
     pub(super) fn write_early(&mut self, now: Time) -> bool {
         if self.failure.is_none() {
             self.now = now;
@@ -237,7 +238,7 @@ impl Log {
     }
 
     /// Writes the pending records, and checks for the result of a sync in the background. Also
-    /// fails if something failed earlier in the turn.
+    /// fails if an append or a write failed earlier in the turn.
     pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -265,9 +266,9 @@ impl Log {
         Ok(())
     }
 
-    /// Prepares for later turns: writes a piece of zeros, and removes preallocated files that are
-    /// not needed, or makes those that are, at most `budget` bytes of each. `has_garbage` means
-    /// that some garbage will soon be removed.
+    /// Prepares for later turns: writes a piece of zeros, removes preallocated files that are not
+    /// needed, and makes needed ones: about `budget` bytes of each. `has_garbage` means that some
+    /// garbage will soon be removed.
     pub(super) fn work_ahead(
         &mut self,
         demand: Demand,
@@ -305,17 +306,16 @@ impl Log {
     }
 
     /// Whether to preallocate a file now. While the current segment is at most half full, garbage
-    /// is removed first, because that may free the space needed.
+    /// is removed first, because that may free the space that the file needs.
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
         let is_early = space.current > self.reserve.segment_size / 2;
         self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// Called when the daemon ends. Writes pending records, and a header which notes that no client
-    /// has seen the id of a job without a record, so that the next startup skips no ids. Syncs
-    /// everything. If this fails, the next startup skips some ids, but nothing acknowledged is
-    /// lost.
+    /// Called when the daemon ends. Writes pending records, and a header by which the next startup
+    /// knows that clients have seen only ids with a record, so it skips no ids. Syncs everything.
+    /// After an error, the next startup skips some ids, but no acknowledged change is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
@@ -342,11 +342,11 @@ impl Log {
 
 /// Failure.
 impl Log {
-    /// Stops using the current segment. Nothing more is written until the next attempt to open one.
+    /// Stops using the current segment. Nothing more is written until a segment is open again.
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
             let (name, pending) = (self.end.name(), self.pending.len() as u64);
-            // Its zeros may take up the space that is needed. An error here does no harm.
+            // The next segment may need the space of its zeros. An error here does no harm.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
                 disk.close(name);
@@ -354,12 +354,12 @@ impl Log {
         }
         self.pending.clear();
         self.failure = None;
-        // Its writes need no sync. One that is under way continues.
+        // Writes to this segment need no sync any more. A sync under way continues.
         self.syncs.dirty_since = None;
     }
 
-    /// Opens a new segment after a failure. First it checks the lock, because another daemon may
-    /// have taken over while the disk failed.
+    /// Opens a new segment after a failure. First checks the lock, because another daemon may have
+    /// taken over while the disk failed.
     pub(super) fn reopen(&mut self, next_id: u64) -> io::Result<()> {
         let disk = self.lease.ask()?;
         if self.reserve.first().is_none() {
@@ -379,7 +379,7 @@ impl Log {
     }
 }
 
-/// Returns the number of the segment after `last`. Fails if it is larger than `max`.
+/// Returns the number of the segment after `last`. Fails if that would exceed `max`.
 pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
     let text = || format!("no segment can follow {}: its number is too large", Name::Segment(last));
     if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// On a full disk, XFS may need space for a name. Otherwise all connections would be closed.
+    /// On a full disk, XFS may need space for a name. An error would close all connections.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -2,20 +2,20 @@
 //!
 //! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
 //! job with its body, of each change that must survive a restart, and of each delete.
-//! [`Wal::commit`] writes all records of a turn, and replies that confirm changes leave only after
-//! it. [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
+//! [`Wal::commit`] writes all records of a turn; replies that confirm changes are sent after it.
+//! [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
 //!
 //! **Space first.** The server asks for space before it changes anything, so that no record is ever
 //! written to a full disk. *Preallocated files* hold space for later segments, and for every job
 //! there is space for its delete. A put that needs more space than there is gets an error reply.
 //!
-//! **Garbage.** Segments are removed oldest first. If garbage takes three quarters of the live
+//! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
 //! bytes, jobs that still need the oldest segment are written again, a bounded number in each turn.
 //!
-//! **Failure.** After a failed write or sync, the contents of the disk are unknown. Then no change
-//! is acknowledged until a new segment is open, and only deletes until all jobs are written again.
+//! **Failure.** After a failed write or sync, the contents of the disk are unknown. Until a new
+//! segment is open, no change is acknowledged, then only deletes until all jobs are written again.
 //!
-//! [`Wal`] has what the server calls. doc/architecture.md has a map of the modules below.
+//! The server calls [`Wal`]. doc/architecture.md has a map of the modules below.
 
 mod dates;
 mod disk;
@@ -70,16 +70,16 @@ pub struct Wal {
     index: SegmentIndex,
     recovery: Recovery,
     dates: Dates,
-    /// [`SegmentIndex::changed`] at the end of the last commit.
+    /// What [`SegmentIndex::changed`] returned in the last commit.
     changed: u64,
     migrated: u64,
 }
 
 impl Wal {
-    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage and
-    /// a full disk are no errors. Fails if a file cannot be listed, read or created, if memory or
-    /// descriptors are short, or if `progress` breaks. Then only preallocated files and zeros may
-    /// be gone.
+    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage or
+    /// a full disk is no error. Fails if a file cannot be listed, read or created, if memory or
+    /// descriptors are short, or if `progress` breaks. A failure changes no record: only
+    /// preallocated files and zeros may be gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -88,7 +88,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        // Afterwards, the memory that is left would be held as ballast, and not in one piece.
+        // Taken before the replay: later, the remaining memory is ballast, and not in one piece.
         let pending = log::pending_buffer()?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
@@ -111,11 +111,11 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the records of the turn, and syncs them if it is time. Also does a bounded part of
-    /// compaction and preallocation. Replies may leave afterwards, unless the outcome is `Failed`.
+    /// Writes the turn's records, and syncs them if that is due. Also does a bounded part of
+    /// compaction and preallocation. Replies may then be sent, unless the outcome is `Failed`.
     ///
-    /// With `-f0` on a slow disk it only begins a sync, at `wait_until` at the earliest, and
-    /// replies must wait for a later [`CommitOutcome::Syncing`] with `has_ended`.
+    /// With `-f0` on a slow disk, a commit only begins a sync, not before `wait_until`, and replies
+    /// must wait for a later [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
@@ -142,7 +142,7 @@ impl Wal {
             self.index.follow(self.log.end);
         }
         self.compact(jobs, budget);
-        // The garbage that compaction makes is no reason for more of it.
+        // Bytes that compaction itself changes do not raise the budget of the next turn.
         self.changed = self.index.changed();
         let written = self.log.write_turn().and_then(|()| self.sync_if_due());
         let events = mem::take(&mut self.log.syncs.events);
@@ -174,12 +174,12 @@ impl Wal {
         CommitOutcome::Syncing(events)
     }
 
-    /// Writes the pending records now. Returns whether it did; the commit reports any error.
+    /// Writes the pending records now. Returns whether it succeeded; the commit reports any error.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
 
-    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work; in the past if it has now.
+    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work; a past time means: now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.lost_lock().is_some() {
             return None;
@@ -203,7 +203,7 @@ impl Wal {
         [work, self.log.syncs.next(self.log.now), retry_at].into_iter().flatten().min()
     }
 
-    /// Syncs all that has been written, unless the policy is never to sync: for the daemon's end.
+    /// Called when the daemon ends: syncs all that has been written, if anything is ever synced.
     pub fn shut_down(&mut self, queue: &Queue) -> io::Result<()> {
         if self.lost_lock().is_some() {
             return Ok(());
@@ -211,7 +211,7 @@ impl Wal {
         self.log.finish(self.recovery.state == State::Sound, queue.next_id())
     }
 
-    /// Releases a piece of memory of deleted jobs: see [`Queue::release_one`].
+    /// Releases a piece of the memory that deleted jobs had: see [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.index.release_one()
     }
@@ -226,7 +226,7 @@ impl Wal {
 
 /// Permits, which the server requests before it changes anything.
 impl Wal {
-    /// Permits a change if its record has space, or can wait for space.
+    /// Permits a change if there is space for its record, or if the record can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
         let is_possible = match (change, self.recovery.state) {
@@ -246,7 +246,7 @@ impl Wal {
         has_space.then_some(Permit(change)).ok_or(Unavailable::Full)
     }
 
-    /// Makes room for [`Wal::put`]. Fails if there is no memory.
+    /// Makes room in memory for one [`Wal::put`]. Fails if there is no memory.
     pub fn make_room_to_put(&mut self) -> Growth {
         let count = self.log.unrecorded.len() + 1;
         grow(&mut self.log.unrecorded, count)?;
@@ -258,14 +258,14 @@ impl Wal {
         self.recovery.state == State::Sound && self.log.failure.is_none()
     }
 
-    /// Why some changes are refused, or soon will be. The disk is also reported as failed if no
-    /// file could be made when one was last needed, although there may be space.
+    /// Returns why some changes are refused, or soon will be. Also reports a failed disk if the
+    /// last attempt to create a file failed for another reason than a lack of space.
     pub fn trouble(&self) -> Option<Unavailable> {
         let shortage = self.log.reserve.shortage.map(|shortage| shortage.reason);
         if self.is_sound() { shortage } else { Some(Unavailable::Failed) }
     }
 
-    /// Returns the need for space.
+    /// Returns what disk space is needed for.
     fn demand(&self) -> Demand {
         Demand {
             jobs: self.index.jobs(),
@@ -275,7 +275,7 @@ impl Wal {
     }
 }
 
-/// Changes, recorded with their permits. The commit reports any error.
+/// Methods that record changes, each with its permit. The commit reports any error.
 impl Wal {
     /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
@@ -285,8 +285,8 @@ impl Wal {
         self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
-    /// Appends the new state, priority or delay of a job. If the permit allows it, this is deferred
-    /// until there is space.
+    /// Appends the new state, priority or delay of a job. Without space, the record is deferred if
+    /// the permit allows that.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
@@ -296,7 +296,7 @@ impl Wal {
         self.append_short(queue, job);
     }
 
-    /// Appends the delete of a job, which is still in the queue.
+    /// Appends the delete of a job. The job must still be in the queue.
     pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
         permit.spend(Change::Delete);
         let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
@@ -304,26 +304,26 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Takes the ids of the jobs whose puts could not be written: after [`CommitOutcome::Failed`].
-    /// They are not always the latest, because a job gets its id before its body has arrived. No
-    /// client has seen them.
+    /// Takes the ids of jobs whose puts could not be written. Called after
+    /// [`CommitOutcome::Failed`]. These ids need not be the latest: a job gets its id before its
+    /// body arrives. No client has seen them.
     pub fn take_unrecorded(&mut self) -> Vec<u64> {
         mem::take(&mut self.log.unrecorded)
     }
 
-    /// Forgets one of these jobs, before it is removed.
+    /// Forgets a job whose put could not be written. Called before the queue removes the job.
     pub fn forget(&mut self, job: Key<Job>) {
         self.index.remove(job);
     }
 
-    /// Passes on the wall clock's time. If it has been set, [`Wal::shift_dates`] may have work.
+    /// Uses `calendar` for dates from now on. If the clock was set, [`Wal::shift_dates`] may have work.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
 
-    /// Moves the instants of `count` restored jobs to their dates by the new calendar. Nothing is
-    /// written for these, because their dates do not change. Other jobs that had a delay or are
-    /// buried get a new record, because their dates are by the old calendar.
+    /// Moves the instants of `count` jobs to their dates by the new calendar. Dates that were read
+    /// from the binlog do not change, so they need no record. Other jobs that had a delay or are
+    /// buried get a new record, because their recorded dates are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -350,19 +350,19 @@ impl Wal {
     }
 }
 
-/// Garbage and recovery, a bounded part in each commit.
+/// Compaction and recovery, a bounded part in each commit.
 impl Wal {
-    /// Whether a deferred record has space now.
+    /// Whether there is now space for a deferred record.
     fn can_append_deferred(&self) -> bool {
         self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to write again next, if any. On a full disk less garbage is a reason.
+    /// Returns the job to write again next, if any. On a full disk, less garbage suffices.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
 
-    /// Appends deferred records that have space, at most `budget` bytes.
+    /// Appends deferred records while there is space, until `budget` bytes are appended.
     fn append_deferred(&mut self, queue: &Queue, mut budget: u64) {
         while budget > 0 && self.can_append_deferred() {
             let Some(job) = self.index.next_deferred() else { break };
@@ -377,8 +377,8 @@ impl Wal {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
-            // This may not use the space kept for deletes; nor that for a restart, unless all of
-            // the oldest segment can be written again, which is then removed.
+            // Space for deletes is kept, and so is space for a restart, unless all jobs of the
+            // oldest segment can be written again: then that segment is removed.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().admits(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
@@ -392,9 +392,9 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment, so that its space is freed: it was made for a large
-    /// job that has been deleted, and most of it is garbage. All jobs must have space for their
-    /// deletes in preallocated files.
+    /// Whether to close the current segment early, to free its space: it was made for a large job
+    /// that has been deleted, and most of it is garbage. Preallocated files must have space for the
+    /// deletes of all jobs.
     fn should_leave_segment(&self) -> bool {
         let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
         self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
@@ -408,15 +408,15 @@ impl Wal {
         self.index.is_oldest_unneeded() || self.next_relocation().is_some()
     }
 
-    /// Syncs if it is time: see [`Log::sync_if_due`]. Garbage is kept only until the records that
-    /// replace it are synced.
+    /// Syncs if a sync is due: see [`Log::sync_if_due`]. A sync is urgent if the removal of the
+    /// oldest segment waits for it.
     fn sync_if_due(&mut self) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
         self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
-    /// Opens a new segment after a failure. Every job must be written again from there on.
+    /// Opens a new segment after a failure. Every job must then be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
         let last = self.log.end.number;
         let result = self.log.reopen(queue.next_id());
@@ -430,14 +430,14 @@ impl Wal {
     }
 }
 
-/// The lock, syncs with `-f0`, and figures.
+/// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Why another daemon may have taken over. Nothing more is written: the process must end.
+    /// Why the lock is lost, if it is. Nothing more is written then: the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
 
-    /// See `Lease::ask_if_due`. `now` must be read just before. Returns whether it asked.
+    /// Checks the lock like `Lease::ask_if_due`, at a `now` just read. Returns whether it checked.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
         let is_due = self.log.lease.is_due(now);
         self.log.lease.ask_if_due(now).map(|_| is_due)
@@ -453,20 +453,20 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see this id of an unsynced job, because no restart will give it to
-    /// another. Always true, unless more puts have been abandoned than the segment has room for.
+    /// Whether the id of an unsynced job may be sent: no restart would give it to another job.
+    /// Always true, unless clients have abandoned more puts than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
         let current = self.log.current.as_ref();
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// How long the next sync will take, if it may wait for more changes. Zero if that is not
-    /// known.
+    /// Returns how long the next sync will take, or zero if that is unknown. `None` if the sync may
+    /// not wait for more changes.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }
 
-    /// Has `wake` called from another thread when a sync in the background has ended. Call it once.
+    /// Makes another thread call `wake` after each sync in the background. Call this method once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         let Log { lease, syncs, now, .. } = &mut self.log;
         if let (true, Ok(disk)) = (syncs.are_on(), lease.ask_if_due(*now)) {
@@ -474,7 +474,7 @@ impl Wal {
         }
     }
 
-    /// Returns the figures of `stats` and `metrics`.
+    /// Returns the binlog's figures for `stats` and `metrics`.
     pub fn counts(&self) -> BinlogCounts {
         let Self { log, index, .. } = self;
         BinlogCounts {

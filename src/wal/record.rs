@@ -1,16 +1,16 @@
 //! Records of the binlog: version 7 is written and read, version 5 only read. All functions are
 //! pure.
 //!
-//! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. With a name
-//! it is *full* and includes the body. Without one it is *short*: it changes or deletes a job whose
-//! full record came earlier. All numbers are little-endian.
+//! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. A record
+//! with a name is *full*, and includes the body. One without is *short*: it changes or deletes a
+//! job whose full record came earlier. All numbers are little-endian.
 //!
-//! The original never reads the four bytes after `pri`. In a segment written here they are a
-//! checksum of the whole record. It starts from the segment's salt and the record's offset, so
-//! neither a job's body nor an old record elsewhere can pass for a record here. The salt is made of
+//! The original never reads the four bytes after `pri`. In a segment of this daemon they are a
+//! checksum of the whole record. The checksum starts from the segment's salt and the record's
+//! offset, so neither a job's body nor a record of another place passes there. The salt is made of
 //! the key of the directory, which each segment header has, and of the number of the segment.
 //!
-//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A note that concerns no
+//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A record that concerns no
 //! job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
 //! No byte is trusted: any slice decodes to a record, to the end of the records, or to [`Damage`].
@@ -47,11 +47,11 @@ pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The largest id of a job. It is low enough that a damaged id cannot use up all ids, and that the
-/// next id fits into the 63 bits that a segment header has for it.
+/// The largest id of a job. This limit is low enough that a damaged id cannot use up all ids, and
+/// that the next id fits into the 63 bits that a segment header has for it.
 const ID_LIMIT: u64 = u64::MAX / 2 - 1;
 
-/// The id of a segment header. No job has it, so a reader finds no job for it.
+/// The id of a segment header. No job has this id, so a reader finds no job for the record.
 const HEADER_ID: u64 = u64::MAX;
 
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
@@ -69,7 +69,7 @@ pub(super) enum Kind {
     Deleted = 0,
     /// Ready, or reserved when the record was written.
     Ready = 1,
-    /// The original writes this when it compacts a reserved job. It is read as ready.
+    /// The original writes this when it compacts a reserved job. The job is read as ready.
     Reserved = 2,
     /// Buried.
     Buried = 3,
@@ -92,8 +92,8 @@ pub(super) struct JobFields {
     pub(super) pri: u32,
     pub(super) delay: i64,
     pub(super) ttr: i64,
-    /// With the CR LF. A short record has it, too, because the original replaces all fields at
-    /// once.
+    /// The body's length with CR LF. Short records have it, too, because the original replaces all
+    /// fields at once.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
     /// When the delay ends, or when a buried job was buried.
@@ -109,7 +109,7 @@ pub(super) enum Damage {
     Torn,
     /// The checksum does not match the bytes.
     Checksum,
-    /// A part of the record has a value that no sound one has: this part.
+    /// This part of the record has a value that it has in no sound record.
     Illegal(&'static str),
 }
 
@@ -203,8 +203,8 @@ impl NewRecord<'_> {
         full_length(self.name, self.body.len())
     }
 
-    /// Appends the record to `out` without its body. It will be at `offset` in a segment with this
-    /// salt. The checksum covers the body, which the caller writes after it.
+    /// Appends the record without its body to `out`. The record will be at `offset` of a segment
+    /// with this salt. Its checksum includes the body, which the caller writes next.
     pub(super) fn encode(&self, salt: u64, offset: u64, out: &mut Vec<u8>) {
         let (start, name) = (out.len(), self.name.as_bytes());
         let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
@@ -219,15 +219,15 @@ impl NewRecord<'_> {
     }
 }
 
-/// Marks a segment as written by this daemon, and holds the key of its directory. It is a short
-/// record that the original skips as the delete of an unknown job.
+/// Marks a segment as written by this daemon, and holds the key of its directory. The original
+/// skips this short record as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// The key of the directory: random, and the same in all headers.
     pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one, although no record has them. Zero if none have.
+    /// Clients may have seen ids below this one that no record has. Zero if they have not.
     pub(super) seen_below: u64,
 }
 
@@ -279,7 +279,7 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` begin with a segment header of a build before 2.0.0, whose checksums start
-    /// from other salts. It is a short record with another magic.
+    /// from other salts. That header is a short record with another magic.
     pub(super) fn is_earlier(bytes: &[u8]) -> bool {
         bytes.starts_with(&[0; 4]) && bytes.get(44..52) == Some(b"bnstlkRS")
     }
@@ -291,7 +291,7 @@ pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
-/// Begins the checksum of a record at `offset`, before its first byte.
+/// Returns the checksum of a record at `offset` before any of its bytes is added.
 fn checksum(salt: u64, offset: u64) -> Hasher {
     // A checksum starts from 32 bits, so both halves of the salt are mixed with the offset into
     // them.
@@ -316,16 +316,16 @@ pub(super) struct Frame {
     pub(super) head_length: usize,
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
-    /// Damage that leaves the length known.
+    /// What is wrong with the record, if its length is known all the same.
     flaw: Option<&'static str>,
 }
 
 impl Frame {
-    /// Decodes the frame that `bytes` begin with. They have at least [`HEAD_MAX_BYTES`], or all up
-    /// to the end of the file. `None` at the end of the records; an error if the length cannot be
-    /// known.
+    /// Decodes the frame that `bytes` begin with. `bytes` must have at least [`HEAD_MAX_BYTES`], or
+    /// reach to the end of the file. Returns `None` at the end of the records, or an error if the
+    /// length cannot be known.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        // Zeros at the end of the file are the end, even if they are too few for a record.
+        // Zeros up to the end of the file end the records, even if too few for a record.
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -370,7 +370,7 @@ impl Frame {
         (self.head_length + self.body_length) as u64
     }
 
-    /// Whether the record brings a body.
+    /// Whether the record is full, so that it includes a body.
     pub(super) fn is_full(&self) -> bool {
         self.name_length > 0
     }
@@ -380,9 +380,9 @@ impl Frame {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
-    /// Returns the checksum of `bytes`, the beginning of a version 7 record at `offset`, with the
-    /// checksum's own bytes taken as zero, and the checksum stored for the whole record. Long
-    /// pieces are faster, so `bytes` should have as much of the body as is at hand.
+    /// Returns the checksum of `bytes`, and the one stored for the whole record. `bytes` are the
+    /// beginning of a version 7 record at `offset`; the stored checksum in them is taken as zero.
+    /// Long pieces are faster, so `bytes` should have as much of the body as is in memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);
@@ -392,8 +392,8 @@ impl Frame {
         (hasher, u32::from_le_bytes(part(bytes, at)))
     }
 
-    /// Checks the record of this frame by its flaw, if any, and by `body_end`: bytes from the last
-    /// two of its body on. The caller has checked its length and its checksum.
+    /// Fails if the record has a flaw, or if its body does not end in CR LF. `body_end` begins with
+    /// the body's last two bytes. The caller has checked the record's length and checksum.
     pub(super) fn judge(&self, body_end: &[u8]) -> Result<(), Damage> {
         let has_end = !self.is_full() || body_end.starts_with(CRLF);
         let flaw = self.flaw.or((!has_end).then_some("a body without its line end"));

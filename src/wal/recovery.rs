@@ -8,19 +8,19 @@ use crate::clock::Time;
 /// The delay before a full or failed disk is tried again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest delay after repeated failures. Delays double up to this, because each attempt makes
-/// a file that stays.
+/// The longest delay after repeated failures. Delays double up to this, because each attempt leaves
+/// a file behind.
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// It works.
+    /// The binlog works.
     #[default]
     Sound,
     /// A write or sync has failed. The next attempt is due at `retry_at`.
     Failed { retry_at: Time },
-    /// It works again, but does not hold every job yet.
+    /// The binlog works again, but does not hold every job yet.
     Recovering,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Recovery {
     pub(super) state: State,
     /// The delay after the last failure.
     delay: Duration,
-    /// When to try again to remove the oldest segment, if that has failed.
+    /// When to try to remove the oldest segment again, if its removal has failed.
     pub(super) removal_retry_at: Option<Time>,
     /// How many bytes of segments that no job needs may be removed, if that is safe.
     pub(super) removable: u64,
 }
 
 impl Recovery {
-    /// Schedules the next attempt. The delays grow while the binlog fails again before it is sound.
+    /// Schedules the next attempt. The delay doubles after a failure while recovering.
     pub(super) fn retry_later(&mut self, now: Time) {
         self.delay = match self.state {
             State::Recovering => (2 * self.delay).min(RETRY_DELAY_MAX),
@@ -46,8 +46,8 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Whether recovery is complete: the doubtful segments are gone. If the oldest cannot be
-    /// removed, it suffices that no job needs it and that everything is synced.
+    /// Whether recovery is complete: the doubtful segments are gone. If the oldest segment cannot
+    /// be removed, it suffices that no job needs a doubtful one and that all is synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// The file would be taken for one of another origin, and stay until the next startup.
+    /// Otherwise the file would seem of another origin, and stay until the next startup.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// It may hold jobs, which the next start reads.
+    /// Such a segment may hold jobs, which the next startup reads.
     #[test]
     fn a_segment_of_another_origin_is_not_removed_after_a_failure() {
         let mut binlog = Fixture::new(F0);

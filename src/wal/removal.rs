@@ -14,9 +14,9 @@ use super::{
     syncs::Syncs,
 };
 
-/// Whether the oldest segment may be removed: no job needs it, and the records that replace its
-/// own are synced. Later records need not be synced; otherwise, constant writing would prevent
-/// the removal. After a failure, all records must be synced.
+/// Whether the oldest segment may be removed: no job needs it, and the records that replace its own
+/// are synced. Later records need not be synced, so constant writing does not prevent the removal.
+/// After a failure, all records must be synced.
 pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
     let is_synced = match recovery.state {
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
@@ -25,12 +25,12 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded()
 }
 
-/// Removes the segments that no job needs, oldest first: at least one, and as many as `budget`, the
-/// bytes that the turn could write again, and what earlier turns left of theirs allow. Fails if the
-/// lock is lost, or if the directory cannot be synced.
+/// Removes segments that no job needs, oldest first: at least one, and more up to so many bytes:
+/// twice the `budget` of this turn, plus what earlier turns could not remove yet. Fails if the lock
+/// is lost, or if the directory cannot be synced.
 ///
-/// A segment's deletes must not be gone while an older segment is still there, so the directory is
-/// synced after each removal.
+/// If a power cut undid only the removal of an older segment, its jobs would come back without
+/// their deletes. So the directory is synced after each removal.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // All that became garbage, and all that was written again instead.
+    // Twice: for all that became garbage, and for all that was written again.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -48,14 +48,14 @@ pub(super) fn remove_unneeded(
         recovery.removable = recovery.removable.saturating_sub(segment.used);
         let disk = log.lease.ask()?;
         match remove(disk, segment) {
-            // The binlog still works.
+            // The binlog still works without this removal.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 if !is_retry {
                     warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
                 }
                 recovery.removal_retry_at = Some(log.now + RETRY_DELAY);
             }
-            // It may have been removed by hand.
+            // Removed, perhaps already by someone else.
             _ => {
                 disk.sync_directory()?;
                 index.drop_closed(segment.number);
@@ -69,8 +69,8 @@ pub(super) fn remove_unneeded(
     Ok(())
 }
 
-/// Removes a segment that no job needs, or renames it if it is damaged. If it cannot be removed, it
-/// is truncated, so that a restart finds no old records.
+/// Removes a segment that no job needs, or renames it if it is damaged. A segment that cannot be
+/// removed is truncated, so that a restart finds no old records.
 fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     if segment.is_damaged {
@@ -87,9 +87,9 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     Ok(())
 }
 
-/// On a full disk, frees what restarts in a row would use up: segments of earlier runs that never
-/// had a record, and, if there is no space for a new segment, those that no job needs. A file for
-/// which that fails stays. Without a new segment, damaged ones may need the header of any other.
+/// On a full disk, removes segments that would pile up with each restart: those without any record
+/// and, if no new segment has space, those that no job needs. Errors are ignored. Without a new
+/// segment, a damaged one may need any other's header: then none is removed.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// A power cut between removal and sync would lose the relocated job.
+    /// Otherwise a power cut between the removal and the sync would lose the relocated job.
     #[test]
     fn a_segment_stays_until_what_replaces_it_is_synced() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));

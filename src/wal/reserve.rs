@@ -1,9 +1,9 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
-//! The file system reserves the space of a preallocated file. That takes no time, so neither
-//! startup nor a large job waits for it. If the file system cannot reserve space, whole files are
-//! filled with zeros, and are smaller. Each begins with a segment header: should those of the
-//! segments be damaged, it still has the key of the directory.
+//! The file system reserves the space of these files without writing it, so neither startup nor a
+//! large job waits. If the file system cannot do that, files are smaller, and filled with zeros.
+//! Each file begins with a segment header: if the headers of all segments are damaged, this one
+//! still has the directory's key.
 
 use std::{cmp::Reverse, io, time::Duration};
 
@@ -19,23 +19,23 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The largest file if all of it must be filled with zeros, unless one record needs more.
+/// The most bytes of a file that must be filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// How long the disk counts as full after it had no space for a job larger than a segment, although
-/// it has space for others.
+/// How long the disk is reported as full after it had no space for a job larger than a segment,
+/// even if it has space for smaller ones.
 const LARGE_SHORTAGE_TIME: Duration = Duration::from_secs(60);
 
 /// A file with space for a later segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preallocated {
     number: u32,
-    /// In bytes.
+    /// The size of the file in bytes.
     pub(super) size: u64,
-    /// How many bytes of it have been filled: with a segment header and zeros.
+    /// How many bytes of the file have been filled: with a segment header and zeros.
     pub(super) filled: u64,
-    /// How many bytes must be filled before the file may be used: only a few if the file system
-    /// has reserved its space.
+    /// How many bytes must be filled before the file may be used: only the first piece if the file
+    /// system has reserved its space.
     fill_end: u64,
 }
 
@@ -45,7 +45,7 @@ impl Preallocated {
     }
 }
 
-/// Why a file could not be made. None of that size or a larger one is made before `retry_at`.
+/// A failure to make a file. No file of that size or a larger one is tried before `retry_at`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
@@ -63,8 +63,8 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The key of the directory.
     pub(super) key: u64,
-    /// Ordered by size, and among equals by age. The last one, which is the oldest of the largest,
-    /// becomes the next segment.
+    /// Ordered by size; equal ones from the newest to the oldest. The last file, which is the
+    /// oldest of the largest, becomes the next segment.
     files: Vec<Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -75,7 +75,7 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// No files yet. New ones have numbers after `last`.
+    /// A reserve without files. New files get numbers after `last`.
     pub(super) fn new(segment_size: u64, key: u64, last: u32) -> Self {
         let size = segment_size.clamp(1, u64::MAX / 4);
         Self {
@@ -94,28 +94,28 @@ impl Reserve {
         self.files.last().copied()
     }
 
-    /// Returns the space for records, with `current` bytes left in the current segment.
+    /// Returns the space for records, if the current segment has `current` unused bytes.
     pub(super) fn space(&self, current: u64) -> Space {
         let next = self.first().map_or(0, |file| file.size);
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a file now, or to continue filling the one being made. Only an attempt shows
-    /// whether a full disk has space again.
+    /// Whether to make a file now, or to continue filling the one being made. On a full disk it is
+    /// true, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
     }
 
-    /// Whether no attempt to make a file of `size` bytes is due, because that has failed within the
-    /// last second. A smaller file may still fit.
+    /// Whether it is too early to try a file of `size` bytes, because one of that size or a smaller
+    /// one has failed within the last second.
     pub(super) fn is_resting(&self, size: u64, now: Time) -> bool {
         self.shortage.is_some_and(|shortage| shortage.retry_at > now && size >= shortage.size)
     }
 
-    /// Preallocates a file of the usual size, or on a fuller disk of half that size, a quarter, and
-    /// so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a large
-    /// record the first size is `least` plus the usual size, so that later records fit, too.
+    /// Preallocates a file of the usual size. If the disk is too full, tries half of it, a quarter,
+    /// and so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a
+    /// large record, begins with `least` plus the usual size, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
@@ -158,23 +158,23 @@ impl Reserve {
         self.shortage = Some(Shortage { retry_at, failed_at: now, size, reason });
     }
 
-    /// Lets the next file be tried at once, because the daemon itself has freed space.
+    /// Permits the next attempt to make a file at once, because the daemon itself has freed space.
     pub(super) fn on_freed(&mut self) {
         if let Some(shortage) = &mut self.shortage {
             shortage.retry_at = Time::AT_ONCE;
         }
     }
 
-    /// Ends a shortage once a file of `size` bytes was created.
+    /// Ends a shortage of up to `size` bytes, because a file of that size was created.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
         }
     }
 
-    /// Forgets that a large job had no space, if none has been tried for a while.
+    /// Ends the shortage of a large job, if no attempt has failed for [`LARGE_SHORTAGE_TIME`].
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        // For other jobs it is tried again each second.
+        // For smaller jobs, an attempt is made each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }
@@ -189,20 +189,20 @@ impl Reserve {
         Ok(())
     }
 
-    /// Creates a preallocated file, reserves its space, and writes a segment header. If that fails,
-    /// the file is removed.
+    /// Creates a preallocated file, reserves its space, and writes a segment header. After an
+    /// error, the file is removed.
     fn begin_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<Preallocated> {
         let number = self.next_number;
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
         match disk.create(name) {
-            // Something else has that name. After a multiple of a thousand, it gives up.
+            // The name is taken: tries the next number, but none after a multiple of a thousand.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number % 1000 > 0 => {
                 return self.begin_file(disk, size);
             }
             result => result?,
         }
-        // The file would only take up space. If this fails too, the next startup removes it.
+        // On an error the file is removed. If that fails, too, the next startup removes it.
         let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
         let made = disk.reserve(name, size).and_then(|is_reserved| {
             disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)
@@ -216,7 +216,7 @@ impl Reserve {
     }
 
     /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
-    /// whether the file is complete. If this fails, the file is removed.
+    /// whether the file is complete. After an error, the file is removed.
     fn make_step(&mut self, disk: &mut Writable, size: u64) -> io::Result<bool> {
         let mut file = match self.filling.take() {
             Some(file) => file,
@@ -246,8 +246,8 @@ impl Reserve {
         Some(file)
     }
 
-    /// Whether to remove the first file: see [`Demand::has_surplus`]. The last file of the usual
-    /// size stays.
+    /// Whether to remove the first file: see [`Demand::has_surplus`]. The only file stays if it has
+    /// at most the usual size.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
         self.first().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
@@ -267,7 +267,7 @@ impl Reserve {
         file.size
     }
 
-    /// Removes the smallest file, unless it is the first. Returns whether it did.
+    /// Removes the smallest file, unless it is the only one. Returns whether it removed one.
     pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
         if self.files.len() < 2 || disk.remove(self.files[0].name()).is_err() {
             return false;
@@ -277,7 +277,7 @@ impl Reserve {
         true
     }
 
-    /// Makes a piece of another file. Returns false if no more of it can be made now.
+    /// Fills a piece of a file of the usual size. Returns false if that fails.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) -> bool {
         let made = self.make_step(disk, self.segment_size);
         match &made {
@@ -317,7 +317,7 @@ mod tests {
         testing::{Fixture, MemoryDisk, START},
     };
 
-    /// The zeros of a newer one may still be in memory, and the sync of its header would wait for
+    /// The zeros of a newer file may still be in memory, and the sync of its header would wait for
     /// them.
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 
-    /// A put would be acknowledged although its delete fails, so the job would run for ever.
+    /// Otherwise a job would be accepted that cannot be deleted, and it would run for ever.
     #[test]
     fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -354,7 +354,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// An operator would search for a full disk although it has space.
+    /// Otherwise an operator would look for a full disk although it has space.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// A monitor would see a full disk only now and then, and each job would log two lines.
+    /// Otherwise a monitor would rarely see a full disk, and each job would log two lines.
     #[test]
     fn a_disk_without_space_for_a_large_job_is_full_until_none_has_come_for_a_minute() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -403,8 +403,8 @@ mod tests {
         assert_eq!(binlog.wal.next_deadline(), None);
     }
 
-    /// An operator must repair it, or another machine take over, because deleting jobs would not
-    /// help.
+    /// An operator must repair the directory, or another machine must take over: deleting jobs
+    /// would not help.
     #[test]
     fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -1,9 +1,9 @@
 //! The newest segment: its end, and the zeros ahead of its records.
 //!
-//! A sync is fastest over zeros that are already written, because the file system then has nothing
-//! to note of its own. So if each change is synced, a short stretch ahead of the records is filled
-//! with zeros, one piece in each turn. With rarer syncs, the zeros would cost more than they save:
-//! they double the bytes that are written.
+//! A sync is fastest over zeros that are already written, because the file system then has no
+//! metadata of its own to write. So if each change is synced, a short stretch ahead of the records
+//! is filled with zeros, one piece in each turn. With rarer syncs, the zeros would cost more than
+//! they save: they double the bytes that are written.
 
 use super::{
     disk::{Name, Writable},
@@ -12,16 +12,16 @@ use super::{
     space::Layout,
 };
 
-/// The least budget of a turn, in bytes, for writing zeros and for writing jobs again. The budget
-/// is twice the bytes appended in the turn if that is more.
+/// The bytes of a piece of zeros, and the least budget of a turn for other work, such as
+/// relocations. The budget is eight times the bytes appended and made garbage if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 
-/// How far ahead of the records zeros are written.
+/// How far ahead of the records zeros are written, in bytes.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// The number by which the header of a preallocated file is written: no segment has it.
+/// The number for the salt of a preallocated file's header. No segment has this number.
 pub(super) const PREALLOCATED: u32 = 0;
 
 /// Returns the beginning of segment `number`: the version and the first header.
@@ -34,7 +34,7 @@ pub(super) fn beginning(number: u32, header: SegmentHeader) -> Vec<u8> {
 /// The end of the binlog, pending records included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct End {
-    /// The number of the newest segment. It may have been abandoned.
+    /// The number of the newest segment. After a failure, this segment may be abandoned.
     pub(super) number: u32,
     /// The bytes in use in that segment.
     pub(super) used: u64,
@@ -48,12 +48,12 @@ impl End {
         Name::Segment(self.number)
     }
 
-    /// Begins a segment.
+    /// Moves on to the beginning of segment `number`.
     pub(super) fn open(&mut self, number: u32) {
         (self.number, self.used) = (number, 0);
     }
 
-    /// Moves on to the offset `used` of the segment.
+    /// Moves on to the offset `used` of the present segment.
     pub(super) fn advance(&mut self, used: u64) {
         self.length += used - self.used;
         self.used = used;
@@ -67,7 +67,7 @@ pub(super) struct Current {
     key: u64,
     /// What the checksums of the segment start from.
     pub(super) salt: u64,
-    /// A restart skips the ids below this, unless the daemon shuts down cleanly.
+    /// Unless the daemon shuts down cleanly, a restart assigns no ids below this one.
     pub(super) seen_below: u64,
     pub(super) layout: Layout,
     /// The offset up to which records or zeros have been written.
@@ -75,28 +75,28 @@ pub(super) struct Current {
 }
 
 impl Current {
-    /// Segment `number` in a preallocated file, opened when the next job had the id `next_id`.
+    /// Segment `number`, opened in a preallocated file. The next job will get the id `next_id`.
     pub(super) fn new(key: u64, number: u32, next_id: u64, file: Preallocated) -> Self {
         let layout = Layout::new(file.size);
         let seen_below = next_id + layout.puts();
         Self { key, salt: record::salt(key, number), seen_below, layout, zeroed: file.filled }
     }
 
-    /// Its next segment header.
+    /// Returns the next header for this segment.
     pub(super) fn header(&self, next_id: u64) -> SegmentHeader {
         SegmentHeader { key: self.key, next_id, seen_below: self.seen_below }
     }
 
-    /// Returns where a piece of zeros is to be written now, if one is. Only a whole piece is: a few
-    /// zeros with each commit would make each sync write to a second place on the disk.
+    /// Returns the offset for a piece of zeros, if one should be written now. Only whole pieces
+    /// are: a few zeros with each commit would make each sync write to a second place on the disk.
     pub(super) fn zeros_start(&self, end: End) -> Option<u64> {
         let start = self.zeroed.max(end.used);
         let fits = start + WORK_PER_TURN_MIN_BYTES <= end.used + ZEROS_AHEAD_BYTES;
         (start < self.layout.size && fits).then_some(start)
     }
 
-    /// Writes a piece of zeros ahead of the records. An error is ignored here: the next records
-    /// will hit it too, and then it is handled.
+    /// Writes a piece of zeros ahead of the records. An error is ignored here: the write of the
+    /// next records will fail, too, and that is handled.
     pub(super) fn write_zeros(&mut self, disk: &mut Writable, end: End) {
         let Some(start) = self.zeros_start(end) else { return };
         let length = WORK_PER_TURN_MIN_BYTES.min(self.layout.size - start);
@@ -112,7 +112,7 @@ impl Current {
 mod tests {
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// Each sync would write to two places on the disk.
+    /// Otherwise each sync would write to two places on the disk.
     #[test]
     fn zeros_are_written_ahead_in_whole_pieces() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -17,10 +17,10 @@ use super::record::{SHORT_RECORD_BYTES, VERSION_BYTES};
 pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
 
 /// A segment header is repeated after this many bytes, so that damage to the start of a segment
-/// does not take the rest with it. It costs half a percent of the binlog.
+/// does not make the rest unreadable. Headers take half a percent of the binlog.
 pub(super) const HEADER_INTERVAL_BYTES: u64 = 16 * 1024;
 
-/// The beginning of a segment: the version and the first segment header.
+/// The bytes of a segment before its records: the version and the first segment header.
 pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64;
 
 /// The length of a short record in bytes. A segment header has the same length.
@@ -29,11 +29,11 @@ pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 /// The length of the shortest full record in bytes: one letter for a name, and an empty body.
 const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
-/// The slots of two pages: what a restart on a full disk needs beside those for deletes. It begins
-/// another segment, and frees only whole pages of the current one.
+/// The slots of two pages: what a restart on a full disk needs beside those for deletes. The
+/// restart begins another segment, and frees only whole pages of the current one.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
-/// Returns how many slots `bytes` bytes have if no segment header is due at their beginning.
+/// Returns how many slots fit into `bytes` bytes if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
 }
@@ -64,23 +64,23 @@ impl Layout {
         Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
     }
 
-    /// Returns how many bytes are left after the first `used`.
+    /// Returns how many bytes the file has after the first `used`.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
     }
 
-    /// Returns how many jobs can be put before the file is full.
+    /// Returns how many jobs can be put at most before the file is full.
     pub(super) fn puts(self) -> u64 {
         self.size / PUT_MIN_BYTES
     }
 
-    /// Whether a record of `length` bytes fits after the first `used`, with a segment header.
+    /// Whether a record of `length` bytes and a segment header fit after the first `used`.
     pub(super) fn fits(self, used: u64, length: u64) -> bool {
         length + SHORT_BYTES <= self.free(used)
     }
 
-    /// Whether a segment header must precede the record at the offset `used`. If so, the next one
-    /// is due an interval later.
+    /// Whether a segment header must precede the record at the offset `used`. If so, this makes the
+    /// next header due an interval later.
     pub(super) fn takes_header(&mut self, used: u64) -> bool {
         let is_due = used >= self.next_header;
         if is_due {
@@ -93,28 +93,28 @@ impl Layout {
 /// The space for records that the disk has granted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
-    /// Bytes left in the current segment; zero if no segment is open.
+    /// Unused bytes of the current segment; zero if no segment is open.
     pub(super) current: u64,
     /// The size in bytes of the preallocated file that becomes the next segment; zero if there is
-    /// none, or if no segment may follow.
+    /// none.
     pub(super) next: u64,
     /// Slots of all preallocated files, the next one included.
     pub(super) preallocated_slots: u64,
 }
 
 impl Space {
-    /// Returns the number of all slots.
+    /// Returns the number of slots in all of this space.
     pub(super) fn slots(self) -> u64 {
         slots(self.current) + self.preallocated_slots
     }
 
-    /// Whether a record of `length` bytes can be appended and `short_records` short ones after it.
+    /// Whether a record of `length` bytes can be appended, and `short_records` short ones after it.
     pub(super) fn admits(self, length: u64, short_records: u64) -> bool {
         let length = length + SHORT_BYTES; // A segment header may precede it.
         if length <= self.current {
             return slots(self.current - length) + self.preallocated_slots >= short_records;
         }
-        // In that case, the rest of the current segment is not used.
+        // The record goes to the next segment, and the rest of the current one is not used.
         let next = self.next.saturating_sub(HEADER_BYTES);
         length <= next
             && slots(next - length) + self.preallocated_slots - slots(next) >= short_records
@@ -126,7 +126,7 @@ impl Space {
 pub(super) struct Demand {
     /// The number of jobs: each needs a slot for its delete.
     pub(super) jobs: u64,
-    /// Bytes of live records in the oldest segment, which is dropped only after these are written
+    /// Bytes of live records in the oldest segment, which is removed only after these are written
     /// again.
     pub(super) oldest_live: u64,
     /// The size of a usual segment in bytes.
@@ -139,20 +139,20 @@ impl Demand {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
-    /// Returns how many more slots are wanted in advance: for half as many jobs again, or the slots
-    /// of one segment if that is less, and among them those for a restart.
+    /// Returns how many more slots are wanted in advance: those of half as many jobs again, or of
+    /// one segment if that has fewer, less those for a restart, and eight more.
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
 
-    /// Whether another file should be preallocated. There should always be one.
+    /// Whether another file should be preallocated. At least one should always exist.
     pub(super) fn wants_file(self, space: Space) -> bool {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
     /// Whether a preallocated file of `size` bytes should be removed, because the jobs that needed
-    /// it, one large or many small ones, have been deleted. One more segment's worth is kept, so
-    /// that files are not made and removed alternately.
+    /// it, one large or many small ones, have been deleted. The slots of one more segment are kept,
+    /// so that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -202,7 +202,7 @@ mod tests {
         Some(most)
     }
 
-    /// A full disk would lose a delete, or the daemon would stop at a record without space.
+    /// Otherwise a full disk would lose a delete, or an append would find no space.
     #[test]
     fn what_is_admitted_fits_in_every_small_case() {
         let interval = HEADER_INTERVAL_BYTES;

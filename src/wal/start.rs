@@ -1,4 +1,4 @@
-//! Startup: opens the first segment. Until that is open, no record of the last run is changed.
+//! Startup: opens the first segment. Until then, no record of the last run is changed.
 
 use log::{error, warn};
 
@@ -28,14 +28,14 @@ impl Log {
             disk.sync_all(&names)?;
             disk.sync_directory()?;
         }
-        // First, because on a full disk the space of the last run is all there is.
+        // On a full disk, the files that the last run preallocated have the only space.
         let disk = self.lease.ask()?;
         let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
-        // If only a preallocated file has the key, it stays until the new segment has it.
+        // If only a preallocated file has the key, it stays until the new segment has the key.
         let kept = report.key.map(|(_, name)| name).filter(is_reserve);
         for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
             if kept == Some(name) {
-                // If that fails, it keeps its space for a while.
+                // If that fails, the file keeps its space for a while.
                 let _ = disk.truncate(name, SEGMENT_ALIGN_BYTES);
             } else {
                 remove_of_last_run(disk, name);
@@ -45,12 +45,12 @@ impl Log {
         let made = self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now);
         match made.and_then(|()| self.open_next(0, next_id)) {
             Ok(()) => {}
-            // The jobs are served meanwhile, and the operator may free space. Some file systems,
+            // Startup goes on: jobs are served, and the operator may free space. Some file systems,
             // such as btrfs, need more space than they have reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
-                    // The number is used up, because the disk has no space for its segment.
+                    // This number is skipped: the disk has no space for its segment.
                     self.end.open(number);
                 }
                 error!("no disk space, not even for a delete: changes are refused for now");
@@ -64,22 +64,22 @@ impl Log {
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
             remove_of_last_run(disk, name);
         }
-        // The space for all deletes is taken at once, so that the first put does not wait for it.
+        // Space for all deletes is reserved at once, so that the first put does not wait for it.
         let _ = self.ensure_space(0, demand.slots());
         Ok(())
     }
 }
 
-/// Removes a preallocated file. If that fails, it takes up space until the next startup.
+/// Removes a preallocated file. If that fails, the file takes up space until the next startup.
 fn remove_of_last_run(disk: &mut Writable, name: Name) {
     if let Err(error) = disk.remove(name) {
         warn!("cannot remove a preallocated file of the last run: {error}");
     }
 }
 
-/// Truncates segments of the last run to their records: those which end in an unfinished record
-/// if `is_torn`, or else in zeros. An unfinished record counts as damage unless its segment is
-/// the newest, and a new segment comes now. If this fails, the next startup reports damage.
+/// Truncates segments of the last run after their last record: those that end in an unfinished
+/// record if `is_torn`, or else those that end in zeros. In any but the newest segment, an
+/// unfinished record would count as damage, so if this fails, the next startup reports damage.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
     for segment in &report.segments {
         let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;

@@ -1,4 +1,4 @@
-//! Syncs of written records, at the times of the [`SyncPolicy`].
+//! Syncs of written records, at the times that the [`SyncPolicy`] sets.
 
 use std::{io, time::Duration};
 
@@ -17,11 +17,11 @@ pub struct SyncEvents {
     pub has_begun: bool,
 }
 
-/// From this average on, syncs with `-f0` run in the background. Below it, handing over to a thread
-/// and back would cost more than it gains.
+/// If syncs take at least this long on average, those with `-f0` run in the background. Handing
+/// shorter ones to a thread would cost more than it gains.
 const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
-/// Below this average they run in the queue's thread again.
+/// If syncs take less than this on average, they run in the queue's thread again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
 /// How long syncs take, and where they run with `-f0`.
@@ -29,7 +29,7 @@ const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 pub(super) struct SyncTime {
     /// A moving average over about eight syncs.
     average: Duration,
-    /// Whether they take so long that with `-f0` they run in the background.
+    /// Whether syncs take so long that with `-f0` they run in the background.
     pub(super) is_long: bool,
     /// How long all syncs of records have taken.
     pub(super) all: ShortTimes,
@@ -50,23 +50,22 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    /// When the oldest write was made that no sync covers, not even the one under way.
+    /// The time of the oldest write that no sync covers, not even one under way.
     pub(super) dirty_since: Option<Time>,
-    /// The sync that is under way in the background covers the first so many bytes of the binlog.
+    /// The sync under way in the background, if any, covers this many bytes of the binlog.
     in_flight: Option<u64>,
     pub(super) time: SyncTime,
-    /// The events since they were last taken.
+    /// The events since a commit last took them.
     pub(super) events: SyncEvents,
     /// With `-f0` in the background: the next sync begins at this time, because more changes are
-    /// expected before.
+    /// expected before then.
     pub(super) wait_until: Option<Time>,
-    /// The bytes of the binlog that are synced: see [`End::length`].
+    /// How many bytes of the binlog are synced: see [`End::length`].
     pub(super) synced: u64,
 }
 
 impl Syncs {
-    /// The first `synced` bytes have been written, and the start syncs them; nothing else has been
-    /// written.
+    /// For a binlog of `synced` bytes, which startup syncs.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
@@ -94,8 +93,8 @@ impl Syncs {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
-    /// How long syncs take on average, if the next one may wait for more changes: with `-f0`, and
-    /// if none is under way, because changes meanwhile join the next one anyway.
+    /// Returns how long syncs take on average, if the next one may wait for more changes: with
+    /// `-f0`, and if none is under way. During a sync, changes join the next one anyway.
     pub(super) fn time_of_next(&self) -> Option<Duration> {
         let waits = self.are_of_each_change() && self.in_flight.is_none();
         waits.then_some(self.time.average)
@@ -132,8 +131,8 @@ impl Syncs {
 }
 
 impl Log {
-    /// If it is time, syncs everything written, or begins to. If `is_urgent`, it is time at once,
-    /// unless the policy is never to sync.
+    /// If a sync is due, syncs everything written, or begins to. If `is_urgent`, a sync is due at
+    /// once, unless the policy is never to sync.
     pub(super) fn sync_if_due(&mut self, in_background: bool, is_urgent: bool) -> io::Result<()> {
         let Self { syncs, lease, end, now, .. } = self;
         let (Some(since), None) = (syncs.dirty_since, syncs.in_flight) else { return Ok(()) };
@@ -146,8 +145,8 @@ impl Log {
             syncs.on_all_synced(*end);
             return Ok(());
         }
-        // With `-f0`, after a sync the next one waits a turn, because the clients just answered may
-        // join it.
+        // With `-f0`, the next sync waits a turn after the last, because clients that were just
+        // answered may send changes for it.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);
         if !waits && (is_urgent || since + delay <= *now) {
@@ -244,7 +243,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
     }
 
-    /// On a disk whose syncs take milliseconds, all clients would wait for each sync.
+    /// Otherwise, if syncs take milliseconds, all clients would wait for each sync.
     #[test]
     fn with_f0_long_syncs_run_in_the_background() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// The server would assume that a sync covers replies although it has not begun.
+    /// Otherwise the server would assume that a sync covers replies, although none has begun.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

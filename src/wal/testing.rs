@@ -28,7 +28,7 @@ pub(crate) struct MemoryDiskState {
     pub(crate) calls: Vec<String>,
     /// Calls that begin with this text fail.
     pub(crate) failing: Option<&'static str>,
-    /// The number of their error, `EIO` if there is none.
+    /// The error number of calls that fail; `None` means `EIO`.
     pub(crate) errno: Option<i32>,
     /// How many such calls fail; all of them if `None`.
     pub(crate) failures: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct MemoryDiskState {
     pub(crate) ends_syncs: bool,
     /// The reported time of each sync.
     pub(crate) sync_time: Duration,
-    /// Another daemon has taken over.
+    /// Whether another daemon has taken over.
     pub(crate) is_lock_lost: bool,
     is_syncing: bool,
 }
@@ -52,7 +52,7 @@ impl MemoryDisk {
         self.0.lock().expect("no test panics while it looks")
     }
 
-    /// The calls since the last time.
+    /// Returns the calls since this was last called.
     pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.state().calls)
     }
@@ -178,7 +178,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Starts with the files of a disk.
+/// Opens the binlog on a disk, as at startup.
 pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored, Wal, Report) {
     let options = Options { segment_size: 4096, sync, key: 1 };
     let mut restored = Restored::default();
@@ -190,7 +190,7 @@ pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored,
     (restored, wal, report)
 }
 
-/// A queue with a binlog, like the server's.
+/// A queue with a binlog, as the server has them.
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(crate) disk: MemoryDisk,
@@ -259,7 +259,7 @@ impl Fixture {
         assert_ne!(self.commit(), CommitOutcome::Failed);
     }
 
-    /// Ends turns until the binlog has nothing more to do at once.
+    /// Ends one turn after another until nothing of the binlog is due.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::STALL_TIMEOUT;
 use crate::os;
 
-/// Source addresses of connections, on the loopback interface. Each has ports for some 28,000
-/// connections.
+/// Source addresses of connections, on the loopback interface. Each address has ports for some
+/// 28,000 connections.
 const SOURCE_ADDRESSES: u8 = 8;
 
 /// The daemon under attack and the size of the attack.
@@ -17,11 +17,11 @@ const SOURCE_ADDRESSES: u8 = 8;
 pub(super) struct Attack {
     pub(super) address: SocketAddrV4,
     pub(super) pid: u32,
-    /// Connections of an attack that opens many.
+    /// The number of connections in an attack that opens many.
     pub(super) connections: usize,
-    /// Jobs, tubes or commands of an attack that makes many.
+    /// The number of jobs, tubes or commands in an attack that makes many.
     pub(super) items: usize,
-    /// The attack fails if it is not complete by then.
+    /// The attack fails if it is not complete by this time.
     pub(super) deadline: Instant,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn timed_out(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
 
-/// Returns the commands that delete the jobs.
+/// Returns the commands that delete the jobs with these ids.
 pub(super) fn delete_commands(ids: &[u64]) -> Vec<u8> {
     ids.iter().flat_map(|id| format!("delete {id}\r\n").into_bytes()).collect()
 }
@@ -119,14 +119,14 @@ pub(super) struct PipelineClient {
 pub(super) struct Replies {
     /// Ids of the jobs that were put or reserved.
     pub(super) ids: Vec<u64>,
-    /// Replies `OUT_OF_MEMORY`.
+    /// The number of replies `OUT_OF_MEMORY`.
     pub(super) out_of_memory: usize,
-    /// Replies that mean neither success nor `OUT_OF_MEMORY`, such as `NOT_FOUND` and `TIMED_OUT`.
+    /// The number of other replies that do not mean success, such as `NOT_FOUND` and `TIMED_OUT`.
     pub(super) others: usize,
 }
 
 impl PipelineClient {
-    /// Sends `bytes` and reads the given number of replies at the same time.
+    /// Sends `bytes`, and at the same time reads as many replies as `replies` says.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
@@ -136,7 +136,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Otherwise the writer would wait for ever for a daemon that does not read.
+                // If the daemon does not read, the writer would wait for ever on an open socket.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");
@@ -202,7 +202,7 @@ impl PipelineClient {
         Ok(missing)
     }
 
-    /// Returns one number of a statistics body.
+    /// Sends a command for statistics, and returns the number named `name` from the reply's body.
     pub(super) fn statistic(&mut self, command: &str, name: &str) -> io::Result<u64> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut line = String::new();

@@ -21,7 +21,7 @@ type Cleanup = Box<dyn FnOnce() -> io::Result<()> + Send>;
 pub(super) struct Outcome {
     /// Connections that stay open until the attack is cleaned up.
     pub(super) connections: Vec<TcpStream>,
-    /// Runs before the connections are closed.
+    /// The cleanup, which runs before the connections are closed.
     pub(super) cleanup: Option<Cleanup>,
     /// A short description of the attack, for the report.
     pub(super) summary: String,
@@ -45,7 +45,7 @@ pub(super) struct AttackKind {
     pub(super) run: fn(&Attack) -> io::Result<Outcome>,
 }
 
-/// All attacks, in the order of the table.
+/// All attacks, in the order of the table of results.
 pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     plain("idle", idle),
     plain("blocked", blocked),
@@ -97,7 +97,7 @@ fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     let attackers = attack.connect_many(attack.connections, bytes)?;
     for stream in &attackers {
-        // The daemon may have closed it already.
+        // The daemon may have closed the connection already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
     Ok(holding(attackers, "half-closed in reserve"))
@@ -122,7 +122,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     const BYTES_PER_SECOND: usize = 25_000;
     let mut attackers = attack.connect_many(attack.connections, b"")?;
     for byte in b"use abuse\r\n" {
-        // The rate is even, because bursts would measure load, and other tests do that.
+        // The bytes are sent at an even rate. Bursts would be a heavy load; other tests have that.
         for streams in attackers.chunks_mut(BYTES_PER_SECOND / 200) {
             let began = Instant::now();
             for stream in streams {
@@ -154,7 +154,7 @@ fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "with a byte of urgent data"))
 }
 
-/// Four threads open and close connections, with and without sending. Every second one is reset.
+/// Four threads open and close connections, with or without sending; half of them are reset.
 fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     const THREADS: usize = 4;
     let count = attack.connections;
@@ -179,7 +179,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     os::lower_priority();
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
-        // If the daemon's descriptors are used up, or it is dying, the probe shows it.
+        // An error is ignored: if the daemon lacks descriptors or dies, the probe reports that.
         let _ = stream.write_all(REQUESTS[number % REQUESTS.len()]);
         if number % 2 == 0 {
             os::reset_on_close(&stream)?;
@@ -226,7 +226,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     let batch = (300_000 / put.len()).max(1);
     let bytes = put.repeat(batch);
     let (mut ids, mut out_of_memory, mut beyond) = (Vec::new(), 0, 0);
-    // Continues after the first `OUT_OF_MEMORY`, because a job of another size may still fit.
+    // Continues after the first `OUT_OF_MEMORY`, because a later job may still fit.
     while beyond < 20 {
         let replies = client.exchange(bytes.as_bytes(), batch)?;
         ids.extend(replies.ids);
@@ -256,7 +256,7 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// Starts as many uploads as the daemon accepts; together they exceed its memory.
+/// Starts uploads that together exceed the daemon's memory, as many as it accepts.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
@@ -300,7 +300,7 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Sends each kind of command in one batch, before any reply is read.
+/// Sends all commands of one kind in one batch, without waiting for a reply.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -344,14 +344,14 @@ fn expiring(attack: &Attack) -> io::Result<Outcome> {
     let summary = format!("{} reserved jobs of one silent connection", ids.len());
     let cleanup: Cleanup = Box::new(move || {
         drop(client);
-        // A job that the worker held is ready again once its connection has closed.
+        // A job that `client` still holds is ready again when the daemon has seen the close.
         thread::sleep(Duration::from_millis(200));
         delete_jobs(other, ids)()
     });
     Ok(Outcome { cleanup: Some(cleanup), summary, faults, ..Outcome::default() })
 }
 
-/// Closes a connection that holds all jobs.
+/// Closes a connection that has reserved all jobs.
 fn leaving(attack: &Attack) -> io::Result<Outcome> {
     let (client, ids) = reserve_many(attack, 600)?;
     let mut other = attack.pipeline_client()?;
@@ -369,7 +369,7 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Returns the path of Debian's libfaketime on any architecture; none if it is not installed.
+/// Returns the path of Debian's libfaketime on any architecture; `None` if it is not installed.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");
@@ -381,7 +381,7 @@ pub(super) fn clock_folder() -> PathBuf {
     std::env::temp_dir().join(format!("ct-abuse-{}", std::process::id()))
 }
 
-/// Returns the file from which a daemon with a faked clock reads the offset of its clock.
+/// Returns the path of the file from which a daemon with a faked clock reads the clock's offset.
 pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }

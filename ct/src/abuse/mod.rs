@@ -1,9 +1,9 @@
 //! Measures how well a daemon serves a well-behaved client while other connections attack it.
 //!
-//! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) works
-//! all the time: first alone, then while the attack runs, holds its connections, and cleans up.
-//! While the attack only holds its connections, the probe pauses, and the daemon should be idle.
-//! All of it is repeated on the same process, so that a leak shows.
+//! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) sends
+//! commands: first alone, then while the attack runs, holds its connections, and cleans up. While
+//! the attack only holds its connections, the probe pauses for a time in which the daemon should be
+//! idle. All this is repeated on the same process, so that a memory leak shows.
 //!
 //! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
 //! goals are in `missed_goals`; [`report`] makes the table.
@@ -39,29 +39,29 @@ const BASELINE_TIME: Duration = Duration::from_secs(1);
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish pending work and to return memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// The 99th percentile may reach this, or three times the baseline if that is more.
+/// A 99th percentile of latency may reach this, or three times the baseline if that is more.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
-/// Growth of memory that is tolerated, besides a share of the earlier value.
+/// Growth of memory that is tolerated in addition to a share of the earlier value.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
-/// If memory seems to grow, the number of rounds is raised up to this factor.
+/// If memory seems to grow, the number of rounds is raised by up to this factor.
 const GROWTH_ROUNDS_FACTOR: usize = 3;
-/// Files that this program needs besides the attackers' connections.
+/// Open files that this program needs in addition to the attackers' connections.
 const RESERVED_FILES: usize = 100;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemons. The goals apply to the first.
+    /// The daemons. The goals apply only to the first daemon.
     pub targets: Vec<Target>,
     /// Names of attacks; empty means all.
     pub only: Vec<String>,
-    /// Connections of an attack that opens many, if the limit on files allows.
+    /// The number of connections in an attack that opens many, if the limit on files allows it.
     pub connections: usize,
-    /// Jobs, tubes or commands of an attack that makes many.
+    /// The number of jobs, tubes or commands in an attack that makes many.
     pub items: usize,
-    /// Rounds of each attack on the same process.
+    /// The number of rounds of each attack on the same process.
     pub rounds: usize,
 }
 
@@ -75,9 +75,9 @@ pub fn names() -> Vec<&'static str> {
 struct Round {
     baseline: Window,
     during: Window,
-    /// CPU use while attack and probe were silent.
+    /// The daemon's CPU use while the attack and the probe were silent.
     idle_cpu_percent: f64,
-    /// Resident bytes before the attack, while it held, and after the cleanup.
+    /// Resident bytes: before the attack, while its connections were open, after the cleanup.
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
@@ -91,11 +91,11 @@ pub struct Row {
     kind: &'static str,
     daemon: String,
     rounds: Vec<Round>,
-    /// Why the daemon could not be tested further, if so.
+    /// Why the daemon could not be tested further; `None` if it could.
     failure: Option<String>,
 }
 
-/// Runs each attack on each daemon in turn; `progress` gets a line for each.
+/// Runs each attack on each daemon in turn; `progress` gets the lines to show.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     let cores = Cores::take()?;
     let connections = config.connections.min(cores.open_files.saturating_sub(RESERVED_FILES));
@@ -268,7 +268,7 @@ impl DaemonUnderTest {
     /// Returns the daemon's CPU use in percent of a core.
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // Waits for pending work to end. A daemon that spins uses up the whole time.
+        // Waits for pending work to end. If the daemon spins, this takes the whole timeout.
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
@@ -316,7 +316,7 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
     while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
         let memory = resident_bytes(pid)?;
-        // Every command allocates and frees a few pages.
+        // A smaller fall means nothing: every command allocates and frees a few pages.
         if memory + (64 << 10) < least.0 {
             least = (memory, Instant::now());
         }
@@ -331,7 +331,7 @@ impl Row {
         Spread::of(&figures).median
     }
 
-    /// Returns for each command the median over the rounds of a latency quantile, in milliseconds.
+    /// Returns a quantile of each command's latency in milliseconds, as the median of the rounds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }
@@ -372,7 +372,7 @@ impl Row {
     }
 
     /// Returns whether another round is needed. If memory seems to grow, there are more rounds,
-    /// because the amount left allocated varies.
+    /// because the memory that a round leaves allocated varies.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
@@ -385,7 +385,7 @@ impl Row {
 }
 
 /// Returns whether memory keeps growing over several equal attacks. Later attacks reuse the memory
-/// that the first has left allocated, so the steps become smaller; those of a leak do not.
+/// that the first has left allocated, so growth slows down; with a leak it does not.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {

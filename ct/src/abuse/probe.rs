@@ -2,7 +2,7 @@
 //! second and measures the latency of each command.
 //!
 //! Time in which the daemon or the probe was ready to run but another process had its core is
-//! subtracted, if the system reports it (Linux does). The rest is the latency on idle cores.
+//! subtracted, if the system reports it (Linux does). What remains is the latency on idle cores.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 use super::STALL_TIMEOUT;
 use crate::Client;
 
-/// Time from the start of one cycle to the next.
+/// Time from the start of one cycle to the start of the next.
 const CYCLE_INTERVAL: Duration = Duration::from_millis(5);
 const BODY_BYTES: usize = 100;
 
@@ -26,8 +26,8 @@ pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 /// The probe's measurements over a period.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Microseconds by command. Latencies are corrected for coordinated omission: a wait longer
-    /// than the interval is counted once for every interval in it.
+    /// Latencies in microseconds, by command. They are corrected for coordinated omission: a wait
+    /// longer than the interval is counted once for every interval in it.
     pub(super) latency: [Histogram<u64>; 3],
     /// Puts that were answered `OUT_OF_MEMORY`.
     pub(super) out_of_memory: u64,
@@ -129,8 +129,8 @@ struct SchedulerWait {
 }
 
 impl SchedulerWait {
-    /// Opens the statistics of the process's first thread and of the calling thread; none if the
-    /// system has none.
+    /// Opens the scheduler's statistics of the process's first thread and of the calling thread, if
+    /// the system has them.
     fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];

@@ -23,13 +23,13 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Makes a comparison; starts nothing yet.
+    /// Makes a comparison, which starts no daemon yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }
     }
 
-    /// Runs one scenario. If a target fails, its rows show the error, and the others continue.
+    /// Runs one scenario. If a target fails, its rows show the error; other targets continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -58,8 +58,8 @@ impl Comparison {
             });
         }
         let mut run = InterleavedRun { config, prepared, participants, rows };
-        // If all connections together are too many, each target has them only during its own
-        // measurement.
+        // If all targets together need too many connections, each target is connected only during
+        // its own measurement.
         let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
@@ -116,16 +116,16 @@ impl Comparison {
 /// A scenario with its participants, which are measured in turn.
 struct InterleavedRun<'a> {
     config: &'a Config,
-    /// One for each participant.
+    /// The daemon of each participant, once it is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets, and after them the first target with the base.
+    /// The targets; after them the first target again, with the base scenario, if there is one.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
 
 impl InterleavedRun<'_> {
-    /// Runs the load once more on each target while system calls are counted. Counting slows
-    /// the run, so its other figures are dropped.
+    /// Runs the load once more on each target while system calls are counted. Counting slows the
+    /// run, so the run's other figures are dropped.
     fn count_calls(&mut self) {
         for (index, side) in self.participants.iter_mut().enumerate() {
             let (Some([load]), Some(prepared)) = (side.load.as_deref_mut(), &self.prepared[index])
@@ -168,7 +168,7 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Returns how many files all participants need together.
+    /// Returns how many open files all participants need together.
     fn open_files(&self) -> usize {
         self.participants.iter().map(Participant::open_files).sum()
     }
@@ -179,7 +179,7 @@ struct Participant<'a> {
     target: &'a Target,
     scenario: &'a Scenario,
     phases: &'a [Phase],
-    /// The connected loads of all phases.
+    /// The connected loads, one for each phase.
     load: Option<Vec<Load>>,
 }
 

@@ -15,9 +15,9 @@ use crate::{Prng, os};
 
 /// The most replies of a batch to wait for before any of them is read.
 const REPLIES_PER_READ: usize = 8;
-/// Long enough that no time to run ends during a measurement.
+/// The time to run of all jobs, so long that none ends during a measurement.
 const TTR_SECONDS: u32 = 1_000_000;
-/// A prime, so that all held jobs are used before one is used again.
+/// The step from one held job to the next: a prime, so that all are used before one is used again.
 const HELD_STRIDE: usize = 7_919;
 
 /// A group with the steps of its cycle.
@@ -31,7 +31,7 @@ pub(super) struct Plan {
 struct Step {
     op: Op,
     expected: Kind,
-    /// The fewest bytes of one reply.
+    /// The smallest possible size of one reply in bytes.
     least: usize,
     /// The bytes of a whole batch; empty if they differ each time.
     batch: Vec<u8>,
@@ -47,11 +47,11 @@ pub(super) struct Run {
     pub(super) cycles_left: u64,
     /// Connections in the middle of a cycle, not counting workers.
     pub(super) active: usize,
-    /// Cycles that workers have completed, and for which no producer has begun another yet.
+    /// Cycles that paired producers may begin, because workers have completed as many.
     pub(super) permits: u64,
     /// Cycles that producers have begun, and that no worker has completed yet.
     pub(super) unfinished: u64,
-    /// When the last reply arrived.
+    /// When the last reply arrived, in nanoseconds of the load's clock.
     pub(super) last: u64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: mio::net::TcpStream,
-    /// The index of its plan.
+    /// The index of the connection's plan.
     pub(super) plan: usize,
     step: usize,
     /// Replies of this batch that have not arrived yet.
@@ -79,7 +79,7 @@ pub(super) struct Connection {
 }
 
 impl Plan {
-    /// Prepares each step. The bare responder answers all of them with `INSERTED 1`.
+    /// Prepares each step; `bare` means the bare responder, which always answers `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -133,7 +133,7 @@ impl Run {
 }
 
 impl Connection {
-    /// Takes a connection without replies in flight, and the jobs it holds.
+    /// Takes a connection on which no reply is due, and the ids of the jobs that it holds.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -199,7 +199,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the socket is empty; true if a cycle ended and no other began.
+    /// Reads until the socket is empty; returns true if a cycle ended and no other began.
     pub(super) fn receive(
         &mut self,
         plan: &Plan,
@@ -322,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Stores the ids of the jobs that the cycle has put, in place of those it used.
+    /// Stores the ids of the jobs that the cycle has put, in place of those that it used.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -339,7 +339,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the ids of the held jobs between two cycles, in order.
+    /// Returns the sorted ids of the held jobs, between two cycles.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

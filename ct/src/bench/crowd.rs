@@ -27,7 +27,7 @@ pub struct Config {
     pub background: State,
     /// The number of connections of the load.
     pub active: usize,
-    /// Measurements of each daemon.
+    /// The number of measurements of each daemon.
     pub rounds: usize,
     /// The duration of a measurement.
     pub window: Duration,
@@ -38,7 +38,7 @@ pub struct Config {
 /// A daemon with its load and its background connections.
 #[derive(Debug)]
 struct LoadedDaemon {
-    // Connections close before the daemon ends.
+    // Fields are dropped in order, so connections close before the daemon ends.
     load: Load,
     _background: Vec<SetupClient>,
     daemon: Daemon,
@@ -84,7 +84,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
             Figures::measure(&mut empty.load, empty.daemon.pid(), window)?,
             Figures::measure(&mut crowded.load, crowded.daemon.pid(), window)?,
         ];
-        // The first round warms caches and memory.
+        // The first round only warms up caches and memory.
         if round > 0 {
             rounds.push(pair);
         }
@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest pipeline depth that saturates both daemons, or the one nearest to it.
+/// Returns the smallest pipeline depth that saturates both daemons, or else the nearest depth.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -10,21 +10,21 @@ use super::reader::Body;
 pub struct Group {
     /// The number of connections.
     pub connections: usize,
-    /// Commands in flight on each.
+    /// Commands in flight on each connection.
     pub depth: usize,
-    /// The commands that each repeats.
+    /// The commands that each connection repeats.
     pub cycle: Vec<Op>,
     /// The body of the jobs.
     pub body: Body,
-    /// The tubes that each uses and watches.
+    /// The tubes that each connection uses and watches.
     pub tubes: Tubes,
-    /// Jobs that each reserves beforehand and uses in its cycles.
+    /// Number of jobs that each connection reserves beforehand and uses in its cycles.
     pub hold: u64,
-    /// Whether its `reserve` may wait for other connections' jobs, as a worker's does.
+    /// Whether these connections may wait in `reserve` for others' jobs, as workers do.
     pub waits: bool,
-    /// When its cycles begin.
+    /// When the cycles of the group begin.
     pub pacing: Pacing,
-    /// Whether its latencies are recorded.
+    /// Whether the group's latencies are recorded.
     pub timed: bool,
 }
 
@@ -53,11 +53,11 @@ impl Group {
 /// When the cycles of a group begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
-    /// On each connection, when the cycle before has ended.
+    /// On each connection, as soon as its previous cycle has ended.
     Closed,
-    /// At fixed times; cycles a second, of all connections together.
+    /// At fixed times: this many cycles a second, on all connections together.
     Open(f64),
-    /// When a worker has completed a cycle.
+    /// One cycle whenever a worker has completed one.
     Paired,
 }
 
@@ -74,7 +74,7 @@ pub enum Tubes {
     Many(u64),
 }
 
-/// The limits of a run: no cycle begins after either.
+/// The limits of a run: no cycle begins once either is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
     /// The duration.

@@ -5,8 +5,8 @@
 //!
 //! In a closed loop, each cycle follows at once on the one before, and the daemon sets the pace. In
 //! an open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
-//! connection waits for one, and its latency counts from the intended time. Paired connections put
-//! a job whenever a worker has completed one, so that as many jobs are in flight as there are
+//! connection waits for one, and its latency is measured from the intended time. Paired connections
+//! put a job whenever a worker has completed one, so that as many jobs are in flight as there are
 //! producers.
 //!
 //! The event loop is mio's, as in the daemon. Readiness is edge-triggered; a short read means that
@@ -30,7 +30,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
-/// Connections to one daemon; may run several times.
+/// Connections to one daemon, which can be run several times.
 #[derive(Debug)]
 pub struct Load {
     poll: Poll,
@@ -109,8 +109,8 @@ impl Load {
         Ok(tally)
     }
 
-    /// Makes the load's core poll without sleeping from now on. On a quiet machine, a sleeping core
-    /// wakes slowly, and a load that is always late cannot saturate a daemon.
+    /// Makes the load poll without sleeping from now on. On a quiet machine, a sleeping core wakes
+    /// slowly, and a load that is always late cannot saturate a daemon.
     pub fn busy_poll(&mut self) {
         self.busy_polls = true;
     }
@@ -156,7 +156,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection, except in open loops and on workers that wait.
+    /// Begins a cycle on each connection, except in open loops and on workers that still wait.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -173,7 +173,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles that are due, or whose worker is free again.
+    /// Begins the cycles that are due, and a paired cycle for each that a worker has completed.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -191,7 +191,7 @@ impl Load {
     }
 
     /// Returns how long the loop may sleep until the next intended time, if there is one. Shortly
-    /// before that time the loop spins, because the kernel would wake it too late.
+    /// before that time the loop spins, because the kernel would wake the loop too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -220,14 +220,14 @@ impl Load {
 struct Queue {
     /// The connections between two cycles.
     free: VecDeque<usize>,
-    /// When cycles begin, in an open loop.
+    /// When cycles begin in an open loop; otherwise `None`.
     schedule: Option<Schedule>,
 }
 
 /// When the cycles of an open loop begin.
 #[derive(Debug)]
 struct Schedule {
-    /// In nanoseconds of the load's clock. A float, so that rates are exact over time.
+    /// The next cycle's time in nanoseconds of the load's clock; a float, to keep rates exact.
     next: f64,
     interval: f64,
 }
@@ -245,8 +245,8 @@ impl Queue {
         };
     }
 
-    /// Takes a free connection for a cycle that is due. Returns it and the time at which the cycle
-    /// was due.
+    /// Takes a free connection for a cycle that is due. Returns the connection's index and the time
+    /// at which the cycle was due.
     fn next_due(&mut self, now: u64) -> Option<(usize, u64)> {
         let schedule = self.schedule.as_mut()?;
         let intended = Some(schedule.next_at()).filter(|&next| next <= now)?;
@@ -284,8 +284,8 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
     client.reserve(group.hold)
 }
 
-/// At every hundredth connection, waits until the daemon has accepted those so far, so that its
-/// backlog does not overflow.
+/// At every hundredth connection, waits until the daemon has accepted all so far, so that the
+/// listener's backlog does not overflow.
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }

@@ -26,7 +26,7 @@ pub fn date() -> io::Result<String> {
     output(Command::new("date").args(["-u", "+%FT%TZ"]))
 }
 
-/// Returns the commit of these sources, or `modified` if a file of it has changed; nothing outside
+/// Returns the commit of these sources, or `modified` if a file in git has changed; `None` outside
 /// git.
 pub fn commit() -> Option<String> {
     commit_of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")))
@@ -34,7 +34,7 @@ pub fn commit() -> Option<String> {
 
 fn commit_of(folder: &Path) -> Option<String> {
     let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(folder).args(words));
-    // Not the commit of a repository that contains an unpacked archive.
+    // An unpacked archive has no commit, even if it lies inside another repository.
     if !folder.join(".git").exists() {
         return None;
     }
@@ -43,7 +43,7 @@ fn commit_of(folder: &Path) -> Option<String> {
     Some(if is_clean { commit } else { "modified".to_owned() })
 }
 
-/// Starts a daemon to ask it for its version, and sums up the file that it runs.
+/// Starts a daemon to ask it for its version, and computes the checksum of its executable.
 pub fn build(target: &Target, cores: &Cores) -> io::Result<Build> {
     let daemon = cores.start(Placement::AnyCore, &target.program, &[])?;
     let mut version = String::new();

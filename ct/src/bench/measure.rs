@@ -13,11 +13,11 @@ use crate::{Daemon, Program, os};
 /// A side that uses at least this share of its core is reported as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
-/// The sides, as indexes of their cores if they have one each.
+/// The two sides. If each has its own core, these are the indexes of the cores.
 const DAEMON: usize = 0;
 const LOAD: usize = 1;
 
-/// Where daemon and load run.
+/// On which cores the daemon and the load run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Placement {
     /// On separate cores.
@@ -32,9 +32,9 @@ pub enum Placement {
 /// The cores of daemon and load.
 #[derive(Debug, Clone)]
 pub struct Cores {
-    /// Files that each process may open.
+    /// The limit on open files of each process.
     pub open_files: usize,
-    /// All cores that this process may use; none if the system does not report them.
+    /// All cores that this process may use; empty if the system does not report them.
     all: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Cores {
         self.place(placement, LOAD)
     }
 
-    /// Starts a daemon on its cores.
+    /// Starts a daemon on the cores that `placement` gives it.
     pub fn start(
         &self,
         placement: Placement,
@@ -89,14 +89,14 @@ impl Cores {
 /// CPU use of one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time of all its threads.
+    /// CPU time of all threads of the process.
     pub cpu: Duration,
-    /// How long its threads were ready to run while others had the core.
+    /// How long these threads were ready to run while other threads had the core.
     pub waited: Duration,
 }
 
 impl Usage {
-    /// Reads the CPU use of a process since it began.
+    /// Reads the CPU use of a process since its start.
     pub fn of(pid: u32) -> io::Result<Self> {
         Ok(Self { cpu: os::cpu_time(pid)?, waited: waited(pid).unwrap_or_default() })
     }
@@ -160,12 +160,12 @@ impl Figures {
         share(self.load.cpu, self.tally.wall)
     }
 
-    /// Returns the share of time in which the daemon waited for its core because others had it.
+    /// Returns the share of time in which the daemon waited for a core that other threads had.
     pub fn daemon_waited(&self) -> f64 {
         share(self.daemon.waited, self.tally.wall)
     }
 
-    /// Returns the share of time in which the load waited for its core because others had it.
+    /// Returns the share of time in which the load waited for a core that other threads had.
     pub fn load_waited(&self) -> f64 {
         share(self.load.waited, self.tally.wall)
     }
@@ -203,7 +203,7 @@ fn ticks(pid: u32) -> Option<(f64, f64)> {
 }
 
 fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
-    // The name in parentheses may contain anything; utime and stime are fields 14 and 15.
+    // The name in parentheses may have any characters; utime and stime are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

@@ -11,9 +11,9 @@ use crate::Prng;
 pub enum Op {
     /// `put` of the group's body.
     Put {
-        /// Its priority.
+        /// The job's priority.
         priority: Priority,
-        /// Its delay in seconds.
+        /// The job's delay in seconds.
         delay: u32,
     },
     /// `reserve`, which waits if no job is ready.
@@ -22,7 +22,7 @@ pub enum Op {
     Delete,
     /// `release` of a job of the cycle, without delay.
     Release {
-        /// Its new priority.
+        /// The job's new priority.
         priority: Priority,
     },
     /// `bury` of a job of the cycle.
@@ -35,11 +35,11 @@ pub enum Op {
     Kick,
     /// `peek` of a job of the cycle.
     Peek,
-    /// `use` of one tube out of this many.
+    /// `use` of a random tube out of this many.
     Use(u64),
-    /// `watch` of one tube out of this many.
+    /// `watch` of a random tube out of this many.
     Watch(u64),
-    /// `stats-tube` of one tube out of this many.
+    /// `stats-tube` of a random tube out of this many.
     StatsTube(u64),
     /// `stats`.
     Stats,
@@ -54,11 +54,11 @@ pub enum Op {
 /// How a priority is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Always this one.
+    /// Always this priority.
     Fixed(u32),
     /// Uniform from 0 to 2^32 - 1.
     Random,
-    /// Uniform from the first to the second.
+    /// Uniform from the first number to the second, both included.
     Between(u32, u32),
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Op {
-    /// Finds a command by its word, with the usual numbers; `None` if it cannot be in a cycle.
+    /// Returns the command of this name with usual arguments; `None` if no cycle can have it.
     pub fn named(word: &str) -> Option<Self> {
         let priority = Priority::Fixed(10);
         Some(match word {
@@ -105,7 +105,7 @@ impl Op {
         })
     }
 
-    /// Whether its bytes are the same each time, so that a batch can be prepared.
+    /// Whether the command's bytes are the same each time, so that a batch can be prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
@@ -137,8 +137,8 @@ impl Op {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }
 
-    /// Appends the command's bytes. `slot` is the job's id; `watch` stores its tube there for
-    /// `ignore`.
+    /// Appends the command's bytes. `slot` is the job's id; `watch` stores the number of its tube
+    /// in it for `ignore`.
     pub(crate) fn encode(self, out: &mut Vec<u8>, slot: &mut u64, context: &mut Context<'_>) {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),

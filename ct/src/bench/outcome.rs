@@ -21,7 +21,7 @@ pub struct Row {
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
     /// The first target's results without background state, measured in turn with the others. Its
-    /// label is the name of the row that measures all targets in that way.
+    /// label is the name of the row that has all targets without that state.
     pub base: Option<Outcome>,
 }
 

@@ -1,8 +1,8 @@
 //! Draws a run: the gain of each workload as bars, and figures as curves over a variable.
 //!
 //! All pictures come from the Markdown table of a run, so the documents' pictures can be drawn
-//! again from the run files beside them. A logarithmic axis never shows zero; a curve that begins
-//! there has a gap in its axis.
+//! again from the run files beside them. A logarithmic axis cannot show zero; a curve that begins
+//! at zero has a gap in its axis.
 
 use std::error::Error;
 use std::fs;
@@ -18,11 +18,11 @@ use super::stats::Spread;
 
 /// A workload of the chart of gains.
 struct Workload {
-    /// The name of its row.
+    /// The name of the workload's row.
     row: &'static str,
-    /// Its label in the chart.
+    /// The workload's label in the chart.
     words: &'static str,
-    /// Whether the summary has it too.
+    /// Whether the chart of the summary has this bar, too.
     in_summary: bool,
 }
 
@@ -50,7 +50,7 @@ const WORKLOADS: [Workload; 16] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
 ];
 
-/// The bars of the chart beside a third daemon.
+/// The bars of the chart that compares with the third daemon, the rival.
 const BESIDE_RIVAL: [Workload; 10] = [
     workload("lone/client", "1 client", false),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -68,9 +68,9 @@ const BESIDE_RIVAL: [Workload; 10] = [
 struct Curve {
     /// The name of the file, without its ending.
     file: &'static str,
-    /// The prefix of its rows' names; a number follows.
+    /// The prefix of the rows' names; a number follows.
     family: &'static str,
-    /// The rest of the names, after the number.
+    /// The rest of the rows' names, after the number.
     phase: &'static str,
     figure: &'static str,
     title: &'static str,
@@ -151,7 +151,7 @@ struct Theme {
     ink: RGBColor,
     pale: RGBColor,
     grid: RGBColor,
-    /// Of bars: a gain, and a loss.
+    /// The colours of bars that show a gain and a loss.
     gain: RGBColor,
     loss: RGBColor,
 }
@@ -172,7 +172,7 @@ const DARK: Theme = Theme {
     gain: RGBColor(86, 180, 233),
     loss: RGBColor(230, 159, 0),
 };
-/// Of curves, in the order of the daemons.
+/// The colours of curves, in the order of the daemons.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -182,7 +182,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
 ];
 
-/// Sizes of letters in pixels.
+/// Font sizes in pixels.
 const TITLE: i32 = 17;
 const PLAIN: i32 = 14;
 const SMALL: i32 = 13;
@@ -223,7 +223,7 @@ pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Err
     Ok(paths)
 }
 
-/// Returns the words and the gain of each workload that the run has.
+/// Returns the label and the gain of each workload that the run has.
 fn bars<'a>(
     run: &RunFile,
     workloads: impl IntoIterator<Item = &'a Workload>,
@@ -236,7 +236,7 @@ fn bars<'a>(
     workloads.into_iter().filter_map(gain).collect()
 }
 
-/// Draws a bar for each gain, from one on a logarithmic axis, and a thin line over its spread.
+/// Draws a bar for each gain, from 1 on a logarithmic axis, and a thin line for its range.
 fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, Box<dyn Error>> {
     const STEP: i32 = 27;
     const LEFT: i32 = 322;
@@ -371,7 +371,7 @@ fn draw_points(
 ) -> Drawn {
     let points: Vec<(i32, i32)> =
         line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
-    // Nothing was measured within the gap.
+    // The line does not cross the gap, because nothing was measured there.
     let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
     let zeros = line.points.iter().take_while(is_zero).count();
     canvas.line(&points[zeros..], colour, 2)?;
@@ -391,7 +391,7 @@ fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     ends
 }
 
-/// An axis: from values to pixels.
+/// An axis, which maps values to pixels.
 #[derive(Debug, Clone, PartialEq)]
 struct Scale {
     is_logarithmic: bool,
@@ -400,8 +400,8 @@ struct Scale {
     most: f64,
     from: i32,
     to: i32,
-    /// Where the axis is interrupted between zero, which is drawn before the smallest value, and
-    /// the rest.
+    /// The pixel of the gap between zero, which is drawn before the smallest positive value, and
+    /// the rest of the axis.
     gap: Option<i32>,
     ticks: Vec<f64>,
 }
@@ -432,7 +432,7 @@ impl Scale {
         }
     }
 
-    /// Makes an axis around some values above zero, with round ticks: from zero, or logarithmic.
+    /// Makes an axis for positive values, with round ticks. It begins at zero or is logarithmic.
     fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values.clone());
         if most > least * Self::LINEAR {
@@ -448,7 +448,7 @@ impl Scale {
     /// Makes a logarithmic axis around some values, with ticks at 1, 2, 5, 10 and so on.
     fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values);
-        // A point on the lowest line would cover it.
+        // The lowest tick is below all points, because a point on its line would cover it.
         let mut ticks = vec![round_down(least * 0.95)];
         while let Some(&last) = ticks.last().filter(|last| **last < most) {
             ticks.push(round_up(last * 1.01));
@@ -478,14 +478,14 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-/// Returns the next number at or above a value that is 1, 2 or 5 and zeros.
+/// Returns the smallest number at or above a value that is 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power >= value * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
-/// Returns the next number at or below a value that is 1, 2 or 5 and zeros.
+/// Returns the largest number at or below a value that is 1, 2 or 5 times a power of ten.
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power <= value * (1.0 + 1e-9);

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// Bytes at the beginning of a body that hold the time at which it was sent.
+/// Bytes at the beginning of a body that hold the time at which the job was sent.
 pub(crate) const STAMP_BYTES: usize = 20;
 
 /// The kind of a reply.
@@ -65,14 +65,14 @@ impl Kind {
     }
 }
 
-/// One reply, with its body complete.
+/// One reply; its body, if it has one, has arrived completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Its kind.
+    /// The kind of the reply.
     pub kind: Kind,
     /// The job id, or the count of `KICKED` and `WATCHING`; otherwise 0.
     pub number: u64,
-    /// The time in the body's stamp; otherwise 0.
+    /// The time that a stamped body begins with; otherwise 0.
     pub stamp: u64,
 }
 
@@ -83,9 +83,9 @@ pub enum ReplyError {
     Line(String),
     /// A body whose length differs from the one that was put.
     Length {
-        /// The line that announced it.
+        /// The line that announced the body.
         line: String,
-        /// The length that was put.
+        /// The length of the body that was put.
         expected: usize,
     },
     /// A body with bytes that differ from those put.
@@ -177,7 +177,7 @@ impl Reader {
         self.take_body(rest, body)
     }
 
-    /// Returns whether no part of a reply has arrived.
+    /// Returns whether no part of the next reply has arrived.
     pub fn is_between_replies(&self) -> bool {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
@@ -251,7 +251,7 @@ impl Reader {
     }
 }
 
-/// The meaning of a line.
+/// A parsed line: a whole reply, or one whose body of this length follows.
 enum ParsedLine {
     Complete(Reply),
     Body(Reply, usize),

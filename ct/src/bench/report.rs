@@ -12,9 +12,9 @@ use super::stats::Spread;
 pub struct Report {
     /// The command line.
     pub command: String,
-    /// When it began, in UTC; empty in old files.
+    /// When the comparison began, in UTC; empty in old files.
     pub date: String,
-    /// The commit of the sources, or `modified`; none outside git and in old files.
+    /// The commit of the sources, or `modified`; `None` outside git and in old files.
     pub commit: Option<String>,
     /// The machine, its kernel, and how daemon and load shared it.
     pub machine: String,
@@ -27,13 +27,13 @@ pub struct Report {
 /// One of the programs that were compared.
 #[derive(Debug, Clone, Default)]
 pub struct Build {
-    /// Its name in the table.
+    /// The program's name in the table.
     pub label: String,
-    /// How it was started.
+    /// How the program was started.
     pub command: String,
     /// The version as `stats` gives it; empty for the bare responder and in old files.
     pub version: String,
-    /// The sum of the program's file; empty in old files.
+    /// The SHA-256 of the program's file; empty in old files.
     pub sha256: String,
 }
 
@@ -87,7 +87,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         text
     }
 
-    /// Returns everything as JSON, with one row per line.
+    /// Returns the report as JSON, with one row per line.
     pub fn to_text(&self) -> String {
         let mut value = self.to_json();
         let rows = value["rows"].take();
@@ -98,7 +98,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
     }
 
-    /// Returns everything as JSON: every sample, and the medians and ratios, for human readers.
+    /// Returns the report as JSON: every sample, and the medians and ratios, for human readers.
     pub fn to_json(&self) -> Value {
         let target = |one: &Build| {
             let (version, sum) = (&one.version, &one.sha256);

@@ -1,21 +1,21 @@
 //! Reads the Markdown table that a comparison writes, which is also in the run files of the
 //! documents.
 //!
-//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. It has the medians of all
-//! figures and the ratios with their spreads, but not the individual samples.
+//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. The table has the medians
+//! of all figures and the ratios with their ranges, but not the individual samples.
 
 use std::collections::BTreeMap;
 
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The beginning of the first daemon's label without the crowd; the row's name follows.
+/// How the label of the first daemon without the crowd begins; the name of a row follows.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFile {
-    /// In the order of the table.
+    /// The rows, in the order of the table.
     pub rows: Vec<RunRow>,
 }
 
@@ -34,7 +34,7 @@ pub struct RunRow {
 pub struct Side {
     /// The daemon.
     pub label: String,
-    /// By the name of the figure, such as `rate`, `cpu` or `p99`. Empty if the daemon failed.
+    /// The figures by name, such as `rate`, `cpu` or `p99`; empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
     /// The side that was saturated; empty if the row is not a load.
     pub saturated: String,
@@ -47,7 +47,7 @@ pub struct Figure {
     pub text: String,
     /// The median.
     pub value: f64,
-    /// The median of the ratios with their smallest and largest; none for the first daemon.
+    /// The median of the ratios with their smallest and largest; `None` for the first daemon.
     pub ratio: Option<Spread>,
 }
 
@@ -90,7 +90,7 @@ impl RunFile {
         let (value, unit) = figure.split_once(' ').unwrap_or((figure, ""));
         let known = FIGURES_BY_TITLE.iter().find(|(_, title)| *title == unit);
         let Some((figure, _)) = known.filter(|_| decimal(value).is_some()) else {
-            // An error, which has no figures.
+            // The line has an error instead of figures.
             return Some(());
         };
         side.add(figure, value, ratio)?;
@@ -126,7 +126,7 @@ impl RunRow {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// Returns a figure of the first daemon without the crowd, if that was the named row.
+    /// Returns a figure of the first daemon without the crowd, if its label names `row`.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)
@@ -151,7 +151,7 @@ fn decimal(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
-/// Reads a median with its ends: `1.48 (1.42–1.60)`.
+/// Reads a median with its range: `1.48 (1.42–1.60)`.
 fn spread(text: &str) -> Option<Spread> {
     let (median, ends) = text.split_once(" (")?;
     let (least, most) = ends.strip_suffix(')')?.split_once('–')?;

@@ -23,17 +23,17 @@ pub struct Scenario {
     pub about: String,
     /// The variable of this family's curve, and its value here.
     pub curve: Option<(&'static str, f64)>,
-    /// Whether the quick comparison includes it.
+    /// Whether the quick comparison includes this preset.
     pub quick: bool,
     /// Whether the bare responder can take part.
     pub bare: bool,
     /// Whether system calls are counted.
     pub counts_calls: bool,
-    /// The flag of the binlog; none without a binlog.
+    /// The flag for syncs of the binlog; `None` without a binlog.
     pub binlog: Option<&'static str>,
     /// The duration of each phase, if it differs from the effort's.
     pub window: Option<Duration>,
-    /// Where daemon and load run.
+    /// On which cores the daemon and the load run.
     pub placement: Placement,
     /// The state of the daemon beforehand.
     pub state: State,
@@ -49,7 +49,7 @@ pub struct Scenario {
 pub enum Work {
     /// Loads, one after the other, repeated in each round.
     Phases(Vec<Phase>),
-    /// Measures the memory of jobs, and the memory left when they are deleted.
+    /// Measures the memory of jobs, and the memory that the daemon keeps after they are deleted.
     Jobs {
         /// The number of jobs.
         jobs: u64,
@@ -82,7 +82,7 @@ pub struct Phase {
     pub name: &'static str,
     /// The connections and their commands.
     pub groups: Vec<Group>,
-    /// The most cycles; `None` for as many as the previous phase had.
+    /// The maximum number of cycles; `None` for as many as the previous phase had.
     pub cycles: Option<u64>,
 }
 
@@ -190,7 +190,7 @@ impl Scenario {
         Self { placement, ..self }
     }
 
-    /// One of the scenarios of a lone client.
+    /// Makes this a scenario of a lone client.
     fn alone(self, placement: Placement) -> Self {
         Self { window: Some(LONE_WINDOW), ..self.placed(placement) }
     }
@@ -203,7 +203,7 @@ impl Scenario {
         Self { base: base.map(Box::new), ..self }
     }
 
-    /// Returns the name of the row of one of its phases.
+    /// Returns the name of the row of this phase.
     pub fn row_name(&self, phase: &str) -> String {
         if phase.is_empty() { self.name.clone() } else { format!("{} {phase}", self.name) }
     }
@@ -259,7 +259,7 @@ fn pipeline(depth: u32) -> Scenario {
         .with_calls()
 }
 
-/// Puts first; then reserves and deletes these jobs.
+/// Puts jobs first; then reserves and deletes them.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
@@ -410,7 +410,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Another connection may reserve the job first, so the last reserved one is deleted.
+        // Another connection may reserve the kicked job, so the one reserved here is deleted.
         Op::Reserve,
         Op::Delete,
     ];

@@ -1,7 +1,7 @@
 //! A client that brings a daemon into a state quickly, over one blocking connection, and checks
 //! every reply.
 //!
-//! Its work is not measured: it makes backlogs, tubes, blocked workers, held jobs.
+//! The client makes backlogs, tubes, blocked workers and held jobs. This work is not measured.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -64,7 +64,7 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// The same for `count` groups of commands, each of which must be answered with these kinds.
+    /// Does as [`Self::send`], but for `count` groups of commands, each answered with all `kinds`.
     fn send_groups(
         &mut self,
         count: u64,
@@ -117,7 +117,7 @@ impl SetupClient {
         self.put_in_turn(count, 1, numbers)
     }
 
-    /// The same; if there are several `tubes`, puts the jobs into `r0`, `r1`, … in turn.
+    /// Puts as [`Self::put`] does, or with several `tubes` into `r0`, `r1`, … in turn.
     pub fn put_in_turn(
         &mut self,
         count: u64,

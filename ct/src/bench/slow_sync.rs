@@ -1,4 +1,4 @@
-//! A disk whose syncs take milliseconds, and the latency of commands that need no sync.
+//! Measures commands that need no sync, while each sync of the disk takes milliseconds.
 //!
 //! A small library is compiled by `cc` and loaded into the daemon. It delays `fdatasync` and
 //! `fsync`, and counts them.
@@ -25,14 +25,14 @@ use super::tally::{Tally, nanoseconds};
 use super::target::{Config, ScratchDir, Target};
 use crate::{Client, Program};
 
-/// Measurements, each on a new daemon.
+/// The number of measurements, each on a new daemon.
 const ROUNDS: usize = 3;
 /// How long each measurement takes.
 const WINDOW: Duration = Duration::from_secs(4);
 /// How long the load runs before it is measured, so that the daemon has learned how fast the disk
 /// is.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How long another client waits before each of its commands.
+/// How long the client in [`read`] waits before each of its commands.
 const READ_PAUSE: Duration = Duration::from_millis(1);
 
 /// Measures the latency of commands that need no sync, and how many jobs each sync serves.
@@ -73,8 +73,8 @@ fn measure(
 }
 
 /// Reserves jobs, peeks at them and requests statistics, with pauses, and returns the latencies in
-/// nanoseconds. Runs in a thread of its own, so that it waits only for the daemon, and not for the
-/// writers' load.
+/// nanoseconds. Runs in a thread of its own, so that this client waits only for the daemon, and not
+/// for the writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {
     let mut client = Client::connect(address)?;
     let mut latencies = Tally::new().latency;
@@ -110,7 +110,7 @@ pub fn wrapper(
     Ok((path, count))
 }
 
-/// Compiles the library into a directory and returns its path. `CC` names another compiler.
+/// Compiles the library into a directory and returns its path. `$CC` may name another compiler.
 pub fn compile(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;

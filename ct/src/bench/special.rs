@@ -19,16 +19,16 @@ use crate::{Client, Daemon};
 
 /// Time for a daemon to return memory after its last job is deleted.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// Commands of the client that comes before the connections whose memory is measured.
+/// Commands that one client sends before the memory of connections is measured.
 const WARM_UP_COMMANDS: usize = 1000;
-/// Measurements of a kick, each on a new daemon.
+/// The number of measurements of a kick, each on a new daemon.
 const KICK_ROUNDS: usize = 3;
-/// Measurements of a restart.
+/// The number of measurements of a restart.
 const RESTART_ROUNDS: usize = 3;
 /// Time limit for reading a binlog.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs one of these scenarios on one target.
+/// Runs a scenario without a repeated load on one target.
 pub(crate) fn run(
     scenario: &Scenario,
     target: &Target,
@@ -84,7 +84,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // This excludes the daemon's one-time allocations for its first clients.
+    // The daemon's first client causes allocations that are made only once; they are not measured.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;

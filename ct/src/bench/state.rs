@@ -26,7 +26,7 @@ pub struct State {
     pub ready_elsewhere: u64,
     /// Ready jobs in `default`.
     pub ready: u64,
-    /// The number of tubes of these jobs, in turn: if there are several, not `default`.
+    /// The number of tubes that get the ready jobs in turn; if it is one, they get into `default`.
     pub ready_tubes: u64,
     /// Delayed jobs in `default`.
     pub delayed: u64,
@@ -34,7 +34,7 @@ pub struct State {
     pub buried: u64,
     /// The priority of the jobs in `default`.
     pub priority: Priority,
-    /// Bytes of each job.
+    /// Bytes of each job's body.
     pub body: usize,
 }
 
@@ -56,7 +56,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Brings an empty daemon into this state; returns the connections that belong to it.
+    /// Brings an empty daemon into this state; returns the state's connections.
     ///
     /// Fails if that takes longer than a minute.
     pub fn build(

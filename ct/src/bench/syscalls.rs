@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// A running count.
+/// A count in progress.
 #[derive(Debug)]
 pub(crate) struct SyscallCounter {
     perf: Child,
@@ -12,8 +12,8 @@ pub(crate) struct SyscallCounter {
 impl SyscallCounter {
     /// Starts counting the calls of a process; `None` if that is impossible.
     ///
-    /// `perf` ends together with the command that it runs. That is a `cat`, which echoes a byte to
-    /// show that counting has begun.
+    /// `perf` ends together with the command that it runs. That command is a `cat`, which echoes a
+    /// byte to show that counting has begun.
     pub(crate) fn start(pid: u32) -> Option<Self> {
         let mut perf = Command::new("perf")
             .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])
@@ -29,7 +29,7 @@ impl SyscallCounter {
         if started.is_ok() { Some(counter) } else { counter.stop().and(None) }
     }
 
-    /// Returns the number of calls.
+    /// Stops counting and returns the number of calls.
     pub(crate) fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let output = self.perf.wait_with_output().ok()?;

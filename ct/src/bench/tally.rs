@@ -10,15 +10,15 @@ pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 
 /// The counters of a run.
 pub struct Tally {
-    /// Replies.
+    /// The number of replies.
     pub commands: u64,
-    /// Completed cycles times depth.
+    /// The number of completed cycles, times the depth of each.
     pub cycles: u64,
-    /// From the first command to the last reply.
+    /// Time from the first command to the last reply.
     pub wall: Duration,
     /// Latency of each reply, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// From the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
+    /// Time from the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
     pub sojourn: Histogram<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The programs that are compared, how, and their running daemons.
+//! The programs that are compared, the parameters of a comparison, and the running daemons.
 
 use std::fs;
 use std::io;
@@ -28,11 +28,11 @@ pub struct Config {
 /// One of the programs that are compared.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Its name in the table.
+    /// The program's name in the table.
     pub label: String,
-    /// How it is started.
+    /// How the program is started.
     pub program: Program,
-    /// Whether it is the bare responder.
+    /// Whether the program is the bare responder.
     pub bare: bool,
     /// Flags of presets, each with the flag that this daemon has instead.
     replacements: Vec<(String, String)>,
@@ -55,8 +55,8 @@ impl Target {
         Ok(Self { label, program, bare: false, replacements })
     }
 
-    /// Returns the flags that make the program keep its binlog in a directory, with a flag of a
-    /// preset.
+    /// Returns the flags that make the program keep its binlog in a directory, with the preset's
+    /// `flag` or its replacement.
     pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
         let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
         let flag = replacement.map_or(flag, |(_, other)| other);
@@ -65,7 +65,7 @@ impl Target {
         flags
     }
 
-    /// Returns how it is started, with its replacements.
+    /// Returns the command line, with the replacements, as [`Target::daemon`] parses it.
     pub fn command(&self) -> String {
         let mut words = vec![self.program.path.display().to_string()];
         words.extend(self.program.flags.iter().cloned());
@@ -102,7 +102,7 @@ pub fn make_labels_unique(targets: &mut [Target]) {
     }
 }
 
-/// Returns the first line that a program prints for `-v`.
+/// Returns the first line that a program prints for `-v`, or else the name of its file.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -116,13 +116,13 @@ fn version(path: &Path) -> io::Result<String> {
 /// A daemon in a state, with the connections that belong to the state.
 #[derive(Debug)]
 pub struct PreparedDaemon {
-    /// Declared first, because they must be closed before the daemon ends.
+    /// Declared first, because the connections must be closed before the daemon ends.
     _background: Vec<SetupClient>,
     /// The running daemon.
     pub daemon: Daemon,
     state: State,
     placement: Placement,
-    /// Declared last, because it must be removed after the daemon has ended.
+    /// Declared last, because the directory must be removed after the daemon has ended.
     binlog: Option<ScratchDir>,
 }
 
@@ -158,7 +158,7 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether it fits a scenario with this state and placement and without a binlog.
+    /// Returns whether it fits a scenario that has this state and placement, and no binlog.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }
@@ -180,7 +180,7 @@ impl ScratchDir {
         Ok(Self { path })
     }
 
-    /// Returns its path.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -188,7 +188,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // If it cannot be removed, it stays among the temporary files.
+        // If the directory cannot be removed, it stays in its parent.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

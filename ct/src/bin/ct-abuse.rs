@@ -91,7 +91,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Prints at once; a closed pipe is not an error.
+/// Prints and flushes; a closed pipe is not an error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -1,8 +1,8 @@
 //! The bare responder: an upper bound for the speed of a daemon. It keeps no queue.
 //!
 //! It waits, reads, finds line ends and writes. Each line that begins with a lower-case letter is
-//! answered with `INSERTED 1`. All others are taken for bodies; the load sends no bodies that begin
-//! with one. No real daemon can be faster on one core with the same event loop.
+//! answered with `INSERTED 1`. All others are taken for bodies, which in the load never begin with
+//! such a letter. No real daemon can be faster on one core with the same event loop.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the address to listen on; none if help or version was printed.
+/// Returns the address to listen on; `None` if help or version was printed.
 fn parse(arguments: &[String]) -> io::Result<Option<SocketAddr>> {
     let (mut host, mut port) = ("127.0.0.1", "11300");
     let mut arguments = arguments.iter().map(String::as_str);
@@ -150,7 +150,7 @@ impl Connection {
         commands
     }
 
-    /// Writes unsent replies; false if the socket takes no more for now.
+    /// Writes unsent replies; returns false if the socket takes no more for now.
     fn flush(&mut self, replies: &[u8]) -> io::Result<bool> {
         while self.unsent > 0 {
             match self.socket.write(tail(replies, self.unsent)) {

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command; false if a measurement failed.
+/// Runs the command; returns false if a measurement failed or a goal was missed.
 fn run(arguments: &[String]) -> Result<bool, String> {
     let options = Options::parse(&arguments[1..])?;
     match (arguments[0].as_str(), &options.operands[..]) {
@@ -190,7 +190,7 @@ impl Options {
         }
     }
 
-    /// Returns the connections of `load`.
+    /// Returns the group of connections for the command `load`.
     fn group(&self) -> Result<Group, String> {
         let cycle = self.cycle.as_deref().unwrap_or("put,reserve,delete").split(',');
         let named = |word| Op::named(word).ok_or_else(|| format!("{word:?} cannot be in a cycle"));
@@ -258,7 +258,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // Errors of the other daemons are shown in the table; only the first daemon's cause a failure.
+    // Errors of the other daemons are shown in the table; only the first daemon's are failures.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())

@@ -1,4 +1,4 @@
-//! Plays the golden scripts against any beanstalkd and reports which rules it keeps.
+//! Plays the golden scripts against any beanstalkd and reports which rules the daemon keeps.
 //!
 //! Only arguments and output are here; [`ct::check`] does the work.
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the check; true if nothing failed.
+/// Runs the check; returns true if nothing failed.
 fn check(arguments: &[String]) -> Result<bool, String> {
     let config = Config::parse(arguments)?;
     let (scripts, mut reports) = config.load()?;
@@ -105,8 +105,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the scripts. A script that cannot be parsed is reported as a failure, and does not
-    /// hide the others.
+    /// Reads the scripts. A script that cannot be parsed is reported as a failure, and the others
+    /// are played.
     fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
         let paths = match &self.show {
             Some(name) => vec![self.scripts.join(name).with_extension("txt")],
@@ -254,14 +254,14 @@ fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     text
 }
 
-/// A key that sorts `E2` before `E12`.
+/// Returns a key that sorts `E2` before `E12`.
 fn natural(rule: &str) -> (&str, u64, &str) {
     let digits = rule.find(|c: char| c.is_ascii_digit()).unwrap_or(rule.len());
     let (letters, number) = rule.split_at(digits);
     (letters, number.parse().unwrap_or(u64::MAX), number)
 }
 
-/// The index of a verdict in counts: passed, failed, skipped.
+/// Returns the index of a verdict in counts: passed, failed, skipped.
 fn kind(report: &Report) -> usize {
     match report.result {
         Verdict::Passed => 0,

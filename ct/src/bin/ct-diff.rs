@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the comparison; true if the two daemons agree.
+/// Runs the comparison; returns true if the two daemons agree.
 fn diff(config: &Config) -> Result<bool, String> {
     let start = Instant::now();
     let is_watched = std::io::stderr().is_terminal();

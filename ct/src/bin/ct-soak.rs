@@ -79,7 +79,7 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }
 
-/// Prints at once; a closed pipe is not an error.
+/// Prints and flushes; a closed pipe is not an error.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

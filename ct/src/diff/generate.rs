@@ -7,8 +7,8 @@
 //! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
 //! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
 //! from every timer that was set before. So both daemons agree on the timers that are due if each
-//! burst of operations ends within a fraction of 0.25 seconds. That is why a run has at most three
-//! steps.
+//! burst of operations ends within a fraction of 0.25 seconds. A fourth step would bring operations
+//! to a timer's time again, so a run has at most three.
 
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ pub(crate) struct GeneratorOptions {
     pub(crate) garbage: bool,
     /// Whether the daemons may be made to drain.
     pub(crate) can_drain: bool,
-    /// Whether the daemons are restarted. Then the run leaves out commands that the original does
-    /// not log, or logs badly: `reserve-job` and releases without delay (B12), and `bury` (B13).
-    /// One job stays from beginning to end, so that ids continue after a restart (B16).
+    /// Whether the daemons are restarted. Then the run has no commands that the original records
+    /// wrongly or not at all: `reserve-job` and releases without delay (B12), and `bury` (B13). One
+    /// job stays from beginning to end, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 
@@ -73,7 +73,7 @@ struct Generator {
     prng: Prng,
     options: GeneratorOptions,
     peers: usize,
-    /// Puts that were generated so far.
+    /// The number of puts that were generated so far.
     puts: usize,
 }
 
@@ -116,7 +116,7 @@ impl Generator {
         }
     }
 
-    /// Makes a connection wait for the jobs of one tube.
+    /// Makes a worker: a connection that waits for the jobs of one tube.
     fn worker(&mut self, peer: Peer) -> Operation {
         let tube = self.tube();
         let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
@@ -128,7 +128,7 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // A mutated command may become a release without delay.
+            // A mutation may make a release without delay, which restarts forbid.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();
                 self.mutate_command(command)

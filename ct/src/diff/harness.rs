@@ -3,9 +3,9 @@
 //! Every operation is done to both, the left one first. Then [`Harness::settle`] waits until
 //! neither sends more. First it waits for the replies that are certain to come. Others may come
 //! too, for example to waiting clients. So it makes round trips on a connection of its own, the
-//! barrier, until several in a row have brought nothing on any connection. During each round trip,
-//! the daemon looks at every socket again. If the two daemons still differ, the slower one gets
-//! time to catch up.
+//! barrier, until nothing arrives on any connection during several in a row. During each round
+//! trip, the daemon looks at every socket again. If the two daemons still differ, the slower one
+//! gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -17,7 +17,7 @@ use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES,
 use crate::os;
 
 /// How many quiet round trips suffice if all expected replies have come. The daemon has executed
-/// the last command, so it sent its replies on other connections before that to the barrier.
+/// the last command then, so it sent all other replies before that to the barrier.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// How many quiet round trips are needed otherwise.
 const QUIET_TRIPS: usize = 3;
@@ -68,9 +68,9 @@ pub(crate) struct Settled {
 pub(crate) struct ExpectedReplies {
     /// The connection that the operation used.
     pub(crate) peer: Peer,
-    /// The number of replies that are certain to come on it.
+    /// The number of replies that are certain to come on that connection.
     pub(crate) replies: usize,
-    /// Whether queued commands cannot cause replies on other connections.
+    /// Whether no queued command can cause a reply on another connection.
     pub(crate) is_all: bool,
     /// The number of bytes that were sent.
     pub(crate) bytes: usize,
@@ -81,7 +81,7 @@ pub(crate) struct ExpectedReplies {
 pub(crate) struct Harness {
     sides: [Side; 2],
     comparator: Comparator,
-    /// How long the slower one gets to catch up.
+    /// How long the slower daemon gets to catch up.
     catch_up_time: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Harness {
         self.sides[0].connections.contains_key(&peer)
     }
 
-    /// Opens a connection to both.
+    /// Opens a connection to both daemons.
     pub(crate) fn open(&mut self, peer: Peer) {
         for side in &mut self.sides {
             match Connection::connect(&side.address) {
@@ -105,7 +105,7 @@ impl Harness {
         }
     }
 
-    /// Sends the same to both.
+    /// Sends the same chunks to both daemons.
     pub(crate) fn send(&mut self, peer: Peer, chunks: &[Chunk]) {
         for side in &mut self.sides {
             let bytes = Chunk::bytes(chunks, side.baseline.id);
@@ -130,12 +130,12 @@ impl Harness {
         }
     }
 
-    /// Sends SIGUSR1 to both; does nothing if their processes are not known.
+    /// Sends SIGUSR1 to both daemons; does nothing if their processes are not known.
     pub(crate) fn drain(&self) {
         let daemons = self.sides.each_ref().map(|side| side.daemon.as_ref());
         if let [Some(left), Some(right)] = daemons {
             for daemon in [left, right] {
-                // Fails only if it has ended; the barrier shows that.
+                // Fails only if the daemon has ended; the barrier shows that.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
@@ -144,7 +144,7 @@ impl Harness {
         }
     }
 
-    /// Stops both and starts them again.
+    /// Stops both daemons and starts them again.
     pub(crate) fn restart(&mut self) {
         for side in &mut self.sides {
             if let Err(error) = side.restart() {

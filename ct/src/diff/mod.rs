@@ -6,8 +6,8 @@
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
 //! it on a `harness` of two daemons with a `tracker` of each connection. A `target` is the way to
-//! reach a daemon, and a `side` holds the connections to it. `reply` compares and abbreviates,
-//! `shrink` shortens a failing run, and `record` writes it as a script.
+//! reach a daemon, and a `side` holds the connections to it. `reply` compares replies, `shrink`
+//! shortens a failing run, and `record` writes the run as a script.
 
 mod generate;
 mod harness;
@@ -41,10 +41,10 @@ use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// Attempts at a run that is too slow.
+/// How often a run is attempted if it is too slow.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a difference is repeated before it is reported as not reproducible, and how often its
-/// short form is repeated to determine how reliably it shows.
+/// How often a run is repeated before its difference is reported as not reproducible, and how often
+/// its short form is repeated to tell how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up: in the first run, and when a known difference is
 /// reproduced.
@@ -106,8 +106,8 @@ pub struct Finding {
     pub message: String,
     /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether shrinking was completed: it had enough time, and no candidate was too slow every
-    /// time.
+    /// Whether shrinking was completed: it had enough time, and no candidate was too slow in all
+    /// attempts.
     pub is_shortest: bool,
     /// The number of times the difference appeared, and the number of attempts.
     pub reproduced: (usize, usize),
@@ -226,7 +226,7 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be in parallel; only one if a daemon is at an address.
+    /// Returns how many runs may be in parallel; only one if a daemon is used at an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,

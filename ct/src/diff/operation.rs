@@ -23,7 +23,7 @@ pub(crate) fn name(peer: Peer) -> char {
 pub(crate) enum Job {
     /// The job of the put with this number.
     Put(usize),
-    /// The job of this connection's last reservation if 0, or of the n-th before it.
+    /// The job that this connection reserved last if 0, or n reservations before that.
     Held(usize),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) parts: Vec<Part>,
-    /// Its number among the puts, by which [`Job::Put`] finds its job.
+    /// The command's number among the puts, by which [`Job::Put`] finds the job.
     pub(crate) put: Option<usize>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Sends one command in full.
+    /// Makes an operation that sends one command in full.
     pub(crate) fn send(peer: Peer, command: Command) -> Self {
         Self::Send { peer, commands: vec![command], cut: None }
     }

@@ -1,6 +1,6 @@
 //! The events of a run, written as a golden script.
 //!
-//! The script expects the right daemon's answers, so it passes there and fails on the left one.
+//! The script passes on the right daemon, whose answers it expects, and fails on the left one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::side::Chunk;
 pub(crate) enum Event {
     Sent(Peer, Vec<Chunk>),
     Answered(Peer, Reply),
-    /// Nothing came, but the other daemon sent something.
+    /// The right daemon sent nothing, but the left one did.
     Silent(Peer),
     /// The daemon closed the connection.
     Closed(Peer),
@@ -55,8 +55,8 @@ impl Record {
         script
     }
 
-    /// Opens the barrier at once if the script reads the number of connections, because the run had
-    /// a barrier.
+    /// Returns statements that make a barrier at once, if the script reads the number of
+    /// connections, because a barrier's connection was open in the run, too.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {
@@ -87,7 +87,7 @@ impl Event {
             Self::Close(peer) => format!("{}: close\n", name(*peer)),
             Self::Slept(time) => format!("+{}ms\n", time.as_millis()),
             Self::Drained => "drain\n".to_owned(),
-            // Scripts have no statement for it.
+            // Scripts have no statement for a restart.
             Self::Restarted => "# The daemon is ended by SIGTERM and started again.\n".to_owned(),
         }
     }

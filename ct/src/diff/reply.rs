@@ -1,9 +1,9 @@
 //! Replies: taken from a stream, compared, and written as expectations of a script.
 //!
 //! Two replies are the same if they are equal byte for byte, except for values that belong to the
-//! machine or the process, and for the masks of the two daemons. Ages and times left must be equal
-//! too, because runs avoid the moments at which a second ends. The announced length of a YAML body
-//! is checked against the body.
+//! machine or the process, and for the masks of the two daemons. Ages and remaining times must be
+//! equal, too, because runs avoid the moments at which a second ends. The announced length of a
+//! YAML body is checked against the body.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ fn body_length(line: &[u8]) -> Option<usize> {
         .filter(|&length| numbers.len() == count && length <= BODY_MAX_BYTES)
 }
 
-/// The kind of a statistics body; keys mean different things in them.
+/// The kind of a YAML body, on which the meaning of a key depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Daemon,
@@ -169,7 +169,7 @@ fn entry(line: &[u8]) -> Option<(&str, &str)> {
 pub(crate) struct Comparator {
     /// Which of the two print names without quotes.
     is_unquoted: [bool; 2],
-    /// Whether they keep binlogs; keys about these are not compared.
+    /// Whether the daemons keep binlogs; if so, keys about binlogs are not compared.
     has_binlogs: bool,
 }
 
@@ -223,7 +223,7 @@ impl Comparator {
     }
 }
 
-/// Ids and counters of a daemon when a run began. Replies are converted to count from there.
+/// Ids and counters of a daemon when a run began. Replies are converted to count from these.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Baseline {
     /// The highest job id so far.

@@ -1,12 +1,12 @@
 //! Delta debugging: shrinks a long failing sequence to a short one.
 //!
-//! It knows nothing about daemons. The caller's oracle gets several candidates at a time, so that
-//! it can try them in parallel. It may give up when its time is over.
+//! This module knows nothing about daemons. The caller's oracle gets several candidates at a time,
+//! so that it can try them in parallel. The oracle may give up when its time is over.
 
 /// Returns a shorter sequence that still fails, or the same one.
 ///
 /// `find_failing` is the oracle: it returns the index of a candidate that fails, if it finds one.
-/// `simpler` lists simpler sequences of the same length; it must terminate. No single item can be
+/// `simpler` lists simpler sequences of the same length, and in the end none. No single item can be
 /// removed from the result, unless the oracle gave up.
 pub fn shrink<T: Clone>(
     mut items: Vec<T>,

@@ -14,7 +14,7 @@ use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::socket::Stream;
 
-/// A daemon that takes longer to answer a barrier, or to read the bytes sent, has failed.
+/// A daemon that takes longer than this to answer a barrier or to read a batch has failed.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two checks of a condition.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -40,7 +40,7 @@ impl Chunk {
     }
 }
 
-/// The bytes that one daemon has sent on one connection since the last call.
+/// The bytes that one daemon has sent on one connection since the replies were last taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) replies: Vec<Reply>,
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Reads the bytes that have arrived; true if there were any.
+    /// Reads the bytes that have arrived; returns true if there were any.
     pub(super) fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -161,7 +161,7 @@ impl Binlog {
 
 impl Drop for Binlog {
     fn drop(&mut self) {
-        // Fails only if another process has removed it.
+        // Fails only if another process has removed the directory.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -173,7 +173,7 @@ pub(crate) struct Side {
     pub(super) baseline: Baseline,
     /// The process, if it was started for the run.
     pub(super) daemon: Option<Daemon>,
-    /// Its binlog, if it keeps one; used to restart it.
+    /// The daemon's binlog, if it keeps one; a restart uses it.
     binlog: Option<Binlog>,
     barrier: Stream,
     pub(super) connections: BTreeMap<Peer, Connection>,
@@ -189,7 +189,7 @@ impl Side {
         Ok(Self { daemon: Some(daemon), binlog, ..side })
     }
 
-    /// Stops the daemon and starts it again. All connections are lost.
+    /// Stops the daemon and starts it again. All connections end.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
             binlog.restart(daemon)?;

@@ -19,7 +19,7 @@ pub enum Target {
     /// A new process is started for every run.
     Start(Program),
     /// The daemon at `host:port` or `unix:/path`. It must hold no jobs and have no other users.
-    /// Jobs that a run leaves there are deleted.
+    /// Jobs that a run has not deleted are deleted after it.
     Connect(String),
 }
 
@@ -37,7 +37,7 @@ impl Target {
     }
 }
 
-/// A daemon's version and limit, from its `stats`.
+/// A daemon's version and its limit on the size of a job, from its `stats`.
 pub(super) struct DaemonInfo {
     pub(super) version: String,
     pub(super) job_size_limit: u64,
@@ -72,7 +72,7 @@ pub(super) fn dialect_of(version: &str) -> Dialect {
         .expect("the table of dialects has ours")
 }
 
-/// Prepares one side of a run; a started daemon is new.
+/// Prepares one side of a run; unless the target is an address, starts a new daemon.
 pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
@@ -99,12 +99,12 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     Ok(Baseline { id, counters, default_tube })
 }
 
-/// Deletes the jobs that a run has left at an address.
+/// Deletes the jobs that remain after a run in the daemon at an address.
 pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;
     let top = highest_id(&mut client)?;
-    // Closing returns reserved jobs, but the daemon may notice it late.
+    // A job reserved by a closed connection can be deleted once the daemon has noticed the close.
     for _ in 0..100 {
         for id in top.saturating_sub(JOBS_PER_RUN_MAX)..top {
             client.command(&format!("delete {id}"))?;

@@ -1,9 +1,9 @@
 //! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! A tracker follows the protocol's framing and the commands that matter to a run. It knows whether
-//! the client may be waiting and for which tubes, which jobs it holds, and whether it is within a
-//! line or a body. It does not judge replies. If garbage misleads it, an operation is omitted
-//! needlessly, or a known difference is reported.
+//! A tracker follows the protocol's framing and the commands that matter to a run. A tracker knows
+//! whether the client may be waiting and for which tubes, which jobs it holds, and whether it is
+//! within a line or a body. A tracker does not judge replies. If garbage misleads it, an operation
+//! is omitted needlessly, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -49,9 +49,9 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Input {
     Line(Vec<u8>),
-    /// Within a body, accepted or not: the bytes left, its CR LF included.
+    /// Within a body, accepted or not: the remaining bytes, with its CR LF.
     Body(u64),
-    /// After `quit`, and whether anything was sent then.
+    /// After `quit`, and whether anything was sent after it.
     Ended {
         has_more: bool,
     },
@@ -171,8 +171,8 @@ impl Tracker {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Returns whether anything was sent after `quit`. The daemon never reads it, so the connection
-    /// is reset, and replies may be lost.
+    /// Returns whether anything was sent after `quit`. The daemon never reads that, so the
+    /// connection is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }

@@ -15,7 +15,7 @@ use crate::{Client, Prng};
 const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
-/// Deleted jobs that are looked up again after a restart.
+/// The most deleted jobs that are looked up again after a restart.
 const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
@@ -25,7 +25,7 @@ const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 /// A job that exists, or may exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
-    /// The number of its put among those of its client; the body contains it.
+    /// The number of the job's put among the client's puts; the body contains this number.
     serial: u64,
     size: usize,
 }
@@ -53,14 +53,14 @@ pub(super) struct AcknowledgedJobs {
     held: Vec<u64>,
     deleted: VecDeque<u64>,
     sent: VecDeque<Sent>,
-    /// Puts and deletes that a kill left unanswered.
+    /// Serials of puts, and ids of deletes, that a kill left unanswered.
     maybe_put: BTreeSet<u64>,
     maybe_deleted: BTreeSet<u64>,
-    /// Commands that were answered.
+    /// The number of commands that were answered.
     pub(super) commands: u64,
     /// Replies and jobs that are wrong.
     pub(super) faults: Vec<String>,
-    /// Acknowledged jobs that are missing.
+    /// The number of acknowledged jobs that are missing.
     pub(super) lost: u64,
 }
 
@@ -90,7 +90,7 @@ impl AcknowledgedJobs {
         )
     }
 
-    /// Returns the bytes of the binlog that are live for these jobs.
+    /// Returns how many live bytes the binlog has for these jobs.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
@@ -229,7 +229,7 @@ impl AcknowledgedJobs {
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                // If its time to run has ended, the job may have been reserved again and deleted.
+                // Once its time to run ended, the job may have been reserved again and deleted.
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
@@ -241,7 +241,7 @@ impl AcknowledgedJobs {
                 }
                 line == if was_there { "DELETED" } else { "NOT_FOUND" }
             }
-            // Its time to run may have ended.
+            // The job's time to run may have ended.
             Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
@@ -264,7 +264,7 @@ impl AcknowledgedJobs {
         let serial = serial_of(body);
         let job = match (known, serial) {
             (Some(job), _) => job,
-            // Its put was unanswered when the daemon was killed.
+            // The job's put was unanswered when the daemon was killed.
             (None, Some(serial)) if self.maybe_put.remove(&serial) => {
                 let job = Job { serial, size: body.len() };
                 self.jobs.insert(id, job);
@@ -334,7 +334,7 @@ impl AcknowledgedJobs {
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
-            // Longer than any delay and any time to run of these jobs.
+            // The timeout is longer than any delay and any time to run of these jobs.
             let line = client.command("reserve-with-timeout 4")?;
             if !line.starts_with("RESERVED ") {
                 break;

@@ -1,7 +1,7 @@
 //! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
 //! acknowledged job may be lost, and nothing may grow.
 //!
-//! A *run* is the time from a start of the daemon to its end. In each, several clients work
+//! A *run* is the time from a start of the daemon to its end. In each run, several clients work
 //! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
 //! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
 //! reply. The last run takes a third of the whole test, so that slow growth shows.
@@ -79,13 +79,13 @@ impl PlantedDefect {
 /// The results.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Starts of the daemon.
+    /// The number of runs.
     pub runs: u64,
     /// How many runs ended by SIGKILL; the others ended by SIGTERM.
     pub kills: u64,
-    /// Commands that were answered.
+    /// The number of commands that were answered.
     pub commands: u64,
-    /// Acknowledged jobs that were lost.
+    /// The number of acknowledged jobs that were lost.
     pub lost: u64,
     /// Everything that was wrong, lost jobs included.
     pub faults: Vec<String>,
@@ -99,7 +99,7 @@ pub struct Outcome {
     pub files: (Descriptors, Descriptors),
     /// Resident bytes in the second and in the last quarter of the last run.
     pub last_run: (u64, u64),
-    /// Short connections that were made.
+    /// The number of short connections that were made.
     pub short_connections: u64,
 }
 
@@ -166,7 +166,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // By now it has opened its files, and noticed that the clients above have closed.
+        // After this the daemon has opened its files, and seen that the clients above have closed.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -189,7 +189,7 @@ fn run_all(
             outcome,
             &mut report_sample,
         )?;
-        // Every fifth run ends by SIGTERM.
+        // Every fifth run ends by SIGTERM, the others by SIGKILL.
         end_run(&mut daemon, run % 5 != 4, outcome)?;
         for record in &mut *records {
             record.mark_unanswered();
@@ -287,7 +287,7 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
 }
 
 /// Lets the clients work for `time` and samples the daemon; `before` are its descriptors at the
-/// start. Returns its memory in the second and in the last quarter.
+/// start. Returns the daemon's memory in the second and in the last quarter.
 fn run_once(
     config: &Config,
     records: &mut [AcknowledgedJobs],

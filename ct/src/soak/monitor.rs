@@ -91,7 +91,7 @@ fn binlog_bytes(folder: &Path) -> io::Result<u64> {
 /// Open descriptors of a daemon.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Descriptors {
-    /// Files of its binlog.
+    /// Files of the daemon's binlog.
     pub binlog: usize,
     /// Connections, listeners, standard streams and the rest.
     pub others: usize,

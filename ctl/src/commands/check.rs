@@ -18,7 +18,7 @@ use crate::statistics;
 use crate::sweep;
 use crate::yaml;
 
-/// A result, as the number of its exit status.
+/// A result, whose number is the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CheckStatus {
     Ok,
@@ -41,7 +41,7 @@ impl CheckStatus {
         }
     }
 
-    /// Returns the level of a number.
+    /// Returns the status of a number; `None` if the number is below the threshold.
     fn of_number(number: u64, threshold: Option<Threshold>) -> Option<Self> {
         let Threshold { warning, critical } = threshold?;
         let level = if number >= critical { Self::Critical } else { Self::Warning };
@@ -70,7 +70,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
         });
         problems.extend(found.into_iter().map(|(status, text)| (status, address, text)));
     }
-    // The worst come first, because some pagers show only the beginning.
+    // The worst problems come first, because some pagers show only the beginning.
     problems.sort_by_key(|(status, ..)| Reverse(*status));
     let worst = problems.first().map_or(CheckStatus::Ok, |(status, ..)| *status);
     if context.out.json {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::Exit(worst as u8))
 }
 
-/// Returns the numbers of a server's tubes that reach a threshold.
+/// Returns the problems of a server: its state, and numbers of tubes that reach a threshold.
 fn check_server(
     args: &CheckArgs,
     selected: &Tubes,
@@ -132,7 +132,7 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the state of the server, such as `serving`; the original reports only draining.
+/// Returns the state of the server, such as `serving`; other servers report only draining.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {
@@ -142,7 +142,7 @@ fn checked_state(client: &mut Client) -> Result<Option<String>> {
     Ok(is_draining.then(|| "draining".to_owned()))
 }
 
-/// Returns the age of the next job of a tube to be reserved, on any server.
+/// Returns the age of the job that would be reserved next from a tube, in seconds.
 fn checked_age(client: &mut Client, tube: &str) -> Result<Option<u64>> {
     client.use_tube(tube)?;
     let reply = client.ask("peek-ready")?;

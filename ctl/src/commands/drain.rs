@@ -1,4 +1,4 @@
-//! `drain`: makes servers refuse new jobs, or accept them again, and waits until they have none.
+//! `drain`: makes servers refuse or accept new jobs, or waits until they have only buried jobs.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
     Ok(known.with_context(|| format!("{address}: it does not report draining"))? == "true")
 }
 
-/// Waits until a server has only buried jobs, and reports the others now and then. Returns the last
-/// numbers, as text and as JSON.
+/// Waits until a server has only buried jobs, and sometimes reports its numbers of jobs. Returns
+/// the last numbers, as text and as JSON.
 fn wait_until_drained(client: &mut Client, interrupt: &Interrupt) -> Result<(String, Value)> {
     let mut checks = 0_u64;
     loop {

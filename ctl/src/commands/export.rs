@@ -1,4 +1,4 @@
-//! `export`: writes jobs as lines of JSON, in order of service, and a last line that counts them.
+//! `export`: writes jobs as lines of JSON, in order of service, and a last line with their number.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const BATCH_JOBS: usize = 1_000;
 /// The destination of the lines.
 struct ExportTarget<'a> {
     file: Option<SaveFile>,
-    /// Used if there is no file.
+    /// Standard output, used if there is no file.
     out: &'a mut Output,
     count: u64,
     is_dry_run: bool,

@@ -21,7 +21,7 @@ const BATCH_BYTES: u64 = 16 << 20;
 /// The longest line with `--dry-run`, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The largest number of bytes in a line for each byte of the body, and for all other fields.
+/// At most so many bytes of a line for each byte of the body, and beside the body.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
@@ -31,16 +31,16 @@ pub(super) struct ImportLines<'a> {
     parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
     most: u64,
-    /// The number of the last line that was read and understood, or is too large.
+    /// The number of the last line that was parsed, or that was too large.
     number: usize,
     skip: usize,
-    /// The number of jobs since the start or the last count.
+    /// The number of jobs read since the start, or since the last line with a count.
     uncounted: u64,
     /// Whether `export` or `--save` wrote the last of these jobs, so that a count must follow.
     is_exported: bool,
     /// The number of jobs that the server accepted.
     pub(super) count: u64,
-    /// No line up to this one has to be repeated.
+    /// The number of the line to continue after: no line up to it has to be repeated.
     pub(super) after: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'a> ImportLines<'a> {
             let line = match input::read_line(&mut self.input, self.most) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
-                // A signal, or the end of a disk, is no problem of the line.
+                // A signal, or an error of the disk, is not the fault of the line.
                 Err(error) if error.is::<io::Error>() => return Err(error),
                 Err(error) => {
                     self.number = number;
@@ -115,7 +115,7 @@ impl<'a> ImportLines<'a> {
     }
 
     /// Puts the jobs of all lines, into `tube` if it is given, and passes the copies of each batch
-    /// to `take`. Without a client, only checks and counts them.
+    /// to `take`. Without a client, only checks and counts the jobs.
     pub(super) fn put_all(
         &mut self,
         mut client: Option<&mut Client>,
@@ -161,7 +161,7 @@ impl<'a> ImportLines<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
-    // Checking the lines needs no server.
+    // A dry run only checks the lines, which needs no server.
     let mut client = if args.dry_run { None } else { Some(context.client()?) };
     let most = match &mut client {
         Some(client) => client.max_job_size()? * LINE_BYTES_PER_BYTE + LINE_BYTES_BESIDE_BODY,

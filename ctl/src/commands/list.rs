@@ -38,7 +38,7 @@ fn list_row(job: &Job, server: Option<&str>) -> Vec<Cell> {
     cells
 }
 
-/// Returns the number of a job in a column.
+/// Returns the value of a job in a numeric column.
 fn list_number(job: &Job, column: SortColumn) -> u64 {
     match column {
         SortColumn::Id => job.id,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         let is_there = count > 0 || Context::warn_if_no_tube(client, &filter.tubes)?;
         Ok(Context::report_coverage(client, coverage).and(Outcome::done_if(is_there)))
     };
-    // Sorted jobs wait for the jobs of all servers.
+    // Jobs are sorted and printed only after all servers have sent theirs.
     let (mut left, mut sorted) = (most, Vec::new());
     let outcome = context.each_server(work, |context, server, mut jobs: Vec<Job>| {
         let label = context.label(server);

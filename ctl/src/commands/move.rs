@@ -1,9 +1,9 @@
 //! `move`: moves jobs to another tube, on this server or on another one.
 //!
 //! For each job, a copy in the same state is put first, and then the job is deleted. A ready job is
-//! reserved meanwhile, so that no worker gets it. If a worker has reserved the job first, the copy
-//! is deleted instead. If a server is lost in between, the jobs that may be in both places are
-//! reported.
+//! reserved before the copy is put, so that no worker gets it. If a worker has reserved the job
+//! first, the copy is deleted instead. If a connection fails in between, the jobs that may be in
+//! both places are reported.
 
 use anyhow::{Result, ensure};
 
@@ -31,9 +31,9 @@ pub(crate) struct Mover<'a> {
     tube: &'a str,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
-    /// The number of jobs that other clients took first.
+    /// The number of jobs that other clients took or changed first.
     skipped: u64,
-    /// Ids of jobs too large for the other server.
+    /// The ids of jobs that are too large for the other server.
     too_large: Vec<u64>,
     /// Sentences about jobs that may be in both places.
     doubts: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let (is_same_tube, why) = (args.from == args.into, "the jobs are already in that tube");
     ensure!(!is_same_tube || target != *from.address(), usage(why));
     if is_same_tube && args.to.is_some() {
-        // The same server may have another name.
+        // The other address may belong to the same server.
         let other = Client::connect(&target)?.yaml("stats")?;
         let is_other = Instance::from_stats(&other) != Instance::from_stats(&from.yaml("stats")?);
         ensure!(is_other, usage(format!("{why}: {target} is this server")));
@@ -177,8 +177,8 @@ impl<'a> Mover<'a> {
     }
 
     /// Deletes the jobs that have a copy, or the copies of jobs that others took or changed first.
-    /// Just before the deletes, a touch shows that a job is still reserved here, or its counts show
-    /// that no other client has had it.
+    /// Just before the deletes, a touch shows that a ready job is still reserved here; the counts
+    /// of other jobs show that no other client has had them.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
@@ -231,21 +231,21 @@ impl<'a> Mover<'a> {
         result
     }
 
-    /// Leaves jobs where they are if they are too large for the other server.
+    /// Leaves jobs that are too large for the other server where they are.
     fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
         self.release_unmoved(jobs);
     }
 
     /// Releases reserved jobs that are not moved. If that fails, the end of the connection releases
-    /// them.
+    /// these jobs.
     fn release_unmoved(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
         let line = |job: &&Job| format!("release {} {} 0", job.id, job.pri);
         let _ = self.from.ask_each(reserved, line, |_, _| Ok(()));
     }
 
-    /// Reports pairs of which it is not known whether both exist.
+    /// Reports pairs of a job and its copy that may both exist.
     fn doubt(&mut self, pairs: impl Iterator<Item = String>) {
         let pairs: Vec<_> = pairs.collect();
         let (from, to) = (self.from.address().command(), self.to.address().command());
@@ -260,7 +260,7 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Makes a command for a ready job, or another one for a delayed or buried job.
+    /// Returns the line of a command: `ready` and the id of a ready job, or `other` and the id.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

@@ -1,4 +1,4 @@
-//! `pause`: stops the workers of tubes for a time.
+//! `pause`: makes tubes hand out no jobs for a time.
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ use crate::filter::Tubes;
 use crate::message::counted;
 use crate::statistics;
 
-/// Pauses these tubes for a number of seconds, or resumes them if it is 0. Returns how many exist.
+/// Pauses these tubes, or resumes them if `seconds` is 0. Returns how many of them exist.
 pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
     let mut count = 0;
     let line = |name: &String| format!("pause-tube {name} {seconds}");
@@ -20,7 +20,7 @@ pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32)
     Ok(count)
 }
 
-/// Runs the command, or for 0 seconds `resume`.
+/// Runs the command `pause`, or `resume` if `seconds` is 0.
 pub(crate) fn run(
     patterns: &[String],
     seconds: u32,

@@ -1,4 +1,4 @@
-//! `reserve`: prints jobs in the order of workers, and then releases, deletes or buries them.
+//! `reserve`: reserves jobs as a worker does, prints them, and releases, deletes or buries them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,9 +28,9 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
     Ok(())
 }
 
-/// Reserves the next job, and touches it; `None` if there is none within `wait`. Without a limit,
-/// waits until Ctrl-C. Also returns a time after which its time to run began. The jobs in `kept`
-/// stay reserved, and are never returned.
+/// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
+/// waits until Ctrl-C. Also returns an instant just before the touch restarted the time to run. The
+/// jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
@@ -40,16 +40,16 @@ pub(crate) fn reserve_next(
     let began = Instant::now();
     loop {
         interrupt.check()?;
-        // A fraction is rounded up to 1 second, because with 0 the server would reply at once each
-        // time.
+        // A remainder of `wait` below 1 second is rounded up: with 0 the server would reply at
+        // once, again and again.
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
-            // It had timed out, and is reserved again.
+            // The kept job had timed out, and is now reserved again.
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();
-                // If this program was stopped, the reply may be older than the time to run.
+                // If this program was suspended, the reply may be older than the time to run.
                 let touched = Instant::now();
                 let is_ours = client.ask(&format!("touch {id}"))?.is("TOUCHED");
                 let job = job.filter(|job| is_ours && touched.elapsed() < job.lease());
@@ -63,7 +63,7 @@ pub(crate) fn reserve_next(
             }
             ("TIMED_OUT", _) => {}
             ("DEADLINE_SOON", _) => {
-                // The server repeats this reply at once until a touch.
+                // The server repeats DEADLINE_SOON at once until a touch.
                 for job in kept {
                     client.ask(&format!("touch {}", job.id))?;
                 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
     let mut kept = Vec::new();
     let mut count = 0;
     while count < args.count {
-        // Only --wait makes it wait for jobs after the first.
+        // Only with --wait does the command wait for jobs after the first.
         let wait = wait.or((count > 0).then_some(Duration::ZERO));
         let next = reserve_next(&mut client, wait, &kept, &context.interrupt)?;
         let Some((job, _)) = next else { break };
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
         } else {
             context.out.line(&format!("{} {}: {}", job.id, job.tube, inert_body(body)))?;
         }
-        // Print it before it is deleted.
+        // Print the job before it is deleted.
         context.out.flush()?;
         let (command, done) = if args.delete {
             (format!("delete {}", job.id), "DELETED")
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
         ensure!(reply.is(done), "{command}: {}: the job had timed out", reply.line);
     }
     for job in &kept {
-        // A job that has timed out is already ready.
+        // The reply does not matter: a job that has timed out is already ready.
         client.ask(&format!("release {} {} 0", job.id, job.pri))?;
     }
     if count == 0 {

@@ -38,7 +38,7 @@ struct Screen {
     servers: Vec<(String, Result<Sample, String>)>,
     sort: usize,
     is_reversed: bool,
-    /// The row in bold, and the first row on the screen.
+    /// The index of the row in bold, and of the first row on the screen.
     selected: usize,
     first: usize,
     has_color: bool,
@@ -47,7 +47,7 @@ struct Screen {
 /// The samples of a server, and the time of the last one.
 type Samples = (Receiver<Result<Sample, String>>, Instant);
 
-/// How much later than the next sample is due its absence is reported.
+/// How long a sample may be overdue before that is reported.
 const LATE_TIME: Duration = Duration::from_secs(1);
 
 /// Samples a server in a thread of its own, which ends with the program, so that a server that does
@@ -74,7 +74,7 @@ enum KeyEffect {
     Nothing,
 }
 
-/// Runs until the user ends it.
+/// Shows the screen until the user quits, or `--count` is reached.
 pub(crate) fn run(
     args: &TopArgs,
     samplers: Vec<Sampler>,
@@ -135,7 +135,7 @@ impl Screen {
         KeyEffect::Nothing
     }
 
-    /// Returns the lines of a screen of this width and height, with the selected row.
+    /// Returns the lines of a screen of this width and height, including the selected row.
     fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
         let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
         lines.push(String::new());

@@ -1,11 +1,11 @@
 //! `work`: runs a command for each job, with the body on its standard input.
 //!
-//! If the command exits with 0, the job is deleted. Otherwise it is released, each time with twice
-//! the delay, and after a number of failures it is buried. While the command runs, the job is
-//! touched. If the server answers that the job is no longer reserved, or not before the reservation
-//! has timed out, another worker may have it, so the command is ended. After Ctrl-C the running
-//! commands may finish; a second Ctrl-C kills them and ends the program, and the server releases
-//! the jobs.
+//! If the command exits with 0, the job is deleted. Otherwise the job is released, each time with
+//! twice the delay, and after a number of failures it is buried. While the command runs, the job is
+//! touched. If the server answers that the job is no longer reserved, or does not answer until the
+//! reservation times out, another worker may have the job, so the command is ended. After Ctrl-C
+//! the running commands may finish; a second Ctrl-C kills them and ends the program, and the server
+//! releases the jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -34,14 +34,14 @@ const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 /// this program had been suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
-/// Interval of checks whether the reservation has lasted to its end without a reply to a touch.
+/// Interval of checks whether the reservation has timed out without a reply to a touch.
 const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The notice after a first signal.
 const INTERRUPT_NOTICE: &str =
     "waiting for running commands to end; press Ctrl-C again to kill them";
 
-/// The fate of a job after its command.
+/// What to do with a job after its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WorkVerdict {
     Delete,
@@ -76,7 +76,7 @@ struct Worker<'a> {
     args: &'a WorkArgs,
     interrupt: &'a Interrupt,
     client: Client,
-    /// Becomes readable when a command ends or stops.
+    /// Becomes readable when a command ends or is suspended.
     wake: UnixStream,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
         Ok(Self { args, interrupt, client, wake })
     }
 
-    /// Works on one job after another until `left` is 0.
+    /// Works on one job after another until the shared number `left` is 0.
     fn run(&mut self, left: &AtomicU64) -> Result<()> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
@@ -138,7 +138,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reads the reply to a touch: false if the job is no longer reserved here.
+    /// Reads the reply to a touch. Returns false if the job is no longer reserved here.
     fn is_touched(reply: &Reply) -> Result<bool> {
         match reply.word() {
             "TOUCHED" => Ok(true),
@@ -148,10 +148,10 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
-    /// ended; `None` if the job was lost to other workers.
+    /// ended; `None` if the reservation ended before, so that other workers may have the job.
     ///
-    /// The reservation lasts for the time to run from `touched` on, the beginning of the last touch
-    /// that was confirmed. No reply is waited for, because the server may hang longer than that.
+    /// The reservation lasts for the time to run after `touched`, when the last confirmed touch was
+    /// sent. The loop waits for no reply, because the server may hang for longer.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;
@@ -159,12 +159,12 @@ impl<'a> Worker<'a> {
         let (lease, interval) = (job.lease(), job.lease() / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
         let began = Instant::now();
-        // The time of the touch without a reply.
+        // When the last touch was sent, while its reply is due.
         let mut asked: Option<Instant> = None;
         let (mut is_heard, mut is_stopped, mut is_lost, mut failure) = (false, false, false, None);
         loop {
             if let Some(end) = command.update()? {
-                // Only after its reply can the connection be used for other commands.
+                // The connection can be used for other commands only after the reply to the touch.
                 let rest = asked.and_then(|_| self.client.receive_reply().err());
                 return failure.or(rest).map_or(Ok(Some(end).filter(|_| !is_lost)), Err);
             }
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
                 failure = held.err();
                 self.give_up(job, failure.is_some(), &mut command);
             }
-            // After a stop longer than the time to run, the reply to a touch decides.
+            // After a suspension longer than the time to run, wait for the reply to a touch.
             if is_stopped && (is_lost || touched.elapsed() < lease) {
                 is_stopped = false;
                 command.resume();
@@ -212,7 +212,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reports that a job is no longer reserved here, and ends its command unless it may go on.
+    /// Reports that a job is no longer reserved here, and ends its command unless that may go on.
     fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
         let is_ended = command.is_running() && (is_disconnected || !self.args.keep_going);
@@ -223,8 +223,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Decides whether a failed job is released again or buried; `releases` counts its earlier
-    /// releases.
+    /// Decides whether a job is deleted, released or buried; `releases` is the number of its
+    /// earlier releases.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> WorkVerdict {
         if is_success {
             return WorkVerdict::Delete;

@@ -1,4 +1,4 @@
-//! The commands of `work`: a process group with a body as its input, until it ends or is ended.
+//! The commands of `work`: each is a process group that gets a body as its input.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -24,7 +24,7 @@ use crate::job::Job;
 /// Time from SIGTERM to SIGKILL for a command that is ended.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// Interval of checks for the rest of a command: other processes, and its standard error.
+/// Interval of checks for what outlives a command: its processes, and its standard error.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the rest of standard error, which other processes may hold open.
@@ -37,9 +37,9 @@ const ERROR_LINE_BYTES_MAX: usize = 500;
 #[derive(Debug)]
 pub(super) struct CommandEnd {
     pub(super) is_success: bool,
-    /// Its status, or why it was ended.
+    /// The exit status, or why the command was killed.
     pub(super) text: String,
-    /// The last line of its standard error that is not blank.
+    /// The last line of the command's standard error that is not blank.
     pub(super) last_error: String,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct RunningCommand<'a> {
     /// `None` once the whole body is written.
     stdin: Option<ChildStdin>,
     body: &'a [u8],
-    /// Copies its standard error.
+    /// The thread that copies the command's standard error to ours.
     copier: JoinHandle<()>,
     lines: LastLines,
-    /// The status of the command itself, whose processes may still run.
+    /// The status of the command itself; processes that it started may still run.
     status: Option<ExitStatus>,
     ended: Option<Instant>,
-    /// Why it is ended, and since when.
+    /// Why the command is being ended, and since when.
     ending: Option<(&'static str, Instant)>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> RunningCommand<'a> {
         command.env("BEANSTALKD_JOB_ID", job.id.to_string());
         command.env("BEANSTALKD_JOB_TUBE", &job.tube);
         sys::kill_with_parent(&mut command);
-        // In a group of its own, it does not get Ctrl-C.
+        // In a process group of its own, the command does not get Ctrl-C.
         let started = interrupt.spawn_group(&mut command);
         let (child, group) = started.with_context(|| program.to_string_lossy().into_owned())?;
         let (stdin, pipe) = (child.stdin, child.stderr.context("it is a pipe")?);
@@ -88,34 +88,34 @@ impl<'a> RunningCommand<'a> {
         self.status.is_none()
     }
 
-    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]; only the first reason counts.
+    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]; only the first reason is kept.
     pub(super) fn end(&mut self, why: &'static str) {
         if self.ending.is_none() {
             self.ending = Some((why, Instant::now()));
             let _ = kill_process_group(self.group, Signal::TERM);
-            // A stopped process would receive it only then.
+            // A suspended process receives SIGTERM only after SIGCONT.
             self.resume();
         }
     }
 
-    /// Continues the command after a stop.
+    /// Resumes a suspended command.
     pub(super) fn resume(&self) {
         let _ = kill_process_group(self.group, Signal::CONT);
     }
 
-    /// Returns the time left until SIGKILL; `None` if it is not ended.
+    /// Returns the time left until SIGKILL; `None` if the command is not being ended.
     fn kill_wait(&self) -> Option<Duration> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Passes on what can be passed on at once. Returns the end once nothing of it is left.
+    /// Reads the status and writes the body, without waiting. Returns the end once all has ended.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;
         }
         if let Some(signal) = self.status.and_then(|status| status.stopped_signal()) {
             self.status = None;
-            // Other signals stop it on purpose, as SIGSTOP does.
+            // Other signals, such as SIGSTOP, suspend the command on purpose.
             if matches!(signal, SIGTTIN | SIGTTOU) {
                 self.end("it tried to use the terminal");
             }
@@ -128,7 +128,7 @@ impl<'a> RunningCommand<'a> {
             match pipe.write(self.body) {
                 Ok(count) => self.body = &self.body[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A command need not read its input.
+                // This is no failure, because a command need not read its input.
                 Err(_) => self.body = &[],
             }
         }
@@ -175,7 +175,7 @@ impl<'a> RunningCommand<'a> {
 }
 
 impl Drop for RunningCommand<'_> {
-    /// Kills a command that has not ended, after an error.
+    /// After an error, kills a command that has not ended.
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.group, Signal::KILL);
@@ -186,15 +186,15 @@ impl Drop for RunningCommand<'_> {
     }
 }
 
-/// The last line of standard error that is not blank, and the line after it.
+/// The last line of standard error that is not blank, and the unfinished line after it.
 type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
 
-/// Copies the standard error of a command to ours, in a thread of its own: while our reader is
-/// stuck, the job must be touched. A process that outlives the command may write on.
+/// Copies the standard error of a command to ours, in a thread of its own: the job must be touched
+/// even while our reader is stuck. A process that outlives the command may still write.
 fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-        // If standard error is closed, there is no other place to report it.
+        // If standard error is closed, there is no other place to report that.
         let _ = io::stderr().write_all(&buffer[..count]);
         let [last, line] = &mut *lines.lock().unwrap_or_else(PoisonError::into_inner);
         for byte in &buffer[..count] {

@@ -1,6 +1,6 @@
 //! The metric names of two other exporters, for existing dashboards.
 //!
-//! Both derive their names from the keys of `stats` and `stats-tube`, each by its own rule.
+//! Each exporter derives its names from the keys of `stats` and `stats-tube`, by its own rule.
 
 use super::names::{COMMAND_KEYS, Family, Kind, Names, SCRAPES_KEY, Source, UP_KEY};
 
@@ -18,7 +18,7 @@ const STATS_TUBE_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jo
     current-jobs-delayed current-jobs-buried total-jobs current-using current-watching \
     current-waiting cmd-delete cmd-pause-tube pause pause-time-left";
 
-/// Whether the number of a key only grows.
+/// Whether the value of a key only grows.
 fn is_foreign_counter(key: &str) -> bool {
     const COUNTER_PREFIXES: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
@@ -34,7 +34,7 @@ fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
-/// Keys with underscores; keys of tubes begin with `tube_`; the address is the label `instance`.
+/// Names: keys with underscores, `tube_` before keys of tubes; the address is label `instance`.
 pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
@@ -47,8 +47,8 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Keys with underscores, between `beanstalkd_` and a unit; no label for the server, unless there
-/// are several.
+/// Names: keys with underscores, between `beanstalkd_` and a unit; no label for the server, unless
+/// there are several.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

@@ -9,7 +9,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns its name in the text format.
+    /// Returns the name of the type in the text format.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -22,21 +22,21 @@ impl Kind {
 /// The source of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// The number of a key.
+    /// The numeric value of a key.
     Number(&'static str),
-    /// The number of a key, with a label and its value.
+    /// The numeric value of a key, with a label and the label's value.
     Labelled(&'static str, &'static str, &'static str),
-    /// 1 if the value of a key is this word, which is also the label `state`, and 0 if not.
+    /// 1 if the value of a key is this word, which is also the value of label `state`; else 0.
     State(&'static str, &'static str),
-    /// The keys with this prefix.
+    /// A histogram of all keys with this prefix.
     Histogram(&'static str),
-    /// 1, with the values of these keys as labels.
+    /// The number 1, with the values of these keys as labels.
     Labels(&'static [&'static str]),
     /// Several sources.
     Each(&'static [Source]),
 }
 
-/// All samples of one name.
+/// A metric: all samples of one name.
 #[derive(Debug, Clone)]
 pub(crate) struct Family {
     pub(crate) name: String,
@@ -46,7 +46,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes one of a single source. The name of a counter ends in `_total`.
+    /// Makes a family of a single source. The family is a counter if its name ends in `_total`.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {
@@ -58,14 +58,14 @@ impl Family {
     }
 }
 
-/// All metrics, in the order of the text.
+/// All metrics, in the order of the output.
 #[derive(Debug)]
 pub(crate) struct Names {
     /// The label with the name of the server, if there is one.
     pub(crate) server_label: Option<&'static str>,
     pub(crate) server: Vec<Family>,
     pub(crate) tube: Vec<Family>,
-    /// Leave out metrics of the binlog if there is no binlog.
+    /// Whether to leave out metrics of the binlog if there is no binlog.
     pub(crate) omits_binlog: bool,
 }
 
@@ -73,8 +73,8 @@ impl Names {
     /// Returns the metrics with the names of doc/monitoring.md.
     pub(crate) fn own() -> Self {
         Self {
-            // It is always included: adding a second server must not rename series that rules and
-            // dashboards rely on.
+            // The label is always included: adding a second server must not rename series that
+            // rules and dashboards rely on.
             server_label: Some("server"),
             server: metric_families("beanstalkd_", SERVER_METRICS),
             tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
@@ -95,7 +95,7 @@ pub(crate) const SCRAPE_SECONDS_KEY: &str = "(scrape-seconds)";
 pub(crate) const TUBES_LEFT_OUT_KEY: &str = "(tubes-left-out)";
 pub(crate) const SCRAPES_KEY: &str = "(scrapes)";
 
-/// A name, a help text, and the source.
+/// The name of a metric, a help text, and the source.
 type Row = (&'static str, &'static str, Source);
 
 use Source::{Each, Histogram, Labelled, Labels, Number, State};
@@ -134,7 +134,7 @@ const LOSSES: Source = Number("jobs-buried-for-losses");
 /// The one command that `metrics` counts and `stats` does not.
 const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
 
-// The sources of rows that are too long for a line.
+// The sources of metrics whose rows would be too long for a line.
 const INFO_LABELS: Source = Labels(&["version", "hostname", "platform"]);
 const OLDEST_SEGMENT: Source = Number("binlog-oldest-index");
 const CURRENT_SEGMENT: Source = Number("binlog-current-index");

@@ -1,7 +1,7 @@
 //! The text format of Prometheus.
 //!
-//! The format groups all lines of a metric. So each server has a separate text for each family, and
-//! the texts of all servers are joined at the end.
+//! The format requires all lines of a metric to stand together. So each server has a separate text
+//! for each family, and the texts of all servers are joined at the end.
 
 use std::mem;
 
@@ -11,7 +11,7 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first families of the server, then of tubes.
+/// The lines of one server, by family: first those of the server itself, then those of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
@@ -79,7 +79,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. Its bounds are in the keys, in rising order; the last one is `inf`.
+    /// Writes a histogram. The bounds are in the keys, in rising order; the last one is `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;

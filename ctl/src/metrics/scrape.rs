@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands waiting for their replies. It is small, because the server serves
-/// no other client while it answers them.
+/// The largest number of commands sent without a reply yet. The number is small, because the server
+/// serves no other client while it carries them out.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.
@@ -52,7 +52,7 @@ pub(crate) struct Scraper {
 impl Scraper {
     /// Makes a scraper, which connects with the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
-        // If a server was given twice, each of its series would occur twice, and Prometheus rejects
+        // Drop repeated servers: each of their series would occur twice, and Prometheus rejects
         // that.
         let mut found = Vec::new();
         for address in servers {
@@ -78,7 +78,7 @@ impl Scraper {
         let scrapes = (self.scrapes.fetch_add(1, Ordering::Relaxed) + 1).to_string();
         let start = |target: &Arc<Target>| {
             let (settings, target) = (Arc::clone(&self.settings), Arc::clone(target));
-            // The next scrape does not wait for an abandoned one.
+            // If this thread is abandoned, the next scrape does not wait for it.
             deadline::start(move || Ok((target.scrape(&settings, deadline), began.elapsed())))
         };
         let answers: Vec<_> = self.targets.iter().map(start).collect();
@@ -93,12 +93,12 @@ impl Scraper {
 }
 
 impl Target {
-    /// Even after a panic, the text is valid.
+    /// Locks the last error, which is valid even after a panic.
     fn lock_last_error(&self) -> MutexGuard<'_, String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the metrics of the scrape itself: its success and its duration.
+    /// Adds the metrics of the scrape itself: success, duration, and the number of scrapes.
     fn finish_page(&self, names: &Names, page: Result<Page>, took: Duration, count: &str) -> Page {
         let mut up = "1";
         let page = page.map_err(|error| of_server(&self.address, error));
@@ -120,7 +120,7 @@ impl Target {
         page
     }
 
-    /// Scrapes the server. Its connection is kept unless something failed.
+    /// Scrapes the server. The connection is kept unless something failed.
     fn scrape(&self, settings: &Settings, deadline: Instant) -> Result<Page> {
         let mut kept = match self.client.try_lock() {
             Ok(kept) => kept,

@@ -21,8 +21,8 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const INDEX_HTML: &str =
     "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// At most this many scrape results are kept. Each may take some 40 MB, and a slow client holds on
-/// to one.
+/// At most this many scrape results are kept. Each may take some 40 MB, and is kept while a slow
+/// client reads it.
 const TEXTS_MAX: usize = 8;
 
 /// The text of a scrape, once it is complete. All requests share its bytes.
@@ -70,11 +70,11 @@ impl SharedScrape {
         let (sender, answer) = watch::channel(None);
         *running = Some(answer.clone());
         let shared = self.clone();
-        // A task of its own, so that it survives the end of the first request.
+        // A separate task goes on if the request that started it ends.
         task::spawn(async move {
             let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);
-            // A signal ends the whole server, whether or not this thread has finished.
+            // No interrupt is needed: a signal ends the whole server, even while this thread runs.
             let text = task::spawn_blocking(move || scraper.scrape(&Interrupt::default())).await;
             *shared.lock_running() = None;
             if let (Ok(Ok(text)), Ok(permit)) = (text, permit) {

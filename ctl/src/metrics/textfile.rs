@@ -15,8 +15,8 @@ use crate::message::print_error;
 /// Every user may read the file, because `node_exporter` has a user of its own.
 const FILE_MODE: u32 = 0o644;
 
-/// Writes the file once, or with an interval in seconds, until a signal arrives. A failed write is
-/// tried again, except for the first, because then the path is probably wrong.
+/// Writes the file once, or repeatedly with an interval in seconds until a signal arrives. A failed
+/// write is repeated, unless it is the first: then the path is probably wrong.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) fn run(
             return result;
         };
         has_worked = true;
-        // A full disk may have space the next time.
+        // Try again, because a full disk may have space the next time.
         let failure = result.as_ref().err().map(|error| format!("{error:#}"));
         if failure != last_error {
             result.unwrap_or_else(|error| print_error(&error));
@@ -53,7 +53,7 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     // Otherwise, a device or a link would be replaced.
     let is_odd = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
     ensure!(!is_odd, "--textfile {}: not a regular file", path.display());
-    // node_exporter reads only names that end in .prom.
+    // `node_exporter` ignores this file, because its name does not end in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);
     let result = write_textfile(&beside, text).and_then(|()| {
@@ -62,7 +62,7 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     });
     if result.is_err() {
-        // The file may not exist.
+        // The removal may fail, because the file may not exist.
         let _ = fs::remove_file(&beside);
     }
     result.with_context(|| format!("--textfile {}", path.display()))
@@ -75,7 +75,7 @@ fn write_textfile(path: &Path, text: &[String]) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
-    // The umask must not restrict it.
+    // Set the mode again, because the umask may have restricted it.
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     for piece in text {
         file.write_all(piece.as_bytes())?;
@@ -97,7 +97,7 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, FILE_MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         }
-        // A link beside it leads nowhere.
+        // A link in place of the temporary file is not followed.
         let victim = folder.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         let link = folder.path().join(format!(".beanstalkd.prom.{}.new", std::process::id()));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
-        // Anything that is not a file stays, and no temporary file is left.
+        // Anything that is not a regular file stays, and no temporary file remains.
         let (directory, link) = (folder.path().join("directory"), folder.path().join("link"));
         fs::create_dir(&directory).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();

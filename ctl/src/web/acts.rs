@@ -1,7 +1,7 @@
 //! The actions of the page. Each takes two requests. The first, a dry run, finds and counts the
-//! jobs, and returns the name of a question. The second answers that question: it carries out the
-//! action on these jobs only, on the same instance of the server. Each action is logged in a line
-//! on standard error.
+//! jobs, and returns the name of a question. The second request answers that question, and carries
+//! out the action on these jobs only, on the same instance of the server. Each action is logged in
+//! a line on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ use crate::statistics;
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an action. After that, it ends with its current batch.
+/// The time limit of an action. After that, the action ends with its current batch.
 const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
-/// The largest number of jobs given by their ids.
+/// The largest number of ids in a request.
 const ACTION_IDS_MAX: usize = 100_000;
 
 /// The largest number of items of a list in a log line.
@@ -47,12 +47,12 @@ const LOGGED_ITEMS_MAX: usize = 10;
 #[serde(deny_unknown_fields)]
 pub(super) struct ActionRequest {
     server: usize,
-    /// Only find the jobs.
+    /// Whether to only find the jobs.
     dry: bool,
     /// The instance of the server that listed the jobs.
     instance: Option<Instance>,
     what: Option<Action>,
-    /// The question that is answered, if it is not a dry run.
+    /// The name of the question that is answered, if this is not a dry run.
     question: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub(super) enum Action {
 pub(super) struct JobAction {
     act: Verb,
     jobs: Jobs,
-    /// The new priority of released jobs.
+    /// The new priority of released or buried jobs.
     pri: Option<u32>,
     #[serde(default)]
     delay: u32,
@@ -93,11 +93,11 @@ enum Verb {
 }
 
 /// Jobs given by their ids; or the jobs of a tube, in these states or in all states that the action
-/// accepts. With `count`, only the first ones of a state.
+/// accepts. With `count`, only the first jobs of a state.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
-    /// They are text, because JavaScript's numbers are too small.
+    /// The ids are text, because JavaScript's numbers are exact only up to 53 bits.
     ids: Vec<String>,
     tube: Option<Tube>,
     states: Vec<State>,
@@ -179,7 +179,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
         instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
         let result = action.carry_out(client, &plan, interrupt, &mut report);
-        // Dropped only now, because this work may outlive its request.
+        // `running` is dropped only now, because this work may outlive its request.
         drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
@@ -197,7 +197,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
 }
 
 impl Action {
-    /// Describes the action, and finds its jobs, if it is on jobs.
+    /// Describes the action. For an action on jobs, also finds the jobs.
     fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
         let report = match self {
             Self::Pause { tube: Tube(tube), seconds } => Self::plan_pause(client, tube, *seconds)?,
@@ -215,7 +215,7 @@ impl Action {
         Ok((report, Plan::default()))
     }
 
-    /// Returns the number of bytes that it holds, besides the plan.
+    /// Returns the number of bytes that the action holds, besides the plan.
     pub(super) fn bytes(&self) -> usize {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
@@ -286,7 +286,7 @@ impl JobAction {
         }
     }
 
-    /// Returns the verb, its past, and the states that it accepts.
+    /// Returns the verb, its past participle, and the states of jobs that it accepts.
     fn words(&self) -> (&'static str, String, &'static [State]) {
         let of_move = ("move", "moved", &State::DELETABLE[..]);
         let (verb, past, states) = self.change().map_or(of_move, Change::words);
@@ -339,7 +339,7 @@ impl JobAction {
         let is_there = |Tube(into): &Tube| plan.summary.tubes.contains_key(into);
         let is_same = self.into.as_ref().is_some_and(is_there);
         ensure!(!is_same, usage("the jobs are already in that tube"));
-        // A job that changes to another state was not named.
+        // The question names only these states, so jobs that enter another one are left out.
         plan.filter.states = plan.summary.states();
         let (verb, count) = (self.words().0, plan.count());
         let into = self.into.as_ref();

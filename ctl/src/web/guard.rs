@@ -1,7 +1,7 @@
 //! Refuses requests from other pages, and bounds the requests of the page itself.
 //!
-//! Without `--auth-file` the page has no login, and with it browsers add the password
-//! automatically. So the risk comes from other pages in the operator's browser:
+//! Without `--auth-file` the page has no login; with a password, browsers add it automatically. So
+//! the risk comes from other pages in the operator's browser:
 //!
 //! - A page whose name resolves to our address (DNS rebinding) sends its own name in `Host`.
 //! - If a page sends cross-site requests, the browser reports that in `Origin` and
@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use super::{Failure, Site, WebArgs};
 use crate::message::{log_line, usage};
 
-/// The largest number of concurrent requests: of those with bodies of jobs, and of all others.
+/// The largest number of concurrent requests with bodies of jobs, and of those without bodies.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
@@ -71,15 +71,15 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Guard {
     /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which it listens on every address, so `Host` may be any address.
+    /// Ports on which the page listens on every address, so that `Host` may be any address.
     open_ports: Vec<u16>,
-    /// The name and the password of each user, encoded; empty without `--auth-file`.
+    /// The name and password of each user, in base64; empty without `--auth-file`.
     passwords: Vec<String>,
-    /// The end of the pause of each address with a wrong password.
+    /// When the pause ends for each client address that sent a wrong password.
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// The limits on concurrent requests, and on those for bodies, which may wait for each other.
+    /// The limits on concurrent requests without and with bodies; the latter may wait for permits.
     rooms: [Semaphore; 2],
 }
 
@@ -133,7 +133,7 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether this is a name of the page. No other page can have an address as its name.
+    /// Whether this is a name of the page. No other page can have an IP address as its name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {
@@ -177,7 +177,7 @@ impl Guard {
         }
         pauses().retain(|_, end| *end > now);
         pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
-        // The pause bounds the lines of each address.
+        // The pause bounds the number of log lines for each address.
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         log_line(&format!("wrong password{from}"));
         Err(required)
@@ -187,7 +187,7 @@ impl Guard {
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
-        // Another page may link to this one, because that gives it no access.
+        // Another page may link to this page, because a link gives no access.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(forbidden("the request comes from another page"));
@@ -216,8 +216,8 @@ impl Guard {
 const HASH_PREFIXES: [&str; 9] =
     ["$apr1$", "$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "{SHA}"];
 
-/// Reads the lines `NAME:PASSWORD` of a file. Fails if every user has access to the file. Empty
-/// lines and lines that begin with `#` are comments.
+/// Reads the lines `NAME:PASSWORD` of a file. Fails if every user of the system has access to the
+/// file. Empty lines and lines that begin with `#` are comments.
 fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
     ensure!(is_private, "every user can read or write it: run chmod 640");

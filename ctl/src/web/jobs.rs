@@ -1,7 +1,7 @@
 //! The jobs on the page: lists, search results, single jobs, and downloads of bodies.
 //!
-//! Bodies are arbitrary bytes. They are sent as text in JSON, as base64 or as a download, and never
-//! as a document.
+//! Bodies are arbitrary bytes. A body is sent as text in JSON, as base64 or as a download, and
+//! never as a document that a browser would show.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -41,17 +41,17 @@ const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(45);
 /// The largest number of jobs in a response.
 const JOBS_MAX: usize = 500;
 
-/// Bytes of a body in a list.
+/// The number of bytes of a body shown in a list.
 const PREVIEW_BYTES: usize = 160;
 
-/// Bytes of it shown before a match.
+/// The number of bytes of a body shown before a match.
 const PREVIEW_BYTES_BEFORE: usize = 40;
 
 /// The number of bodies fetched at once for a list, and the largest total of bytes in all of them.
 const BODIES_AT_ONCE: usize = 8;
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of a body shown at first, and on request.
+/// The largest numbers of bytes of a body shown at first, and on request.
 const SHOWN_BYTES: usize = 256 << 10;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 
@@ -128,14 +128,14 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // The work may outlive its request.
+        // Keep the permit here, because the work may outlive its request.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
     found.await.map(Json)
 }
 
-/// A job without its body. The id is text, because numbers of JavaScript are too small.
+/// Returns a job without its body. The id is text: JavaScript's numbers have only 53 bits.
 fn page_job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
@@ -143,7 +143,7 @@ fn page_job_object(mut job: Job) -> Value {
     Value::Object(fields)
 }
 
-/// A job with the beginning of its body, or the text around the first match.
+/// Returns a job with the beginning of its body, or the text around the first match.
 fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| body_preview(&body, pattern));
     let mut fields = page_job_object(job);
@@ -153,7 +153,7 @@ fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     fields
 }
 
-/// Adds the bodies of jobs, up to a limit of bytes.
+/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] in total.
 fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
@@ -235,7 +235,7 @@ pub(super) async fn serve_job(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body as text, without a truncated last character; `None` if it is not text.
+/// Returns a body as text, without a truncated last character; `None` if the body is not text.
 fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,

@@ -1,6 +1,6 @@
-//! Figures of tubes, from this daemon's command `metrics`: histograms, the wait of the next job,
-//! and the number of jobs lost too often. Other daemons lack the command; then the figures are
-//! unknown, not zero.
+//! Figures of tubes, from our daemon's command `metrics`: histograms, the wait of the next job, and
+//! the number of jobs that `--bury-after` has buried. Other daemons lack the command; then the
+//! figures are unknown, not zero.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::client::Client;
 use crate::yaml;
 
-/// Cumulative counts of times, by upper bounds in rising order.
+/// Cumulative counts of durations, by upper bounds in rising order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Histogram {
     counts: Vec<(f64, u64)>,
@@ -68,12 +68,12 @@ impl Histogram {
         (!found.counts.is_empty()).then_some(found)
     }
 
-    /// Returns the number of times.
+    /// Returns the number of durations.
     fn count(&self) -> u64 {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
 
-    /// Returns the times since `before`; `None` if `before` is from an earlier tube of the same
+    /// Returns the durations since `before`; `None` if `before` is from an earlier tube of the same
     /// name.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
         if self.counts.len() != before.counts.len() {
@@ -85,7 +85,7 @@ impl Histogram {
         Some(Self { counts: counts?, sum: self.sum - before.sum })
     }
 
-    /// Returns the mean; `None` if there are no times.
+    /// Returns the mean; `None` if there are no durations.
     pub(super) fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))

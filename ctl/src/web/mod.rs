@@ -2,7 +2,7 @@
 //!
 //! - `guard` refuses requests from other pages, and bounds all others;
 //! - `args` defines the options, and `assets` has the page's files;
-//! - `watch` samples a server while a page is open, and `metrics` reads the times of its tubes;
+//! - `watch` samples a server while a page is open, and `metrics` reads figures of its tubes;
 //! - `view` responds with servers and tubes, `jobs` with jobs;
 //! - `acts` plans and carries out actions; `questions` keeps their plans until the answer.
 
@@ -77,7 +77,7 @@ impl Failure {
     }
 }
 
-/// An error of a server or of a request.
+/// Converts an error of a server or of a request.
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         let status = match error.downcast_ref() {
@@ -91,7 +91,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Arguments that the request does not have.
+/// Converts an error in the query of a request.
 impl From<QueryRejection> for Failure {
     fn from(error: QueryRejection) -> Self {
         Self::new(error.status(), error.body_text())
@@ -115,7 +115,7 @@ impl Site {
         self.running_actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers an action, which is in progress until the value is dropped.
+    /// Registers an action, which is in progress until the returned value is dropped.
     fn begin_action(&self, action: RunningAction) -> Arc<RunningAction> {
         let action = Arc::new(action);
         let mut actions = self.running_actions();

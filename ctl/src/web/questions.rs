@@ -1,5 +1,5 @@
-//! The questions that pages have not answered yet. A page gets only the random name of each, so an
-//! action changes the jobs that its question named, however many they are.
+//! The questions that pages have not answered yet. A page gets only the random name of a question,
+//! and the plan stays here. So an action changes exactly the jobs of its question.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use super::guard::random_token;
 use crate::message::conflict;
 use crate::plan::{Instance, Plan};
 
-/// How long a question may be answered.
+/// The time within which a question can be answered.
 const QUESTION_TIME: Duration = Duration::from_secs(600);
 
 /// The largest number of questions, and of bytes of all their plans. If there are more, the oldest
-/// ones end.
+/// questions are dropped.
 const QUESTIONS_MAX: usize = 64;
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
-/// An action that waits for the answer.
+/// An action that waits for the answer of a page.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) server: usize,
@@ -37,19 +37,19 @@ impl Question {
     }
 }
 
-/// The open questions by their names, with the time of each, oldest first.
+/// The open questions, each after its name and the time when it was asked, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Questions(Mutex<Vec<(String, Instant, Question)>>);
 
 impl Questions {
-    /// Locks the list, without old questions.
+    /// Locks the list, and drops questions that are too old.
     fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant, Question)>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, asked, _)| asked.elapsed() < QUESTION_TIME);
         all
     }
 
-    /// Keeps a question, and returns its name. Fails if it is too large.
+    /// Keeps a question, and returns its name. Fails if the question is too large.
     pub(super) fn open(&self, question: Question) -> Result<String> {
         let (count, bytes) = (question.plan.count(), question.bytes());
         let text = "jobs are too many for the page: use the command beanstalkctl";
@@ -67,7 +67,7 @@ impl Questions {
         Ok(name)
     }
 
-    /// Takes a question, which can be answered only once.
+    /// Removes and returns a question, which can be answered only once.
     pub(super) fn answer(&self, name: &str) -> Result<Question> {
         let mut all = self.lock();
         let at = all.iter().position(|(other, ..)| other == name);

@@ -1,4 +1,4 @@
-//! Servers and tubes for the page: only the rows that it shows.
+//! Servers and tubes for the page: only the rows that the page shows.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::progress::count_as_f64;
 use crate::sample::{COUNT_NAMES, Sample, TubeSample};
 use crate::yaml;
 
-/// The longest time that a page waits for a new sample after a break.
+/// The longest time that a page waits for a new sample if sampling had ended.
 const SAMPLE_WAIT: Duration = Duration::from_millis(1_500);
 
 /// The largest number of rows in a response.
@@ -46,7 +46,7 @@ pub(super) struct ViewRequest {
     rows: usize,
     /// The number of rows before the first one shown.
     from: usize,
-    /// The tube that is open.
+    /// The tube whose details are shown.
     tube: Option<String>,
 }
 
@@ -58,7 +58,7 @@ const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 type Judged<'a> = (&'a TubeSample, [bool; 4]);
 
 impl ViewRequest {
-    /// Adds the rows of tubes, and the open tube. Returns the names of the rows.
+    /// Adds the rows of tubes, and the open tube. Returns the names of the tubes in the rows.
     fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
         let Some(Ok(sample)) = &state.now else { return Vec::new() };
         let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
@@ -114,7 +114,7 @@ impl ViewRequest {
             "deletes" => line.deletes,
             sort => COUNT_NAMES.iter().position(|it| *it == sort).map_or(0.0, |at| count(line, at)),
         };
-        // The largest come first; the sort is stable, so equal rows keep the order of names.
+        // The largest numbers are first; the sort is stable, so equal rows keep the order of names.
         lines.sort_by(|a, b| {
             let by_ready = count(b.0, 0).total_cmp(&count(a.0, 0));
             let by_ready = if self.sort == "trouble" { by_ready } else { Ordering::Equal };
@@ -142,7 +142,7 @@ pub(super) async fn serve_overview(
     let at = shown.server;
     let (mut answer, names) = spawn_blocking(move || {
         let (name, request) = &requests[at];
-        // The chosen server comes first; the others are sampled while the request waits for it.
+        // The chosen server comes first; the others are sampled while the request waits.
         let state = request.wait(SAMPLE_WAIT);
         let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
         let names = shown.add_tube_rows(&state, &mut answer);
@@ -154,7 +154,7 @@ pub(super) async fn serve_overview(
     })
     .await
     .map_err(Error::from)?;
-    // The next sample includes the times of these tubes.
+    // Request the figures of these tubes for the next sample.
     chosen.request(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());
     Ok(Json(Value::Object(answer)))
@@ -165,7 +165,7 @@ fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     json_object(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
-/// A summary of the state of a server.
+/// Returns a summary of the state of a server.
 fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
     let mut fields = json_object(json!({ "name": name }));
     match &state.now {
@@ -182,7 +182,7 @@ fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
     fields
 }
 
-/// The data of the chosen server.
+/// Returns the details of the chosen server.
 fn server_details(name: &str, state: &Watched) -> Value {
     let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {
@@ -200,12 +200,12 @@ fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;
     let is_late = !is_paused && next.is_some_and(|next| next >= LATE_SECONDS);
-    // The connection of the samples watches `default`, but is not a worker.
+    // The sampler's connection watches `default`, but is not a worker.
     let workers = line.watching.saturating_sub(u64::from(line.tube == "default"));
     [buried > 0, is_paused, is_late, ready > 0 && workers == 0]
 }
 
-/// A tube with its numbers.
+/// Returns the row of a tube: its name and numbers.
 fn tube_row((line, troubles): &Judged<'_>, sample: &Sample, state: &Watched) -> Map<String, Value> {
     let known = state.tubes.get(&line.tube);
     let recent = known.and_then(TubeHistory::recent_waits);
@@ -234,7 +234,7 @@ fn rounded_json(number: f64) -> Value {
     ((number * 1000.0).round() / 1000.0).into()
 }
 
-/// The history as a list for each line of the charts; an unknown number is null.
+/// Returns the history as a list for each line of the charts; an unknown number is null.
 fn chart_history(points: &VecDeque<Point>) -> Value {
     let list = |of: &dyn Fn(&Point) -> Value| points.iter().map(of).collect::<Value>();
     let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|it| of(it).map(rounded_json).into());
@@ -258,7 +258,7 @@ mod tests {
         TubeSample { tube: tube.to_owned(), counts, puts: 0.0, deletes: 0.0, paused, watching }
     }
 
-    /// With 121 tubes, the one with a buried job might not be among the 100 shown.
+    /// Otherwise a tube with a buried job might not be among the 100 shown of 121 tubes.
     #[test]
     fn trouble_comes_first_and_the_gravest_before_all() {
         let mut lines: Vec<_> =

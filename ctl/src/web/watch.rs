@@ -1,5 +1,5 @@
-//! Samples a server in a thread of its own while a page is open. While no page is open, it sends no
-//! commands, and the connection is closed.
+//! Samples a server in a thread of its own while a page is open. While no page is open, the thread
+//! sends no commands, and the connection is closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,10 +22,10 @@ use crate::sample::{Sample, Sampler, TubeSample};
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sampling takes at most `1/SAMPLE_TIME_SHARE` of the time, so that a server with many tubes is
-/// not busy with it.
+/// not busy with samples.
 const SAMPLE_TIME_SHARE: u32 = 4;
 
-/// The time limit of a sample; after it, the server is reported as down.
+/// The time limit of a sample, after which the server is reported as down.
 const SAMPLE_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time from the last request until sampling ends.
@@ -37,7 +37,7 @@ const HISTORY_MILLISECONDS: u64 = 180_000;
 /// The time span of the percentiles of waits.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 
-/// The largest number of tubes with a history; on servers with more, only shown tubes have one.
+/// The largest number of tubes with a history; on servers with more, only tubes shown have one.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
 /// The largest number of tubes whose figures are requested with a sample.
@@ -56,7 +56,7 @@ pub(super) struct Point {
     pub(super) rates: Option<(f64, f64)>,
     /// The mean wait of jobs reserved since the previous sample.
     pub(super) wait: Option<f64>,
-    /// The wait of the next job so far.
+    /// How long the next job has waited so far.
     pub(super) next: Option<f64>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Point {
 #[derive(Debug, Default)]
 pub(super) struct TubeHistory {
     pub(super) points: VecDeque<Point>,
-    /// Waits, each with the time of its sample, oldest first.
+    /// Histograms of waits, each with the time of its sample, oldest first.
     waits: VecDeque<(Instant, Histogram)>,
     /// Jobs buried by `--bury-after`, if the server counts them.
     pub(super) losses: Option<u64>,
@@ -110,7 +110,7 @@ impl TubeHistory {
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     asked: Option<Instant>,
-    /// The tubes shown by a page, with the time of its last request.
+    /// The tubes shown by pages, each with the time of the last request for it.
     wanted: HashMap<String, Instant>,
     /// The number of samples, including failed ones.
     samples: usize,
@@ -119,7 +119,7 @@ pub(super) struct Watched {
     pub(super) now: Option<Result<Sample, String>>,
     pub(super) server: TubeHistory,
     pub(super) tubes: HashMap<String, TubeHistory>,
-    /// The wait of the next job of each tube at its last sample, in seconds.
+    /// How long the next job of each tube had waited at the last sample, in seconds.
     pub(super) next: HashMap<String, f64>,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Watcher {
 }
 
 impl SharedState {
-    /// A panic ends the program, so the state is always consistent.
+    /// Locks the state, which is always consistent, because a panic ends the program.
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,13 +168,13 @@ impl SharedState {
     }
 }
 
-/// A request to the thread. Its answer can be awaited on another thread.
+/// A request to the thread. The answer can be awaited on another thread.
 #[derive(Debug)]
 pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
-    /// Returns the current state. If there were no requests for some time, first waits for a new
-    /// sample.
+    /// Returns the current state. If the last sample is too old, first waits for a new one, but not
+    /// longer than `patience`.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
@@ -220,8 +220,8 @@ impl Watcher {
     }
 
     /// Runs `act` on another thread, with a connection of its own to the server. After `limit`, or
-    /// when the page is stopped, the interrupt is set, so that the work ends after its current
-    /// batch. If the server does not answer then either, the work is soon abandoned.
+    /// when the page is shut down, the interrupt is set, so that the work ends after its current
+    /// batch. If the server does not answer, the work is abandoned after [`LATE_WORK_TIME`] more.
     pub(super) async fn with_client<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -243,7 +243,7 @@ impl Watcher {
     }
 }
 
-/// The body of the thread.
+/// Runs the thread, which samples the server while there are requests.
 fn run(address: &Address, shared: &SharedState) {
     loop {
         let is_idle =
@@ -302,7 +302,7 @@ impl Watched {
         self.now = Some(result);
     }
 
-    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, so that those
+    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, so that tubes
     /// whose jobs wait too long are found.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }
 
-    /// A job could wait for ever in a tube far down the list.
+    /// Without turns, nobody would notice a job that waits for ever far down the list of tubes.
     #[test]
     fn every_tube_has_its_turn() {
         let line = |number| TubeSample {

@@ -14,19 +14,19 @@ use crate::{
 /// How many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
-/// An empty block is kept for later bodies if its last slot had at least this many bytes. Some ten
-/// thousand smaller ones fill a block, and then a new block costs little.
+/// An empty block is kept for later bodies if its last slot had at least this many bytes. A block
+/// holds some ten thousand smaller slots, so a new block for these costs little.
 const KEPT_SLOTS_MIN_BYTES: usize = 32;
 
-/// Bodies move if freed slots take at least as many bytes as a block, plus one in this many bytes
-/// of all blocks.
+/// Bodies move if freed slots take more bytes than one block plus the bytes of all blocks divided
+/// by this.
 pub(super) const FREED_PART: usize = 7;
 
-/// If memory is short, each block is emptied in which at least one in this many bytes is free.
+/// If memory is short, blocks are emptied in which at least one byte in this many was freed.
 const SPARSE_PART: usize = 64;
 
-/// The most bytes of memory that a daemon still needs until its first connection, in addition to
-/// what the first connection must leave. With less, it could serve no client.
+/// The most bytes of memory that a daemon still takes before its first connection. If these are not
+/// left in addition to what that connection must leave, no client could be served.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The place of a slot.
@@ -59,16 +59,16 @@ pub(super) struct Hole {
 /// When bodies move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// If free slots take too much memory.
+    /// Bodies move if free slots take too much memory.
     #[default]
     Normal,
-    /// Until no block is sparse, because memory is short.
+    /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// Not until another body is removed: there is no memory to move them, or no sparse block.
+    /// No body moves until another is removed: a move has no memory, or no block is sparse.
     Stuck,
 }
 
-/// Finds the bodies of jobs, which may move.
+/// Finds the [`Body`] of a job, which changes when its bytes move.
 pub trait BodyOwners {
     /// The body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
@@ -90,14 +90,14 @@ impl Bodies {
         } else {
             block.end += size;
             if self.memory.limits_resident {
-                // A hole is reused without a question, so its memory must be resident already.
+                // A hole is reused without asking for memory, so it must be resident already.
                 block.bytes[place.start()..block.end].fill(0);
             }
         }
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // The usual case: it is still in order.
+            // The usual case: the rest of the hole is still in order.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -122,8 +122,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees a slot of a body. If its block has no other, the block becomes one hole, or its memory
-    /// becomes releasable.
+    /// Frees a slot of a body. If its block has no other in use, the block becomes one hole, or its
+    /// memory becomes releasable.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -152,7 +152,7 @@ impl Bodies {
 
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
-        // What must be left may be in emptied blocks, which are not free for other use until then.
+        // What must be left may be in empty blocks, and nothing else can use these until released.
         self.ensure_left(level)?;
         let bytes = if let Some(bytes) = self.releasable.pop_back() {
             bytes
@@ -165,7 +165,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Fails if not at least the memory of this level is left, even if empty blocks are released.
+    /// Fails if less than the memory of this level is left, even after empty blocks are released.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
         if self.memory.admits(level) {
             return Ok(());
@@ -183,8 +183,8 @@ impl Bodies {
 
 /// Returning memory.
 impl Bodies {
-    /// Releases the memory of all empty blocks to the system. Returns whether there was any. Only
-    /// for a shortage, because it takes some ten microseconds per block.
+    /// Releases the memory of all empty blocks to the system. Returns whether there was any. Call
+    /// it only in a shortage: it takes some ten microseconds per block.
     pub fn release_all(&mut self) -> bool {
         self.releasable.drain(..).count() > 0
     }
@@ -194,8 +194,8 @@ impl Bodies {
         self.memory.set_marks(REPLAY_MARKS);
     }
 
-    /// Ends a replay that has stored all bodies. Fails if the memory that they leave is not enough
-    /// to serve a client.
+    /// Ends a replay that has stored all bodies. Fails if the bodies leave too little memory to
+    /// serve a client.
     pub fn end_replay(&mut self, owners: &mut impl BodyOwners) -> Growth {
         self.release_all();
         self.memory.set_marks(BINLOG_MARKS);
@@ -206,10 +206,10 @@ impl Bodies {
         if is_enough { Ok(()) } else { Err(OutOfMemory) }
     }
 
-    /// Moves all bodies together, with all memory that there is, and releases the memory of all
-    /// blocks that are then empty. Returns whether there was any. O(all).
+    /// Moves all bodies together, even if that takes all memory, and releases the memory of all
+    /// blocks that are then empty. Returns whether there were any. O(all).
     pub fn compact(&mut self, owners: &mut impl BodyOwners) -> bool {
-        // Moving bodies needs a block for a while.
+        // While bodies move, they take one more block.
         let marks = self.memory.set_marks(Marks::default());
         self.expect_shortage();
         self.move_some(owners, u32::MAX, usize::MAX);
@@ -218,15 +218,15 @@ impl Bodies {
         is_freed
     }
 
-    /// Releases the memory of the block that became empty first to the system, beyond the one that
-    /// is kept: none if memory is short. Returns whether it released one. Each call is a slow
-    /// system call, so do not repeat it many times in a row.
+    /// Releases the memory of the block that became empty first to the system. If one empty block
+    /// is kept, it stays, unless memory is short. Returns whether one was released. Each call is a
+    /// slow system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
         let kept = usize::from(self.keeps_block && self.pace == Pace::Normal);
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn. If anything was refused in the last one, frees memory.
+    /// Begins a turn. If anything was refused in the last turn, bodies move to free memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();
@@ -247,7 +247,7 @@ impl Bodies {
     }
 
     /// Moves bodies out of sparse blocks: visits at most `count` slots, and no more after `bytes`
-    /// bytes have moved. O(n) for n blocks if it begins with one.
+    /// bytes have moved. O(n) for n blocks if it begins to empty one.
     pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
         let mut moved = 0;
         for _ in 0..count {

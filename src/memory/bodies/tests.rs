@@ -142,7 +142,7 @@ fn a_lone_body_uses_the_memory_of_the_one_before() {
     }
 }
 
-/// A few jobs of each earlier size would keep all memory.
+/// Otherwise a few jobs of each earlier size would keep all memory.
 #[test]
 fn a_few_survivors_of_each_size_keep_little_memory() {
     let mut all = Jobs::default();
@@ -180,7 +180,7 @@ impl Supply for Nothing {
     fn refill(&mut self, _: usize) {}
 }
 
-/// At the memory limit, jobs would be refused although others had been deleted.
+/// Otherwise jobs would be refused at the memory limit although others had been deleted.
 #[test]
 fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     let mut all = Jobs::default();
@@ -205,7 +205,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// Beside twelve thousand small jobs, it took another 22 bytes for each.
+/// Beside twelve thousand small jobs, an empty block took another 22 bytes for each.
 #[test]
 fn if_bodies_are_small_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -218,7 +218,7 @@ fn if_bodies_are_small_no_empty_block_is_kept() {
     assert!(all.held() <= BLOCK_BYTES);
 }
 
-/// No worker could connect, although empty blocks are kept.
+/// Otherwise no worker could connect while empty blocks are kept.
 #[test]
 fn if_a_connection_was_refused_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -235,7 +235,7 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     assert_eq!(all.held(), BLOCK_BYTES);
 }
 
-/// The event loop would never sleep again.
+/// Otherwise the event loop would never sleep again.
 #[test]
 fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     let mut all = Jobs::default();
@@ -257,7 +257,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     all.check();
 }
 
-/// Clients that announce jobs and send little would take the memory in which others connect.
+/// Clients that announce jobs and send little must not take the memory in which others connect.
 #[test]
 fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     let mut all = Jobs::default();
@@ -434,7 +434,7 @@ proptest! {
     }
 }
 
-/// Uploads that wait have memory that is not resident yet. If they all continued at once, they
+/// Uploads that wait have memory that is not resident yet. If all uploads continued at once, they
 /// would exceed the limit.
 #[test]
 fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {

@@ -27,8 +27,8 @@ const MODE: u32 = 0o400;
 /// or truncated, and one that the sync thread still holds.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
-/// If more files than this are synced, the whole file system is, because each sync of a file waits
-/// for the disk.
+/// If more files than this must be synced, the whole file system is synced at once, because each
+/// single sync waits for the disk.
 const SYNCED_SINGLY_MAX: usize = 16;
 
 /// A directory on a file system.
@@ -40,8 +40,8 @@ pub struct Directory {
     open: BTreeMap<Name, Arc<File>>,
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors reserved for files that are not open now, if this is to be written. One is
-    /// closed just before a file is opened, and taken again when that file is closed.
+    /// Descriptors reserved for files to be written that are not open now. One is closed just
+    /// before such a file is opened, and reserved again when the file is closed.
     reserved: Vec<File>,
     syncer: Option<Syncer>,
     /// The result of a sync that was done without the thread.
@@ -51,10 +51,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens the directory, and takes the lock that the original takes, too, and the descriptors
-    /// that a running daemon might not get later. Fails if another daemon holds the lock, or if
-    /// there are no descriptors. The lock lasts as long as the process, unless the file system
-    /// revokes it: see [`Disk::confirm_lock`].
+    /// Opens the directory, takes the same lock as the original, and reserves the descriptors that
+    /// a running daemon might not get later. Fails if another daemon holds the lock, or if there
+    /// are no descriptors. The lock lasts as long as the process, unless the file system revokes
+    /// it: see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let mut locked = Self { lock: Some(DirectoryLock::take(path)?), ..directory };
@@ -63,7 +63,7 @@ impl Directory {
     }
 
     /// Whether the last daemon in this directory may still be running, unaware that its lock is
-    /// gone. `machine` is the end of the lines that daemons of this machine write.
+    /// gone. Lines that daemons of this machine write end in `machine`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
@@ -72,13 +72,13 @@ impl Directory {
         }
     }
 
-    /// Writes `holder`, the name of this daemon, into the lock's file. It begins with a random word
-    /// that no other process has.
+    /// Writes `holder`, the name of this daemon, into the lock's file. This name begins with a
+    /// random word that no other process has.
     pub fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         self.lock.as_mut().map_or(Ok(()), |lock| lock.write_holder(holder))
     }
 
-    /// Opens the directory to read it, without a lock. A daemon may be using it meanwhile.
+    /// Opens the directory to read it, without a lock. A daemon may use the directory meanwhile.
     pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
         Ok(Self {
@@ -93,8 +93,7 @@ impl Directory {
         })
     }
 
-    /// Fails if this user could not take the lock, even if no daemon holds it, or not create files.
-    /// Changes nothing.
+    /// Fails if this user lacks permission to take the lock or to create files. Changes nothing.
     pub fn check_writable(&self) -> io::Result<()> {
         DirectoryLock::check(&self.path)?;
         sys::check_can_create(&self.handle)
@@ -119,8 +118,8 @@ impl Directory {
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
-        // A file system that revokes the lock of the directory also revokes this one, and then
-        // refuses writes through this descriptor.
+        // A file system that revokes the lock of the directory also revokes this file's lock, and
+        // then refuses writes through this descriptor.
         let locked = |file: File| sys::lock_file(&file).map(|()| file);
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
@@ -139,8 +138,8 @@ impl Directory {
         self.open_file(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
-                // The mode forbids writing to the daemon too, unless it has just created the file
-                // or is root. A descriptor that is open stays writable.
+                // The mode forbids even the daemon to write, unless it has just created the file or
+                // is root. A descriptor that is open stays writable.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
                     let opened = open();
@@ -152,9 +151,9 @@ impl Directory {
         })
     }
 
-    /// Makes a call on a file. If it fails, names it in the error, and closes the file. The next
-    /// call opens the file again, because a network file system may have invalidated the descriptor
-    /// but not the file.
+    /// Makes a call on a file. If the call fails, names it in the error, and closes the file. The
+    /// next call opens the file again, because a network file system may have invalidated the
+    /// descriptor but not the file.
     fn on_file<T>(
         &mut self,
         call: &str,
@@ -198,7 +197,7 @@ impl Disk for Directory {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().and_then(Name::parse) else { continue };
             let metadata = match fs::metadata(entry.path()) {
-                // It was removed meanwhile, or it is a dangling link.
+                // The file was removed meanwhile, or the entry is a dangling link.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 result => result?,
             };
@@ -282,7 +281,7 @@ impl Disk for Directory {
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
-        // The descriptor just closed is free again. If it cannot be taken, the next close takes it.
+        // Reserves the descriptor that is free again. If that fails, the next close tries again.
         let _ = self.reserve_descriptors();
     }
 
@@ -302,10 +301,11 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // The directory is opened again, like a file. If that fails, the next failure tries again.
+        // Opens the directory again, as a file would be. If that fails, the next failed sync tries
+        // again.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
-            // The file system does not support it: vboxsf, old CIFS.
+            // The file system cannot sync directories: vboxsf, old CIFS.
             Some(libc::EINVAL | libc::EBADF) => Ok(()),
             _ => Err(io::Error::new(error.kind(), format!("sync the directory: {error}"))),
         }
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// After an outage of a network file system the daemon would answer errors for ever.
+    /// Otherwise an outage of a network file system would cause error replies for ever.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// Startup would continue although a segment might not survive a power cut.
+    /// Otherwise startup would continue although a segment might not survive a power cut.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let (_root, mut disk) = locked();
@@ -437,7 +437,7 @@ mod tests {
         assert!(found.is_some_and(|at| (3 << 30..=5 << 30).contains(&at)), "{found:?}");
     }
 
-    /// The file may hold jobs of a daemon that has taken over, or jobs kept for the operator.
+    /// A file there may hold jobs of a daemon that has taken over, or jobs kept for the operator.
     #[test]
     fn a_rename_replaces_nothing() {
         let (_root, mut disk) = locked();

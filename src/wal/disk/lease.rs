@@ -9,17 +9,17 @@ use std::{
 use super::{Disk, Name};
 use crate::clock::Time;
 
-/// How long the daemon relies on a confirmed lock. A daemon that takes over waits for longer, so
-/// the old daemon acknowledges nothing once the new one has read the binlog.
+/// How long the daemon relies on a confirmed lock. A daemon that takes over waits longer than this,
+/// so the old daemon acknowledges nothing once the new one has read the binlog.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk that may be changed until another daemon may have taken over its directory. The only way
-/// to its files is to ask for the lock; once that fails, nothing more is written.
+/// A disk that may be changed until another daemon may have taken over. Its files can be reached
+/// only through a check of the lock; once a check fails, nothing more is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
     confirmed_at: Time,
-    /// Why the lock cannot be relied on any more, if so.
+    /// Why the lock is lost, if it is.
     pub(in crate::wal) lost: Option<io::Error>,
 }
 
@@ -39,8 +39,8 @@ impl Lease {
     }
 
     /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
-    /// good, and this fails from then on. Call it before a file is renamed, truncated or removed,
-    /// because an earlier call may have taken long.
+    /// good, and every later call fails. Call this before a file is renamed, truncated or removed:
+    /// an earlier call on the disk may have taken long.
     pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
@@ -51,7 +51,7 @@ impl Lease {
         }
     }
 
-    /// The same, but does not check again within [`LOCK_CONFIRM_INTERVAL`].
+    /// As [`Lease::ask`], but does not check again within [`LOCK_CONFIRM_INTERVAL`].
     pub(in crate::wal) fn ask_if_due(&mut self, now: Time) -> io::Result<&mut Writable> {
         if self.is_due(now) {
             self.confirmed_at = now;

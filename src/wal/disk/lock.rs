@@ -1,10 +1,10 @@
 //! The lock of a binlog's directory: one daemon at a time writes there.
 //!
-//! It is the POSIX lock on the file `lock`, which the original takes, too. A network file system
-//! may revoke it after its server has lost contact with the client for some time. Then another
-//! daemon may take it, and this one must not write any more. So at startup each daemon writes a
-//! line of its own into the file. Before it writes or answers, it checks from time to time whether
-//! it can still take the lock, and whether the line is still its own.
+//! This is the POSIX lock on the file `lock`, which the original takes, too. A network file system
+//! may revoke the lock after its server has lost contact with the client for some time. Then
+//! another daemon may take the lock, and the first must not write any more. So at startup each
+//! daemon writes a line of its own into the file. From time to time, before it writes or replies, a
+//! daemon checks whether it can still take the lock, and whether the line is still its own.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -17,21 +17,21 @@ use std::{
 
 use crate::{sys, wal::Error};
 
-/// The length in bytes of the line in the file, including its end. It never changes, so that a new
-/// line can be written even on a full disk.
+/// The length in bytes of the line in the file, with its line feed. This length never changes, so
+/// that a new line can be written even on a full disk.
 const LINE_BYTES: usize = 200;
 
 /// The line of a daemon that has shut down cleanly.
 const ENDED: &str = "no daemon; the last one shut down cleanly";
 
-/// The lock of a directory. It is held as long as the process runs, unless the file system revokes
-/// it.
+/// The lock of a directory. The lock is held as long as the process runs, unless the file system
+/// revokes it.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
     /// The only descriptor of the file: closing another one would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if it cannot hold a line, such as a pipe.
+    /// The contents of the file. `None` if that cannot hold a line, as a pipe cannot.
     line: Option<Vec<u8>>,
 }
 
@@ -47,9 +47,9 @@ impl DirectoryLock {
         Ok(Self { file, path, line })
     }
 
-    /// Fails if the file is there, and [`DirectoryLock::take`] could not open it. Changes nothing.
+    /// Fails if the file exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
-        // A start would wait for the reader of a pipe.
+        // Does not wait for the reader of a pipe, as a start would.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -57,16 +57,16 @@ impl DirectoryLock {
     }
 
     /// Whether the last holder of the lock may still be running, unaware that it has lost the lock.
-    /// `machine` is the end of the lines of all daemons whose locks this kernel knows. `None` if
-    /// the file has no such line, because the original was the last holder or there was none.
+    /// The lines of all daemons whose locks this kernel knows end in `machine`. `None` if the file
+    /// has no such line, because the original was the last holder or there was none.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes `holder`, the name of this daemon, into the file. It begins with a random word that
-    /// no other process has. If that fails, the file may still name the last holder.
+    /// Writes `holder`, the name of this daemon, into the file. This name begins with a random word
+    /// that no other process has. After an error, the file may still name the last holder.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
             return Ok(());
@@ -80,14 +80,14 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon shut down cleanly. It keeps the lock until it exits.
+    /// Writes into the file that the daemon shut down cleanly. The lock stays until the exit.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
     }
 
-    /// Takes the lock again, on the same descriptor. Fails if that is not possible, or if another
-    /// daemon has held it meanwhile.
+    /// Takes the lock again, on the same descriptor. Fails if that is impossible, or if another
+    /// daemon has held the lock meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);
@@ -121,9 +121,9 @@ fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error
     io::Error::new(kind, format!("{}: {text}", path.display()))
 }
 
-/// Reads one byte more than a line has.
+/// Reads the file, but at most one byte more than a line has.
 fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
-    // With this capacity, it takes one read and another to see the end.
+    // With this capacity, two reads suffice: one of the line, and one that finds the end.
     let mut line = Vec::with_capacity(2 * LINE_BYTES);
     file.rewind()?;
     file.take(LINE_BYTES as u64 + 1).read_to_end(&mut line)?;

@@ -1,7 +1,7 @@
-//! The files of a binlog, and the calls on them. These are a trait, so that tests can use a disk
-//! that loses and tears writes, and fails.
+//! The files of a binlog, and the calls on them. The calls are a trait, so that tests can use a
+//! disk that loses and tears writes, and fails.
 //!
-//! [`Directory`] is the real one, with its lock and a thread for syncs. A daemon writes through a
+//! [`Directory`] is the real disk, with its lock and a thread for syncs. A daemon writes through a
 //! [`Lease`], which ends once another daemon may have the lock.
 
 mod directory;
@@ -56,22 +56,22 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
 /// The calls on the files of a binlog. A write, creation, rename or removal may be
 /// lost in a power cut until the matching sync returns.
 pub trait Disk: fmt::Debug {
-    /// Checks whether this daemon still has the directory to itself. Fails if it does not, or if
-    /// that is unknown: then another one may have taken over, and this one must not write any more.
+    /// Checks whether this daemon still has the directory to itself. Fails if not, or if that is
+    /// unknown: then another daemon may have taken over, and this one must not write any more.
     fn confirm_lock(&mut self) -> io::Result<()>;
     /// Records a clean shutdown, after which the daemon writes nothing more. Without this record,
-    /// the next startup may have to wait; nothing else changes.
+    /// the next startup may have to wait, because this daemon might still run.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
     /// Lists the files with their sizes in bytes, sorted. Other entries, such as directories, are
-    /// left out, so the name of one may be taken.
+    /// omitted, so a name that is not listed may be taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
     /// file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
-    /// if only zeros follow. If the file system cannot report that, returns `offset`.
+    /// if only zeros follow. If the file system does not report holes, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
     /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
     fn create(&mut self, name: Name) -> io::Result<()>;
@@ -92,15 +92,14 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of all writes to a file so far, without waiting for its end; if there is no
-    /// thread, it does wait. The caller must not begin another sync until it has the result of this
-    /// one.
+    /// Begins a sync of all writes to a file so far, without waiting for its end. Without a thread
+    /// for syncs, waits. Before the next sync, the caller must take the result of this one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
-    /// Returns how long the sync that was begun took, or its error. `None` while it is under way,
-    /// unless this `waits` for its end.
+    /// Returns how long the sync that was begun took, or its error. `None` while that sync is under
+    /// way, unless this call `waits` for its end.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
-    /// Starts a thread for [`Disk::begin_sync`], which calls `wake` when a sync has ended. Not
-    /// having a thread is not an error: see `begin_sync`.
+    /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. A failure
+    /// to start the thread is no error: `begin_sync` works without it.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
     /// Closes a file. The next call on it opens it again.
     fn close(&mut self, name: Name);

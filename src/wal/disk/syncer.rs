@@ -18,7 +18,7 @@ use crate::{clock, sys::ballast};
 /// The stack of the thread in bytes. The thread makes only one kind of system call.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// The queue's side of the thread. The directory has one, if the thread could be started.
+/// The queue's side of the sync thread. A directory has one if the thread could be started.
 #[derive(Debug)]
 pub(super) struct Syncer {
     files: Sender<(Name, Arc<File>)>,
@@ -33,12 +33,12 @@ pub(super) fn timed_sync(file: &File) -> io::Result<Duration> {
 }
 
 impl Syncer {
-    /// Starts the thread, which calls `wake` after each sync. It ends when this value is dropped.
+    /// Starts the thread, which calls `wake` after each sync. Dropping this value ends the thread.
     pub(super) fn start(wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
         let sync_each = move || {
-            // The receiver waits for this.
+            // Reports that the thread runs: `start` waits for this.
             let _ = synced.send(Ok(Duration::ZERO));
             for (name, file) in to_sync {
                 if synced.send(named("sync", name, timed_sync(&file))).is_err() {
@@ -48,8 +48,8 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        // The new thread maps its memory without the allocator, and without memory it would end the
-        // process. The next turn makes new ballast.
+        // Frees all ballast, because the new thread maps its memory without the allocator, and ends
+        // the process if there is none. The next turn makes new ballast.
         ballast::refill(0);
         builder.spawn(sync_each)?;
         results.recv().map_err(io::Error::other)??;
@@ -61,8 +61,8 @@ impl Syncer {
         self.files.send((name, file)).map_err(io::Error::other)
     }
 
-    /// Returns the result of the sync that was begun. `None` while it is under way, unless this
-    /// `waits` for its end.
+    /// Returns the result of the sync that was begun. `None` while the sync is under way, unless
+    /// this call `waits` for its end.
     pub(super) fn result(&self, waits: bool) -> Option<io::Result<Duration>> {
         if waits { self.results.recv().ok() } else { self.results.try_recv().ok() }
     }

@@ -18,8 +18,8 @@ use crate::{
 /// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
 const FIELDS_X86_BYTES: usize = 72;
 
-/// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a damaged record of
-/// the usual layout, there is a small number in this place.
+/// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a record of the usual
+/// layout, even a damaged one, this place has a small number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
@@ -59,7 +59,7 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
 }
 
 /// Whether there is a record at `at` as the original lays it out on 32-bit x86. No record of the
-/// usual layout looks so.
+/// usual layout looks like that.
 pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };

@@ -1,5 +1,5 @@
-//! A report on a binlog for the operator: its segments, its jobs and all damage. It changes
-//! nothing, so a daemon may be running meanwhile.
+//! A report on a binlog for the operator: its segments, its jobs and all damage. Nothing is
+//! changed, so a daemon may be running meanwhile.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub struct Inspection {
     pub live: u64,
 }
 
-/// How many times the directory is read if a daemon keeps opening and removing segments meanwhile.
+/// How often the directory is read at most, if a daemon opens or removes segments each time.
 const ATTEMPTS: usize = 20;
 
 /// Reads everything that a daemon would read at startup, and changes nothing. Fails if `replay`

@@ -1,7 +1,7 @@
 //! The key of a directory, from which the salts of its segments are made.
 //!
-//! Every segment header has it, so one sound header suffices to read all segments. A header counts
-//! only at an offset where a record begins: the body of a job may be full of headers.
+//! Every segment header has the key, so one sound header suffices to read all segments. A header is
+//! accepted only where a record begins: a job's body may be full of copies of headers.
 
 use super::{records::CHECKED_MAX_BYTES, replay::go_on, window::Window};
 use crate::wal::{
@@ -14,9 +14,8 @@ use crate::wal::{
 /// Where the first header of a segment begins.
 pub(super) const START: u64 = VERSION_BYTES as u64;
 
-/// Returns the key in a header of the newest segment that has a sound one, or else of a
-/// preallocated file, and the name of the file. `None` if none has one, as in a directory of the
-/// original.
+/// Returns the key, and the name of the file that has it: the newest segment with a sound header,
+/// or else a preallocated file. `None` if there is neither, as in a directory of the original.
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -42,8 +41,8 @@ pub(super) fn of_directory(
     Ok(None)
 }
 
-/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if
-/// anything in the segment is sound with it, or else the key in a later header.
+/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if any
+/// record in the segment is sound with it, or else the key in a later header.
 pub(super) fn of_damaged(
     window: &mut Window<'_>,
     number: u32,
@@ -58,8 +57,9 @@ pub(super) fn of_damaged(
     in_later_header(window, number)
 }
 
-/// Returns the key in the first sound header after a damaged one at the start. It must begin where
-/// a record does, by the lengths of all records before it, and fit the last of these.
+/// Returns the key in the first sound header after a damaged one at the start. That header must
+/// begin where a record does, by the lengths of all records before it, and the last of these must
+/// be sound with its key.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
     while let Ok(Some(frame)) = window.frame(at, Format::Plain)? {

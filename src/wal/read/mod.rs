@@ -1,10 +1,10 @@
 //! Reading a directory: from bytes to jobs, at startup and for `--check-binlog`.
 //!
-//! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader) each, which sees
-//! a file through a [`Window`](window::Window) and puts jobs into a [`Sink`](sink::Sink). After
-//! damage it finds the next sound record by [`records`], and if the first header of a segment is
-//! damaged, the salt by [`key`]. Layouts of other machines and versions are
-//! refused by [`formats`]. [`inspect`] reports all of it to the operator.
+//! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which sees each
+//! file through a [`Window`](window::Window) and puts jobs into a [`Sink`](sink::Sink). After
+//! damage, [`records`] finds the next sound record. If the first header of a segment is damaged,
+//! [`key`] finds the salt. [`formats`] refuses layouts of other machines and versions. [`inspect`]
+//! makes a report for the operator.
 
 mod formats;
 mod inspect;

@@ -24,16 +24,16 @@ use crate::{
 /// The largest id accepted without a checksum: a damaged id must not use up the ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id accepted with a checksum. It leaves enough ids for later jobs, whose records must
-/// be accepted, too.
+/// The largest id accepted with a checksum. This leaves enough ids for later jobs, whose records
+/// must be accepted, too.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
-/// before a sync. A larger number is not an id, but bytes of something else.
+/// before a sync. A larger number is taken for other bytes, not for an id.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// An unfinished record at the end of the newest segment has at most the length that it announces,
-/// or this many bytes if its length cannot be read. More is damage.
+/// If the length of an unfinished record at the end of the newest segment cannot be read, it has at
+/// most this many bytes. More bytes are damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// A reader of segments, oldest first.
@@ -42,12 +42,12 @@ pub(super) struct Reader<'a> {
     pub(super) sink: Sink<'a>,
     /// The key of the directory.
     pub(super) key: Option<u64>,
-    /// On the segment that is being read.
+    /// The findings in the segment that is being read.
     pub(super) report: SegmentReport,
 }
 
 impl Reader<'_> {
-    /// Reads a segment of `size` bytes into the sink. Damage is no error, but in the report.
+    /// Reads a segment of `size` bytes into the sink. Damage is not an error; the report has it.
     pub(super) fn read(&mut self, number: u32, size: u64) -> Result<SegmentReport, Error> {
         self.report = SegmentReport { number, size, ..SegmentReport::default() };
         self.window.open(Name::Segment(number), size)?;
@@ -62,7 +62,7 @@ impl Reader<'_> {
 
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // The original was killed while it made the file, or the power failed.
+            // All zeros: the original was killed while it made the file, or the power failed.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The ids that it seems to have are lost with it, but clients have seen them.
+            // The segment's jobs are lost, but clients have seen the ids that it seems to have.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -94,7 +94,7 @@ impl Reader<'_> {
     }
 
     /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
-    /// there, or `None` if it looks like the end of the records.
+    /// there, or `None` if the records seem to end there.
     fn read_sound(&mut self, at: &mut u64, format: Format) -> Result<Option<Damage>, Error> {
         loop {
             let frame = match self.window.sound_record(*at, format)? {
@@ -109,8 +109,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads all records. After damage it searches for the next one, if there are checksums. In a
-    /// segment of the original it skips only a record whose length can be trusted.
+    /// Reads all records. After damage, searches for the next sound record, if there are checksums.
+    /// In a segment of the original, skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let (mut at, mut left) = (START, CHECKED_MAX_BYTES);
         loop {
@@ -142,7 +142,7 @@ impl Reader<'_> {
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
-        // A damaged segment header looks like a short record, and may be unrecognisable.
+        // A damaged segment header looks like a short record, and may not be recognised.
         let is_perhaps_ours = at == START && !frame.is_full();
         if is_perhaps_ours || next > self.window.size {
             return Ok(None);
@@ -161,17 +161,17 @@ impl Reader<'_> {
         Ok(is_sound.then_some(next))
     }
 
-    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: no more
-    /// than it announces, and not all of it, unless its length cannot be read.
+    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: at most
+    /// the length that it announces, and not `is_whole`, unless no length can be read.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
-        // A segment header is synced before its segment gets its name.
+        // The first header is whole: it is synced before its segment gets its name.
         if at == START {
             return Ok(false);
         }
         Ok(match self.window.frame(at, Format::Plain)? {
             Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
-            // If only the name of a record was written, it looks like the end of the records.
+            // A record of which only the name was written looks like the end of the records.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
         })
     }
@@ -194,8 +194,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Applies a verified record to the queue. If the body size of a short record differs from the
-    /// job's, it is damage: with it, the original would read past the body.
+    /// Applies a verified record to the queue. A short record whose body size differs from the
+    /// job's is damage: the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let Self { window, sink, report, .. } = self;
         let fields = &frame.fields;
@@ -227,7 +227,7 @@ impl Reader<'_> {
             }
             sink.bodies.remove(sink.queue.discard(job));
             sink.index.remove(job);
-            // As while clients are served: a limit on resident memory includes the free slots.
+            // As while clients are served, because a limit on resident memory includes free slots.
             sink.bodies.move_some(sink.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {

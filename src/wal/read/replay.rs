@@ -4,14 +4,14 @@
 //! record adds or replaces a job; a short one changes or deletes a known job. A short record of an
 //! unknown job is normal: the job was deleted, or its full record comes later.
 //!
-//! In a segment written here, every record has a checksum. If a record fails the check, bytes are
+//! In a segment of this daemon, every record has a checksum. If a record fails the check, bytes are
 //! skipped up to the next sound record. In a segment of the original, nothing distinguishes a
-//! record from a body that looks like one. There, a damaged record is skipped only if its length is
-//! known, and a sound record or the end follows directly. Otherwise reading ends.
+//! record from a body that looks like one. In such a segment, a damaged record is skipped only if
+//! its length is known, and a sound record or the end follows directly. Otherwise reading ends.
 //!
 //! A file is read through a [`Window`], and a large body directly into its own memory. So a replay
 //! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
-//! there is none, the replay fails: a shortage is never mistaken for damage.
+//! memory is short, the replay fails: a shortage is never mistaken for damage.
 
 use std::ops::ControlFlow;
 
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// How many segment numbers must follow the newest segment's: more than a daemon ever uses.
+/// How many numbers must be unused after the newest segment's: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
 /// The most problems of one segment that are kept. Any others are only counted.
@@ -47,19 +47,19 @@ pub struct SegmentReport {
     pub size: u64,
     /// Bytes in use: up to the end of the last record.
     pub used: u64,
-    /// How its records were read; `None` if they were not.
+    /// How the segment's records were read; `None` if they were not.
     pub format: Option<Format>,
     /// How many records of jobs were read.
     pub records: u64,
-    /// Whether its checksums start from another key than the directory's, because the segment comes
-    /// from another directory. It is read all the same.
+    /// Whether the checksums start from another key than the directory's, because the segment comes
+    /// from another directory. The segment is read all the same.
     pub has_other_key: bool,
     /// The first few problems: what could not be read, where, and how many bytes.
     pub problems: Vec<String>,
     /// The number of all problems.
     pub problem_count: u64,
-    /// The offset of an unfinished last record, or 0 if all bytes are zero. That is normal after a
-    /// kill or a power cut.
+    /// The offset of an unfinished last record, or 0 if all bytes are zero. Either is normal after
+    /// a kill or a power cut.
     pub torn: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Report {
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. If it breaks, the replay ends with [`Error::Interrupted`], and nothing has been changed.
+/// bytes. A break ends the replay with [`Error::Interrupted`], and nothing has been changed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -112,21 +112,21 @@ pub fn go_on(_: u64, _: u64) -> ControlFlow<()> {
 pub struct Restored {
     /// The jobs.
     pub queue: Queue,
-    /// Their bodies.
+    /// The bodies of these jobs.
     pub bodies: Bodies,
 }
 
 impl Restored {
-    /// Borrows both.
+    /// Borrows the jobs and their bodies.
     pub fn jobs(&self) -> Jobs<'_> {
         Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 }
 
 /// Reads all segments, oldest first, into `restored`, and returns their index, too. Fails if a file
-/// cannot be opened or read, if memory or numbers are short, or if `progress` breaks. The operator
-/// can repair that, and nothing has been changed. Bytes that the disk itself cannot read (EIO) are
-/// reported as damage.
+/// cannot be opened or read, if memory or numbers are short, or if `progress` breaks. After an
+/// error, nothing has been changed, and the operator can remove the cause. Bytes that the disk
+/// itself cannot read (EIO) are reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -166,7 +166,7 @@ pub(in crate::wal) fn replay(
         report.segments.push(segment);
     }
     let mut sink = reader.sink;
-    // Only the newest segment with records may be unfinished.
+    // Only the newest segment with records may end in an unfinished one.
     let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
     for segment in &mut report.segments[..newest] {
         if let Some(at) = segment.torn.take() {

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What records are applied to.
+/// The targets that records are applied to.
 pub(super) struct Sink<'a> {
     pub(super) queue: &'a mut Queue,
     pub(super) bodies: &'a mut Bodies,
@@ -38,7 +38,7 @@ impl Sink<'_> {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
-            // The original leaves the end of an earlier reservation in this field.
+            // In `deadline_at`, the original leaves the end of an earlier reservation.
             Kind::Ready | Kind::Reserved | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
@@ -54,8 +54,8 @@ impl Sink<'_> {
     }
 
     /// Ensures the memory for the job of the full record at `at`, makes its tube, and stores its
-    /// body: from the window if it fits there, or else piece by piece. Fails if there is no memory
-    /// for it.
+    /// body: at once if the record fits into the window, or else piece by piece. Fails if there is
+    /// no memory.
     pub(super) fn store_body(
         &mut self,
         window: &mut Window<'_>,

@@ -9,8 +9,7 @@ use crate::wal::{Disk, Error, Name};
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file after the other. A file must not change meanwhile, except after the end of
-/// the view.
+/// A view of one file at a time. Up to its `size`, a file must not change while it is viewed.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     progress: Progress<'a>,
@@ -23,7 +22,7 @@ pub(super) struct Window<'a> {
     /// The offset of the first byte in memory.
     start: u64,
     buffer: Vec<u8>,
-    /// How many bytes of the buffer are the file's.
+    /// How many bytes in the buffer are from the file.
     length: usize,
     /// The unreadable bytes, which are read as zeros: the first offset, their number, and the first
     /// error.
@@ -82,7 +81,7 @@ impl<'a> Window<'a> {
         self.start + self.length as u64
     }
 
-    /// Reports that the file has been read up to the offset `read`. Fails if the caller breaks.
+    /// Reports that the file has been read up to the offset `read`. Fails if `progress` breaks.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
         if is_over { Err(Error::Interrupted) } else { Ok(()) }
@@ -133,8 +132,8 @@ impl<'a> Window<'a> {
         self.go_on(self.end().min(self.size))
     }
 
-    /// Reads to the end of the page at `at`, which is the end of the window, but at most `length`
-    /// bytes. If the disk cannot read them, fills the page with zeros instead.
+    /// Reads from `at`, the end of the window, to the end of that page, but at most `length` bytes.
+    /// If the disk cannot read these bytes, takes zeros for them.
     fn skip_unreadable(&mut self, at: u64, length: usize, error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = length.min(usize::try_from(page).expect("a page"));
@@ -186,8 +185,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns the offset of the last byte from `offset` on that is not zero. Reads the file only
-    /// once for this, because callers ask again for later offsets.
+    /// Returns the offset of the last byte from `offset` on that is not zero. Keeps the result,
+    /// because callers ask again for later offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));

@@ -60,7 +60,7 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Sends the same commands again until `is_last` accepts the last answer.
+    /// Sends the same commands repeatedly until `is_last` accepts the last answer.
     fn inspect_until(
         &mut self,
         lines: &[&str],
@@ -78,7 +78,7 @@ impl Runner<'_> {
 
     /// Sends commands and returns the first line of the last answer.
     fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
-        // They are recorded one by one, so that shrinking can remove each of them.
+        // The commands are recorded one by one, so that shrinking can remove each of them.
         self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
         self.run_one(&Operation::Send { peer: INSPECTOR, commands, cut: None })?;
         self.check_schedule()?;

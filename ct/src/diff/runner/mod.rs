@@ -6,15 +6,15 @@
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all others send one command at
 //! a time, and that connection is not closed, because it is unknown how many of its commands would
-//! still be executed. Before time passes, and at the end, it is half-closed, so that they are
-//! executed now. Commands that affect no other connection may stay queued.
+//! still be executed. Before time passes, and at the end, that connection is half-closed, so that
+//! its commands are executed now. Commands that affect no other connection may stay queued.
 //!
 //! The rest depends on the masks of the two daemons:
 //!
 //! | mask | left out, or added |
 //! |---|---|
 //! | `waiters-swap` | a second client waiting for the same tube |
-//! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that would show it |
+//! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that show the difference |
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
 //! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
@@ -58,7 +58,7 @@ const NO_JOB: &[u8] = b"4000000000";
 pub(crate) enum Verdict {
     /// All answers were the same; the number of events.
     Agreed(usize),
-    /// It took so long that the state of timers is uncertain.
+    /// The run took so long that the state of timers is uncertain.
     TooSlow,
     /// An answer differed.
     Differed(Box<Difference>),
@@ -131,7 +131,7 @@ pub(crate) fn run_operations(
 #[derive(Debug, Clone)]
 struct Outgoing {
     chunks: Vec<Chunk>,
-    /// Its number, if it puts a job.
+    /// The command's number among the puts, if it is a put.
     put: Option<usize>,
 }
 
@@ -254,7 +254,7 @@ impl Runner<'_> {
     }
 }
 
-/// Sending, and leaving out.
+/// Sends commands, and omits some.
 impl Runner<'_> {
     fn send(
         &mut self,
@@ -281,7 +281,7 @@ impl Runner<'_> {
         self.send_now(peer, &now)
     }
 
-    /// Sends the rest of commands that were cut; false if that must not happen now.
+    /// Sends the rest of commands that were cut; returns false if that must not happen now.
     fn send_rest(&mut self, peer: Peer) -> Result<bool, StopReason> {
         let Some(rest) = self.unsent.get(&peer).cloned() else { return Ok(true) };
         let may_send = self.may_send(peer, &rest);
@@ -334,7 +334,7 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Returns whether both daemons must answer this in the same way.
+    /// Returns whether both daemons must answer these commands in the same way.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
             return false;
@@ -401,11 +401,11 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
     Vec::new()
 }
 
-/// Receiving.
+/// Receives replies.
 impl Runner<'_> {
     /// Waits until both daemons are quiet and processes their replies, the connection `first`
     /// before the others. `is_all` means that a daemon is done once it has sent the expected
-    /// replies there.
+    /// replies on `first`.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -447,7 +447,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with the right daemon's answer where the left one's differs.
+    /// Ends the record with the answer of the second daemon, from the first different reply on.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());
