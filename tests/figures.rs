@@ -482,7 +482,7 @@ fn a_release_is_refused_if_its_code_was_not_measured() {
         let (succeeds, text) = output(&script, &[&folder.path().to_string_lossy()]);
         (!succeeds).then_some(text)
     };
-    let source = "// One.\nfn a() -> u8 { 1 }\n\n#[cfg(test)]\nmod tests {\n    // A test.\n}\n";
+    let source = "/// One.\nfn a() -> u8 { 1 }\n\n#[cfg(test)]\nmod tests {\n    // A test.\n}\n";
     write("src/a.rs", source);
     write("doc/performance/run-1.md", "# Run\n");
     let _ = [git("init -q"), git("add .")];
@@ -492,7 +492,7 @@ fn a_release_is_refused_if_its_code_was_not_measured() {
     let commit = git("rev-parse HEAD");
     write("doc/performance/run-1.md", &format!("Run: 2026-11-26T21:40:00Z, commit {commit}\n"));
     assert_eq!(refusal(), None);
-    write("src/a.rs", &source.replace("One.", "Uno.").replace("A test.", "Another."));
+    write("src/a.rs", &source.replace("One.", "Uno.\n/// Dos.").replace("A test.", "Another."));
     write("src/a/tests.rs", "");
     assert_eq!(refusal(), None);
     write("src/a.rs", &source.replace("{ 1 }", "{ 2 }"));

@@ -316,7 +316,8 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Uses `calendar` for dates from now on. If the clock was set, [`Wal::shift_dates`] may have work.
+    /// Uses `calendar` for dates from now on. If the clock was set, [`Wal::shift_dates`] may have
+    /// work.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
