@@ -64,8 +64,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
     /// reallocated.
     ///
-    /// Memory becomes resident only when it is written to, and a change
-    /// that cannot be refused may add these items. So if `is_resident`, new memory is written to at once.
+    /// Memory becomes resident only when it is written to, and a change that cannot be refused may
+    /// add these items. So if `is_resident`, new memory is written to at once.
     #[inline]
     pub fn make_room(&mut self, is_resident: bool) -> Growth {
         let count = self.next_count();

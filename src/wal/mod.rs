@@ -316,8 +316,7 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Uses `calendar` for dates from now on. If the clock was set, [`Wal::shift_dates`] may have
-    /// work.
+    /// Uses `calendar` for dates from now on. Call [`Wal::shift_dates`] if the clock was set.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
