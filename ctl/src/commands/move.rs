@@ -108,7 +108,7 @@ impl<'a> Mover<'a> {
         if self.skipped > 0 {
             let left = counted(self.skipped, "job");
             sentences.push(format!(
-                "Not moved: {left}. Others took or changed them, or their reservations ended."
+                "Not moved, because others took or changed them, or they timed out: {left}."
             ));
         }
         if !self.too_large.is_empty() {
