@@ -145,7 +145,7 @@ fn main() -> ExitCode {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
         let result = run(cli.command, &mut context);
-        // Flush even after a failure: what was printed before it is still useful.
+        // Flush even after a failure: the output before it is still useful.
         let flushed = context.out.flush();
         let outcome = result?;
         flushed.map(|()| outcome)

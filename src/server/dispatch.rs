@@ -105,7 +105,8 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a tube to those that the client watches, unless the client watches it already.
+    /// Adds a tube to those that the client watches, unless the client watches it already, and
+    /// answers with their number.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);

@@ -24,13 +24,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
-    /// How long a step that fails is tried again. A daemon with `--wait-for-lock` has the lock when
-    /// it listens: if it cannot listen, another machine must take over at once.
+    /// How long a step that fails is tried again.
     fn patience(&self, error: &StartError) -> Duration {
-        let waits = self.config.waits_for_lock;
         match error {
-            StartError::Binlog(_, wal::Error::Locked(_)) if waits => Duration::MAX,
-            StartError::Listen(_) if waits => Duration::ZERO,
+            StartError::Binlog(_, wal::Error::Locked(_)) if self.config.waits_for_lock => {
+                Duration::MAX
+            }
             _ if !self.notifier.has_manager() => Duration::ZERO,
             StartError::Binlog(_, wal::Error::Locked(_)) => HELD_LOCK_TIME,
             _ => RETRY_TIME,
@@ -74,10 +73,13 @@ impl Start<'_> {
     pub(super) fn listen(&self, pid: u32) -> Result<Option<Vec<Listener>>, StartError> {
         let inherited = Listener::inherited(pid).map_err(StartError::Listen)?;
         let addresses = if inherited.is_empty() { &*self.config.addresses } else { &[] };
-        let bound = self.retry(|| {
+        let bind = || {
             self.check_directory()?;
             Listener::bind_all(addresses).map_err(StartError::Listen)
-        });
+        };
+        // A daemon that waits for its lock has it by now. If it cannot listen, another machine must
+        // take over at once.
+        let bound = if self.config.waits_for_lock { bind().map(Some) } else { self.retry(bind) };
         if inherited.is_empty() {
             return bound;
         }

@@ -44,7 +44,7 @@ use crate::socket::SocketStage;
 /// How often a run is attempted if it is too slow.
 const ATTEMPTS_PER_RUN: usize = 4;
 /// How often a run is repeated before its difference is reported as not reproducible, and how often
-/// its short form is repeated to tell how reliably the difference appears.
+/// its short form is repeated to show how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up: in the first run, and when a known difference is
 /// reproduced.

@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }
 
-    /// Without turns, nobody would notice a job that waits for ever far down the list of tubes.
+    /// Without turns, a job that waits for ever far down the list of tubes would go unnoticed.
     #[test]
     fn every_tube_has_its_turn() {
         let line = |number| TubeSample {
