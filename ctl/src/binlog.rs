@@ -34,7 +34,7 @@ pub(crate) fn read_binlog(path: &Path, mut take: impl FnMut(Job) -> Result<()>) 
         let counts = [reserves, timeouts, releases, buries, kicks];
         take(Job {
             id: record.id,
-            tube: queue.tube(job.tube).name().to_owned(),
+            tube: queue.tube_name(job.tube).to_owned(),
             state,
             pri: record.pri,
             age: record.created_at.seconds_until(now),

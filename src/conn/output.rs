@@ -8,7 +8,7 @@ use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
     memory::{Bodies, Body, COPIED_BODY_MAX_BYTES},
-    proto::{CRLF, Reply},
+    proto::{self, CRLF, List, Reply},
 };
 
 /// Once a buffer has this many bytes, the next reply begins another one.
@@ -19,6 +19,10 @@ const BUFFER_START_BYTES: usize = 96;
 
 /// The capacity that usually suffices for a buffer that is filled with bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
+
+/// How many names of a list are appended at once, 52 KB at most. In smaller buffers than the whole
+/// list, it needs no memory that the kernel must fill with zeros first.
+const NAMES_PER_WRITE: usize = 256;
 
 /// The number of slices that one write passes to the kernel. The kernel would check further slices,
 /// but not send them.
@@ -125,7 +129,19 @@ impl Output {
 
     /// Appends a reply.
     pub fn reply(&mut self, reply: Reply<'_>) {
-        self.write(|buffer| reply.write(buffer));
+        self.write(BUFFER_START_BYTES, |buffer| reply.write(buffer));
+    }
+
+    /// Appends a list of names.
+    pub fn list<'a>(&mut self, list: List, names: impl Iterator<Item = &'a str>) {
+        let start_bytes = list.size().min(BUFFER_USUAL_BYTES);
+        let mut names = names.peekable();
+        self.write(start_bytes, |buffer| list.begin(buffer));
+        while names.peek().is_some() {
+            let some = names.by_ref().take(NAMES_PER_WRITE);
+            self.write(start_bytes, |buffer| proto::write_names(buffer, some));
+        }
+        self.write(start_bytes, |buffer| buffer.extend_from_slice(CRLF));
     }
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF.
@@ -143,7 +159,7 @@ impl Output {
     /// Appends a copy of a body.
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
-        self.write(|buffer| {
+        self.write(BUFFER_START_BYTES, |buffer| {
             // If one body follows another, more are likely to follow, and each reallocation would
             // copy all bodies in the buffer.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
@@ -160,8 +176,8 @@ impl Output {
         }
     }
 
-    /// Appends the bytes that `write` appends to a buffer.
-    pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends the bytes that `write` appends to a buffer. A new buffer gets `start_bytes` bytes.
+    pub fn write(&mut self, start_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is freed when all of it has been sent, so a piece must not keep growing for a
         // slow client.
         let has_space =
@@ -173,7 +189,7 @@ impl Output {
             unreachable!("the last piece takes copies");
         };
         if buffer.capacity() == 0 {
-            buffer.reserve(BUFFER_START_BYTES);
+            buffer.reserve(start_bytes);
         }
         let before = buffer.len();
         write(buffer);

@@ -76,7 +76,7 @@ impl fmt::Debug for Reply<'_> {
 }
 
 /// A reply with the names of tubes. There may be very many names, so they are written directly to
-/// the output.
+/// the output, in parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
     /// The number of names.
@@ -92,12 +92,11 @@ impl List {
         line + stats_yaml::list_length(self.count, self.bytes)
     }
 
-    /// Appends the reply to `out`.
-    pub fn write<'a>(self, out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
-        out.reserve(self.size());
+    /// Appends the start of the reply to `out`. All names must follow, written by
+    /// [`super::write_names`], and CR LF.
+    pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[stats_yaml::list_length(self.count, self.bytes) as u64]);
-        stats_yaml::write_list(out, names);
-        out.extend_from_slice(CRLF);
+        text(out, stats_yaml::HEAD);
     }
 }
 

@@ -12,16 +12,16 @@ use std::{
 use super::reply::digits;
 use crate::collections::Histogram;
 
-const HEAD: &str = "---\n";
+/// The beginning of each document.
+pub(super) const HEAD: &str = "---\n";
 
 /// The length in bytes of a list document of `names` names with `bytes` bytes in total.
 pub(super) fn list_length(names: usize, bytes: usize) -> usize {
     HEAD.len() + "- \n".len() * names + bytes
 }
 
-/// Appends a list document.
-pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
-    out.extend_from_slice(HEAD.as_bytes());
+/// Appends names to a list document, which [`HEAD`] begins.
+pub fn write_names<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
     names.for_each(|name| {
         out.extend_from_slice(b"- ");
         out.extend_from_slice(name.as_bytes());

@@ -76,8 +76,8 @@ impl Queue {
                 || tube.ready.is_empty()
                 || self.waiting(key) == 0,
             "a ready job and a waiting client rest side by side in {}",
-            tube.name()
+            self.tube_name(key)
         );
-        assert!(!tube.is_idle(), "{} is idle and still there", tube.name());
+        assert!(!tube.is_idle(), "{} is idle and still there", self.tube_name(key));
     }
 }

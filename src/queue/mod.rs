@@ -317,6 +317,11 @@ impl Queue {
         self.jobs.job_bytes()
     }
 
+    /// The name of a tube, 1 to 200 bytes.
+    pub fn tube_name(&self, tube: Key<Tube>) -> &str {
+        self.tubes.names.name(tube)
+    }
+
     /// The number of tubes.
     pub fn tubes(&self) -> usize {
         self.tubes.order.len()
@@ -328,19 +333,19 @@ impl Queue {
         let watching = of.map(|client| self.clients[client].watching.iter().map(|&(tube, _)| tube));
         let all = of.is_none().then(|| self.tubes.order.iter().copied());
         let tubes = watching.into_iter().flatten().chain(all.into_iter().flatten());
-        tubes.map(|tube| self.tubes.arena[tube].name())
+        tubes.map(|tube| self.tube_name(tube))
     }
 
     /// The number and total bytes of the names in [`Queue::tube_names`]. O(1) if `of` is `None`.
     pub fn size_of_tube_names(&self, of: Option<Key<Client>>) -> (usize, usize) {
-        let Some(_) = of else { return (self.tubes.order.len(), self.tubes.name_bytes) };
+        let Some(_) = of else { return (self.tubes(), self.tubes.names.bytes()) };
         let names = self.tube_names(of);
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
     }
 
     /// The name of the tube the client uses.
     pub fn used_name(&self, client: Key<Client>) -> &str {
-        self.tubes.arena[self.clients[client].using].name()
+        self.tube_name(self.clients[client].using)
     }
 
     /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].

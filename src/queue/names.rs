@@ -3,84 +3,112 @@
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
 //! Many small tables would avoid that, but would lie among other memory of the C library, and keep
-//! that memory from being released. Here, names and chains are stored in the tubes; a bucket takes
-//! four bytes. Clients choose the names, so the hash is keyed with random bytes.
+//! that memory from being released. Here, names and chains are in one list by tube index, apart
+//! from the tubes: `list-tubes` reads it from one end to the other. A bucket takes four bytes.
+//! Clients choose the names, so the hash is keyed with random bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that its hash selects.
 
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    hash::{BuildHasher, RandomState},
+    mem,
+};
 
 use crate::{
-    collections::{Growth, Key, SmallArena, grow},
+    collections::{Growth, Key, grow},
     queue::Tube,
 };
 
-/// The table's part of a tube.
+/// The name of a tube, and its place in the table. Empty if there is no such tube.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+struct Entry {
+    /// 1 to 200 bytes.
+    name: Box<str>,
     hash: u64,
     /// The next tube in the chain.
     next: Option<Key<Tube>>,
 }
 
-/// A map from name to tube.
+/// A map from name to tube, and back.
 #[derive(Debug)]
 pub(super) struct Names {
     hasher: RandomState,
     /// The first tube of each chain.
     buckets: Vec<Option<Key<Tube>>>,
+    /// By tube index.
+    entries: Vec<Entry>,
+    /// The length of all names in bytes.
+    bytes: usize,
 }
 
 impl Default for Names {
     fn default() -> Self {
-        Self { hasher: RandomState::new(), buckets: vec![None] }
+        let (hasher, entries) = (RandomState::new(), Vec::new());
+        Self { hasher, buckets: vec![None], entries, bytes: 0 }
     }
 }
 
 impl Names {
     /// The tube of this name. O(1) on average.
-    pub(super) fn find(&self, tubes: &SmallArena<Tube>, name: &str) -> Option<Key<Tube>> {
+    pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         let hash = self.hasher.hash_one(name);
         let mut at = self.buckets[self.bucket_of(hash)];
         while let Some(key) = at {
-            let tube = &tubes[key];
-            if tube.link.hash == hash && tube.name() == name {
+            let entry = &self.entries[key.index()];
+            if entry.hash == hash && *entry.name == *name {
                 break;
             }
-            at = tube.link.next;
+            at = entry.next;
         }
         at
     }
 
-    /// Makes room for one more tube. O(1), unless the buckets are reallocated.
+    /// The name of a tube; empty if there is no such tube any more.
+    pub(super) fn name(&self, tube: Key<Tube>) -> &str {
+        &self.entries[tube.index()].name
+    }
+
+    /// Makes room for one more tube. O(1), unless a list must be reallocated.
     pub(super) fn make_room(&mut self) -> Growth {
-        let count = self.buckets.len() + 1;
-        grow(&mut self.buckets, count)
+        let (buckets, entries) = (self.buckets.len() + 1, self.entries.len() + 1);
+        grow(&mut self.buckets, buckets)?;
+        grow(&mut self.entries, entries)
     }
 
     /// Adds a tube with a name that no other tube has. O(1) on average.
-    pub(super) fn insert(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
-        tubes[key].link.hash = self.hasher.hash_one(tubes[key].name());
+    pub(super) fn insert(&mut self, tube: Key<Tube>, name: &str) {
+        if self.entries.len() <= tube.index() {
+            self.entries.resize_with(tube.index() + 1, Entry::default);
+        }
+        let hash = self.hasher.hash_one(name);
+        self.entries[tube.index()] = Entry { name: name.into(), hash, next: None };
+        self.bytes += name.len();
         let added = self.buckets.len();
         self.buckets.push(None);
         let chain = self.buckets[added - (1 << added.ilog2())].take();
-        self.add_chain(tubes, chain, None);
-        self.add(tubes, key);
+        self.add_chain(chain, None);
+        self.add(tube);
     }
 
     /// Removes a tube that is in the table. O(1) on average.
-    pub(super) fn remove(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
-        let bucket = self.bucket_of(tubes[key].link.hash);
+    pub(super) fn remove(&mut self, tube: Key<Tube>) {
+        let bucket = self.bucket_of(self.entries[tube.index()].hash);
         let chain = self.buckets[bucket].take();
-        self.add_chain(tubes, chain, Some(key));
+        self.add_chain(chain, Some(tube));
         let chain = self.buckets.pop().expect("there is a bucket for each name");
-        self.add_chain(tubes, chain, None);
+        self.add_chain(chain, None);
+        self.bytes -= mem::take(&mut self.entries[tube.index()]).name.len();
     }
 
     /// The number of names.
     pub(super) fn len(&self) -> usize {
         self.buckets.len() - 1
+    }
+
+    /// The length of all names in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. Between 2^n
@@ -92,23 +120,18 @@ impl Names {
     }
 
     /// Adds the tubes of a chain again, except for one.
-    fn add_chain(
-        &mut self,
-        tubes: &mut SmallArena<Tube>,
-        mut chain: Option<Key<Tube>>,
-        except: Option<Key<Tube>>,
-    ) {
-        while let Some(key) = chain {
-            chain = tubes[key].link.next;
-            if Some(key) != except {
-                self.add(tubes, key);
+    fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
+        while let Some(tube) = chain {
+            chain = self.entries[tube.index()].next;
+            if Some(tube) != except {
+                self.add(tube);
             }
         }
     }
 
-    fn add(&mut self, tubes: &mut SmallArena<Tube>, key: Key<Tube>) {
-        let bucket = self.bucket_of(tubes[key].link.hash);
-        tubes[key].link.next = self.buckets[bucket].replace(key);
+    fn add(&mut self, tube: Key<Tube>) {
+        let bucket = self.bucket_of(self.entries[tube.index()].hash);
+        self.entries[tube.index()].next = self.buckets[bucket].replace(tube);
     }
 }
 
@@ -120,47 +143,44 @@ mod tests {
 
     use super::*;
 
-    fn add(names: &mut Names, tubes: &mut SmallArena<Tube>, name: &str) -> Key<Tube> {
-        let key = tubes.insert(Tube::named(name));
-        names.insert(tubes, key);
-        key
-    }
-
     proptest! {
         /// If a name were lost, no client could reach its tube, or the tube would exist twice.
         #[test]
         fn they_agree_with_a_map(
             operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),
         ) {
-            let (mut names, mut tubes) = (Names::default(), SmallArena::default());
+            let mut names = Names::default();
             let mut model: HashMap<String, Key<Tube>> = HashMap::new();
-            for (inserts, name) in operations {
-                let name = name.to_string();
-                prop_assert_eq!(names.find(&tubes, &name), model.get(&name).copied());
-                if inserts && !model.contains_key(&name) {
-                    let key = add(&mut names, &mut tubes, &name);
+            for (inserts, number) in operations {
+                let (name, key) = (number.to_string(), Key::from_index(number.into()));
+                prop_assert_eq!(names.find(&name), model.get(&name).copied());
+                if model.remove(&name).is_some() {
+                    prop_assert_eq!(names.name(key), name);
+                    names.remove(key);
+                } else if inserts {
+                    names.insert(key, &name);
                     model.insert(name, key);
-                } else if let Some(key) = model.remove(&name) {
-                    names.remove(&mut tubes, key);
-                    let tube = tubes.remove(key);
-                    prop_assert_eq!(tube.name(), name);
                 }
                 prop_assert_eq!(names.len(), model.len());
+                prop_assert_eq!(names.bytes(), model.keys().map(String::len).sum::<usize>());
             }
             for (name, key) in &model {
-                prop_assert_eq!(names.find(&tubes, name), Some(*key));
+                prop_assert_eq!(names.find(name), Some(*key));
             }
         }
     }
 
-    /// The reason for linear hashing: no insertion takes long.
+    /// The reason for linear hashing: an insertion moves one chain, and all chains are short.
     #[test]
     fn no_name_moves_many_others() {
-        let (mut names, mut tubes) = (Names::default(), SmallArena::default());
+        let mut names = Names::default();
         for number in 0..20_000 {
-            let before = tubes.visits();
-            add(&mut names, &mut tubes, &number.to_string());
-            assert!(tubes.visits() - before < 50, "at name {number}");
+            let split = names.buckets.len() - (1 << names.buckets.len().ilog2());
+            let chain = std::iter::successors(names.buckets[split], |tube| {
+                names.entries[tube.index()].next
+            });
+            assert!(chain.count() < 25, "at name {number}");
+            names.insert(Key::from_index(number), &number.to_string());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
-        names::{Link, Names},
+        names::Names,
         times::Times,
     },
 };
@@ -26,10 +26,6 @@ pub struct Pause {
 /// One tube.
 #[derive(Debug, Default)]
 pub struct Tube {
-    /// The tube's name, 1 to 200 bytes.
-    name: Box<str>,
-    /// The tube's place in the table of names.
-    pub(super) link: Link,
     /// Has memory for all jobs of the tube: any may become ready in a step that cannot fail.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
@@ -69,16 +65,6 @@ pub struct Tube {
 }
 
 impl Tube {
-    /// A tube without jobs and clients.
-    pub(super) fn named(name: &str) -> Self {
-        Self { name: name.into(), ..Self::default() }
-    }
-
-    /// The tube's name, 1 to 200 bytes.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The number of jobs in any state.
     pub(super) fn jobs(&self) -> usize {
         self.jobs
@@ -139,13 +125,11 @@ impl Tube {
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
-    names: Names,
+    pub(super) names: Names,
     /// The result of the latest [`Tubes::find_latest_first`].
     latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
-    /// The length of all names in bytes.
-    pub(super) name_bytes: usize,
     /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
     best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
@@ -154,16 +138,14 @@ pub(super) struct Tubes {
 
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
-        self.names.find(&self.arena, name)
+        self.names.find(name)
     }
 
     /// Like [`Tubes::find`], but looks first at the tube that was found last, because jobs of a
     /// tube are often restored in a row.
     pub(super) fn find_latest_first(&mut self, name: &str) -> Option<Key<Tube>> {
-        let latest = self.latest.filter(|&key| {
-            // This key may refer to another tube by now, or to none.
-            self.arena.get(key).is_some_and(|tube| tube.name() == name)
-        });
+        // This key may refer to another tube by now, or to none.
+        let latest = self.latest.filter(|&key| self.names.name(key) == name);
         self.latest = latest.or_else(|| self.find(name));
         self.latest
     }
@@ -180,13 +162,12 @@ impl Tubes {
     /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
-        let tube = self.arena.insert(Tube { order_index, ..Tube::named(name) });
+        let tube = self.arena.insert(Tube { order_index, ..Tube::default() });
         if self.best_ready.len() <= tube.index() {
             self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
-        self.names.insert(&mut self.arena, tube);
+        self.names.insert(tube, name);
         self.order.push(tube);
-        self.name_bytes += name.len();
         tube
     }
 
@@ -207,10 +188,9 @@ impl Tubes {
 
     /// Removes an idle tube.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
-        self.names.remove(&mut self.arena, key);
+        self.names.remove(key);
         let tube = self.arena.remove(key);
         assert!(tube.is_idle() && tube.delay_timer.is_none() && tube.pause_timer.is_none());
-        self.name_bytes -= tube.name().len();
         self.order.swap_remove(tube.order_index);
         if let Some(&moved) = self.order.get(tube.order_index) {
             self.arena[moved].order_index = tube.order_index;
@@ -221,11 +201,11 @@ impl Tubes {
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len(), self.names.len());
-        let bytes = self.order.iter().map(|&key| self.arena[key].name().len());
-        assert_eq!(bytes.sum::<usize>(), self.name_bytes);
+        let bytes = self.order.iter().map(|&key| self.names.name(key).len());
+        assert_eq!(bytes.sum::<usize>(), self.names.bytes());
         for (order_index, &key) in self.order.iter().enumerate() {
             assert_eq!(self.arena[key].order_index, order_index);
-            assert_eq!(self.find(self.arena[key].name()), Some(key));
+            assert_eq!(self.find(self.names.name(key)), Some(key));
             let Tube { ready, pause, .. } = &self.arena[key];
             let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
             assert_eq!(self.best_ready(key), best.unwrap_or(ReadyKey::NONE));

@@ -203,7 +203,7 @@ impl Server {
     ) -> Result<Permit, Reply<'static>> {
         let Some(wal) = &mut self.wal else { return Ok(None) };
         let tube = self.queue.client(key.paired()).using;
-        let length = wal::full_length(self.queue.tube(tube).name(), size);
+        let length = wal::full_length(self.queue.tube_name(tube), size);
         wal.make_room_to_put()?;
         wal.permit(Change::Put(length), now).map(Some).map_err(error_reply)
     }

@@ -371,8 +371,7 @@ impl Server {
         let list = List { count, bytes };
         self.charge(list.size() / 2);
         self.admit_list(list.size())?;
-        let names = self.queue.tube_names(of);
-        self.conns[key].output.write(|out| list.write(out, names));
+        self.conns[key].output.list(list, self.queue.tube_names(of));
         self.mark_dirty(key);
         Ok(())
     }

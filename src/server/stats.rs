@@ -137,7 +137,7 @@ impl Server {
     pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
         let mut out = Document::default();
-        out.pair("name", Quoted(tube.name()));
+        out.pair("name", Quoted(self.queue.tube_name(key)));
         if let Some(job) = self.queue.first_ready(key) {
             let created_at = self.queue.job(job).record.created_at;
             out.pair("next-ready-age", created_at.seconds_until(now));
@@ -170,7 +170,7 @@ impl Server {
         let time_left = self.queue.deadline(job).map_or(0, |at| now.seconds_until(at));
         let mut out = Document::default();
         out.pair("id", record.id);
-        out.pair("tube", Quoted(self.queue.tube(*tube).name()));
+        out.pair("tube", Quoted(self.queue.tube_name(*tube)));
         out.pair("state", record.state.name());
         out.pair("pri", record.pri);
         out.pair("age", record.created_at.seconds_until(now));
@@ -191,7 +191,7 @@ impl Server {
         let pause = tube.pause.map(|pause| (pause.seconds, now.seconds_until(pause.until)));
         let (pause, pause_time_left) = pause.unwrap_or_default();
         let mut out = Document::default();
-        out.pair("name", Quoted(tube.name()));
+        out.pair("name", Quoted(self.queue.tube_name(key)));
         out.pair("current-jobs-urgent", tube.urgent);
         out.pair("current-jobs-ready", tube.ready());
         out.pair("current-jobs-reserved", tube.reserved);

@@ -31,14 +31,19 @@ impl ResidentMemory {
 }
 
 /// Makes the C library map each large block separately, so that freeing one releases its memory to
-/// the kernel. By default, the library stops doing so when the first such block is freed.
+/// the kernel. By default, the library stops doing so when the first such block is freed. Up to 256
+/// KiB of free memory stay at the end of the heap, for the buffers of the next long list.
 ///
 /// Also makes all threads allocate small blocks from one arena. By default, the C library takes 64
 /// MiB of address space for each thread, however little the thread allocates. That space would
 /// count towards a limit on address space.
 pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (option, value) in [(libc::M_MMAP_THRESHOLD, 64 * 1024), (libc::M_ARENA_MAX, 1)] {
+    for (option, value) in [
+        (libc::M_MMAP_THRESHOLD, 64 * 1024),
+        (libc::M_TRIM_THRESHOLD, 256 * 1024),
+        (libc::M_ARENA_MAX, 1),
+    ] {
         // SAFETY: takes no pointers. If it fails, memory is released later, or more address space
         // is used.
         unsafe { libc::mallopt(option, value) };

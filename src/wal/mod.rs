@@ -333,7 +333,7 @@ impl Wal {
     /// Appends the full record of a job, and returns its length in bytes.
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
-        let name = queue.tube(queue.job(job).tube).name();
+        let name = queue.tube_name(queue.job(job).tube);
         let record = NewRecord { fields: self.dates.fields(queue, job), name, body };
         self.append(&record, queue);
         u32::try_from(record.length()).expect("a gibibyte and 300 bytes")

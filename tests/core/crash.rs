@@ -210,7 +210,7 @@ fn segments(disk: &SimDisk) -> Vec<(Name, usize)> {
 fn tube_and_body(restored: &Restored, id: u64) -> Option<(String, Vec<u8>)> {
     let job = restored.queue.find(id)?;
     let body = restored.jobs().body(job).to_vec();
-    let tube = restored.queue.tube(restored.queue.job(job).tube).name();
+    let tube = restored.queue.tube_name(restored.queue.job(job).tube);
     Some((tube.to_string(), body))
 }
 
@@ -330,7 +330,7 @@ impl Run {
             };
             let body = jobs.body(job);
             let job = queue.job(job);
-            let (tube, body) = (queue.tube(job.tube).name().to_string(), body.to_vec());
+            let (tube, body) = (queue.tube_name(job.tube).to_string(), body.to_vec());
             self.ever.insert((id, tube.clone(), body.clone()));
             let versions = vec![(0, None)];
             let history = History { tube, body, versions, is_delete_uncertain: false };

@@ -239,7 +239,7 @@ fn jobs_of(restored: &Restored) -> Jobs {
             State::Reserved(_) => panic!("job {id} is reserved by nobody"),
         };
         let known = Known {
-            tube: queue.tube(job.tube).name().to_string(),
+            tube: queue.tube_name(job.tube).to_string(),
             body: body.to_vec(),
             state,
             since,
