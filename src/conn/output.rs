@@ -283,6 +283,22 @@ mod tests {
         bodies.remove(body);
     }
 
+    /// A list in one piece would be mapped for itself, and the kernel would fill it with zeros.
+    #[test]
+    fn a_long_list_is_whole_and_in_pieces_below_the_size_that_is_mapped() {
+        for (count, length) in [(0, 1), (1, 200), (NAMES_PER_WRITE, 200), (100_000, 10)] {
+            let (mut output, bodies) = (Output::default(), Bodies::default());
+            let name = "x".repeat(length);
+            let list = List { count, bytes: count * length };
+            output.list(list, std::iter::repeat_n(name.as_str(), count));
+            let text: Vec<_> = output.pieces().map(|piece| piece.bytes(&bodies)).collect();
+            let wanted = format!("---\n{}", format!("- {name}\n").repeat(count));
+            let wanted = format!("OK {}\r\n{wanted}\r\n", wanted.len());
+            assert!(text.concat() == wanted.as_bytes(), "{count} names");
+            assert!(text.iter().all(|piece| piece.len() < 64 << 10), "{count} names");
+        }
+    }
+
     proptest! {
         /// However many bytes the kernel takes at a time, the client gets all of them in order.
         #[test]
