@@ -35,7 +35,7 @@ const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Growing {
+pub(super) enum Growing {
     /// A job, a tube, a watch, or input that is kept.
     Storage,
     /// A reply that is a list of this many bytes.
@@ -76,8 +76,23 @@ impl Growing {
 
 impl Server {
     /// Fails if not enough memory is left for this growth. O(1).
-    pub fn admit(&mut self, growing: Growing) -> Growth {
+    pub(super) fn admit(&mut self, growing: Growing) -> Growth {
         if self.bodies.memory.admits(growing.level()) { Ok(()) } else { Err(OutOfMemory) }
+    }
+
+    /// Whether there is memory for the next step: a reply, or work that is due.
+    pub fn may_step(&mut self) -> bool {
+        self.admit(Growing::Step).is_ok()
+    }
+
+    /// Whether unconsumed input can be kept, however much memory its commands take.
+    pub fn may_keep_input(&mut self) -> bool {
+        self.admit(Growing::Storage).is_ok()
+    }
+
+    /// Whether a part of a line can be kept until the rest arrives.
+    pub fn may_keep_part_of_line(&mut self) -> bool {
+        self.admit(Growing::PartOfLine).is_ok()
     }
 
     /// Makes room for [`Server::open`]. Fails if there is no memory. O(1), unless a list is
