@@ -167,7 +167,7 @@ impl Bodies {
         } else {
             // Memory allocated for an earlier piece may become resident only now.
             if len > before || self.memory.limits_resident {
-                self.ensure_left(Level::Plenty)?;
+                self.ensure_storage()?;
                 let own = &mut self.referenced[key].own;
                 own.try_reserve_exact(capacity.max(before) - own.len())?;
             }
@@ -235,6 +235,11 @@ impl Bodies {
             self.free(body.place, slot_bytes(body.len()));
         }
         self.counted -= BODY_OVERHEAD_BYTES + body.len() as u64;
+    }
+
+    /// Fails if no memory is left for another job, even after empty blocks are released.
+    pub fn ensure_storage(&mut self) -> Growth {
+        self.ensure_left(Level::Plenty)
     }
 
     /// Fails if the limit does not permit `bytes` more bytes of bodies.
