@@ -82,7 +82,7 @@ impl Queue {
     pub fn sort_buried(&mut self) {
         for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
-            buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
+            buried.sort_by_key(&mut self.jobs.arena, &|job: &Job| job.due_key(job.record.state_at));
         }
     }
 
