@@ -11,7 +11,7 @@ impl Queue {
         let jobs = &self.jobs.arena;
         let mut found = Counts::default();
         for (key, job) in jobs.iter() {
-            assert_eq!(self.jobs.find(job.record.id), Some(key));
+            assert_eq!(self.jobs.ids.get(job.record.id), Some(key));
             found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
             match job.record.state {
                 State::Ready => found.ready += 1,

@@ -209,9 +209,9 @@ pub(super) struct DueKey {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
-    ids: IdMap<Job>,
+    pub(super) ids: IdMap<Job>,
     /// Total bytes of all bodies.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Jobs {
@@ -232,25 +232,12 @@ impl Jobs {
         key
     }
 
-    /// The job with this id.
-    pub(super) fn find(&self, id: u64) -> Option<Key<Job>> {
-        self.ids.get(id)
-    }
-
     /// Removes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;
         self.ids.remove(job.record.id);
         job.body
-    }
-
-    pub(super) fn job_bytes(&self) -> u64 {
-        self.bytes + self.arena.len() as u64 * JOB_OVERHEAD_BYTES
-    }
-
-    pub(super) fn release_one(&mut self) -> bool {
-        self.arena.release_one() || self.ids.release_one()
     }
 }
 

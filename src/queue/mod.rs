@@ -260,7 +260,8 @@ impl Queue {
     /// Releases one piece of unused memory to the system. Returns whether there was one. See
     /// [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
-        self.jobs.release_one()
+        self.jobs.arena.release_one()
+            || self.jobs.ids.release_one()
             || self.tubes.arena.release_one()
             || self.watches.release_one()
             || self.clients.release_one()
@@ -314,7 +315,7 @@ impl Queue {
 
     /// Total bytes counted for the jobs: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
     pub fn job_bytes(&self) -> u64 {
-        self.jobs.job_bytes()
+        self.jobs.bytes + self.jobs.arena.len() as u64 * JOB_OVERHEAD_BYTES
     }
 
     /// The number of tubes.

@@ -115,7 +115,7 @@ impl Queue {
     /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
         // A restart looks up the id of each record, and most ids are new.
-        if id < self.next_id { self.jobs.find(id) } else { None }
+        if id < self.next_id { self.jobs.ids.get(id) } else { None }
     }
 
     /// The job with this id, if no client has reserved it.
