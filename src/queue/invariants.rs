@@ -64,7 +64,7 @@ impl Queue {
             }
         }
         let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
-        assert_eq!(tube.jobs() as u64, resting as u64 + tube.reserved);
+        assert_eq!(tube.jobs as u64, resting as u64 + tube.reserved);
         for (number, watch) in tube.waiters.iter() {
             assert_eq!(self.watches[watch].tube, key);
             let wait = self.clients[self.watches[watch].client].waiting;

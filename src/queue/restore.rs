@@ -16,7 +16,8 @@ impl Queue {
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
         // If the replay has deleted all jobs of `default`, they leave no times.
-        self.tubes.arena[self.default].forget_unused_times();
+        let Tube { jobs, times, .. } = &mut self.tubes.arena[self.default];
+        times.take_if(|_| *jobs == 0);
     }
 
     /// Makes room for [`Queue::restore`], except for the body, and returns the tube, which is
@@ -28,7 +29,7 @@ impl Queue {
         };
         // A later record may delay the job. A tube's first job gets no room for this: free memory
         // suffices, and many tubes with one job each must fit again after a restart.
-        let may_delay = self.tubes.arena[tube].jobs() > 0;
+        let may_delay = self.tubes.arena[tube].jobs > 0;
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 

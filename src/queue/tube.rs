@@ -27,7 +27,7 @@ pub struct Pause {
 #[derive(Debug, Default)]
 pub struct Tube {
     /// The tube's name, 1 to 200 bytes.
-    name: Box<str>,
+    pub(super) name: Box<str>,
     /// The tube's place in the table of names.
     pub(super) link: Link,
     /// Has memory for all jobs of the tube: any may become ready in a step that cannot fail.
@@ -39,7 +39,7 @@ pub struct Tube {
     /// The pause in effect, if any. Only its timer ends it, even if `until` has passed.
     pub pause: Option<Pause>,
     /// Jobs in any state.
-    jobs: usize,
+    pub(super) jobs: usize,
     /// Connections that use the tube.
     pub users: u32,
     /// Connections that watch the tube.
@@ -59,7 +59,7 @@ pub struct Tube {
     /// Jobs buried by `--bury-after`: their reservations had ended too often without a command.
     pub buried_for_losses: u64,
     /// Times of its jobs; `None` before the first job, so that a tube only watched is small.
-    times: Option<Box<Times>>,
+    pub times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
     /// Position in the timers' heap of paused tubes.
@@ -69,36 +69,14 @@ pub struct Tube {
 }
 
 impl Tube {
-    /// A tube without jobs and clients.
-    pub(super) fn named(name: &str) -> Self {
-        Self { name: name.into(), ..Self::default() }
-    }
-
     /// The tube's name, 1 to 200 bytes.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of jobs in any state.
-    pub(super) fn jobs(&self) -> usize {
-        self.jobs
-    }
-
-    /// How long the tube's jobs have waited and run. `None` if the tube has never had a job.
-    pub fn times(&self) -> Option<&Times> {
-        self.times.as_deref()
-    }
-
-    /// Like [`Tube::times`], for adding the times of a job of this tube.
+    /// The times, for adding those of a job of this tube.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
-    }
-
-    /// If the tube has no jobs, makes it a tube that has never had one.
-    pub(super) fn forget_unused_times(&mut self) {
-        if self.jobs == 0 {
-            self.times = None;
-        }
     }
 
     /// Counts one more job. [`Heap::make_room`] of `ready` must have made room for it.
@@ -147,7 +125,8 @@ pub(super) struct Tubes {
     /// The length of all names in bytes.
     pub(super) name_bytes: usize,
     /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
-    best_ready: Vec<ReadyKey>,
+    /// [`ReadyKey::NONE`] if there is none, or a pause.
+    pub(super) best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
     pub(super) with_ready_job: usize,
 }
@@ -180,7 +159,7 @@ impl Tubes {
     /// Adds a tube. No other tube may have its name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
-        let tube = self.arena.insert(Tube { order_index, ..Tube::named(name) });
+        let tube = self.arena.insert(Tube { name: name.into(), order_index, ..Tube::default() });
         if self.best_ready.len() <= tube.index() {
             self.best_ready.resize(tube.index() + 1, ReadyKey::NONE);
         }
@@ -188,11 +167,6 @@ impl Tubes {
         self.order.push(tube);
         self.name_bytes += name.len();
         tube
-    }
-
-    /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if there is none, or a pause.
-    pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
-        self.best_ready[tube.index()]
     }
 
     /// Updates `best_ready`. Call it after each change to the top of `ready` or to `pause`.
@@ -220,7 +194,7 @@ impl Tubes {
     /// Panics if the indexes disagree.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
-        assert_eq!(self.order.len(), self.names.len());
+        assert_eq!(self.order.len() + 1, self.names.buckets.len());
         let bytes = self.order.iter().map(|&key| self.arena[key].name().len());
         assert_eq!(bytes.sum::<usize>(), self.name_bytes);
         for (order_index, &key) in self.order.iter().enumerate() {
@@ -228,7 +202,7 @@ impl Tubes {
             assert_eq!(self.find(self.arena[key].name()), Some(key));
             let Tube { ready, pause, .. } = &self.arena[key];
             let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
-            assert_eq!(self.best_ready(key), best.unwrap_or(ReadyKey::NONE));
+            assert_eq!(self.best_ready[key.index()], best.unwrap_or(ReadyKey::NONE));
         }
         let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
         assert_eq!(self.with_ready_job, with_ready_job);

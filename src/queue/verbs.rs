@@ -91,7 +91,7 @@ impl Queue {
                 break;
             }
             let (tube, _) = watching[at];
-            let order = self.tubes.best_ready(tube);
+            let order = self.tubes.best_ready[tube.index()];
             unseen -= usize::from(order != ReadyKey::NONE);
             if order < best.0 {
                 (best, *found_at) = ((order, Some(tube)), at);
