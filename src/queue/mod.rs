@@ -16,13 +16,11 @@
 mod bulk;
 mod client;
 mod counts;
-mod expiry;
 mod invariants;
 mod job;
 mod names;
 mod restore;
 mod timers;
-mod times;
 mod transitions;
 mod tube;
 mod verbs;
@@ -36,8 +34,7 @@ pub use self::{
     counts::Counts,
     job::{Dated, History, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
-    times::Times,
-    tube::{Pause, Tube},
+    tube::{Pause, Times, Tube},
 };
 use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{

@@ -30,7 +30,8 @@ impl Queue {
     /// Fails if there is no memory.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
-        self.timers.make_room_for_tube(self.is_resident)?;
+        self.timers.delays.make_room(self.is_resident)?;
+        self.timers.pauses.make_room(self.is_resident)?;
         let tube = self.tubes.make(name);
         self.timers.set_tube_capacity(self.tubes.order.len());
         Ok(tube)
