@@ -336,11 +336,6 @@ impl Queue {
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
     }
 
-    /// The name of the tube the client uses.
-    pub fn used_name(&self, client: Key<Client>) -> &str {
-        self.tubes.arena[self.clients[client].using].name()
-    }
-
     /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].
     pub fn visits(&self) -> u64 {
         let jobs = self.jobs.arena.visits();
