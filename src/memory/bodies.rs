@@ -22,6 +22,7 @@
 //! except the one to be filled next.
 
 mod slots;
+mod testing;
 
 pub use slots::BodyOwners;
 

@@ -16,10 +16,10 @@
 mod bulk;
 mod client;
 mod counts;
-mod invariants;
 mod job;
 mod names;
 mod restore;
+mod testing;
 mod timers;
 mod transitions;
 mod tube;

@@ -63,27 +63,6 @@ impl Timers {
         let position = clients[client].timer;
         set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
     }
-
-    /// Panics if a heap and its items disagree.
-    pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
-        let none = u32::MAX;
-        self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
-        self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));
-        self.clients.check(|client| clients[client].timer.unwrap_or(none));
-        for (_, tube) in tubes.iter() {
-            assert_eq!(tube.delayed.is_empty(), tube.delay_timer.is_none());
-            assert_eq!(tube.pause.is_none(), tube.pause_timer.is_none());
-        }
-        for (key, client) in clients.iter() {
-            assert_eq!(client.due_at().is_none(), client.timer.is_none());
-            if let Some(at) = client.due_at() {
-                assert!(self.clients.iter().any(|(due, item)| item == key && due == (at, key)));
-            }
-        }
-        for (due, tube) in self.delays.iter() {
-            assert_eq!(tubes[tube].delayed.peek().map(|(soonest, _)| soonest), Some(due));
-        }
-    }
 }
 
 /// Adds or updates one item of a heap under `key`, or removes it if there is no key.

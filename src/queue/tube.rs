@@ -77,7 +77,7 @@ pub struct Tube {
     /// Position in the timers' heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
     /// Index in the order of `list-tubes`.
-    order_index: usize,
+    pub(super) order_index: usize,
 }
 
 impl Tube {
@@ -129,7 +129,7 @@ impl Tube {
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
-    names: Names,
+    pub(super) names: Names,
     /// The result of the latest [`Tubes::find_latest_first`].
     latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
@@ -201,22 +201,5 @@ impl Tubes {
         if let Some(&moved) = self.order.get(tube.order_index) {
             self.arena[moved].order_index = tube.order_index;
         }
-    }
-
-    /// Panics if the indexes disagree.
-    pub(super) fn check(&self) {
-        assert_eq!(self.order.len(), self.arena.len());
-        assert_eq!(self.order.len() + 1, self.names.buckets.len());
-        let bytes = self.order.iter().map(|&key| self.arena[key].name().len());
-        assert_eq!(bytes.sum::<usize>(), self.name_bytes);
-        for (order_index, &key) in self.order.iter().enumerate() {
-            assert_eq!(self.arena[key].order_index, order_index);
-            assert_eq!(self.find(self.arena[key].name()), Some(key));
-            let Tube { ready, pause, .. } = &self.arena[key];
-            let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
-            assert_eq!(self.best_ready[key.index()], best.unwrap_or(ReadyKey::NONE));
-        }
-        let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
-        assert_eq!(self.with_ready_job, with_ready_job);
     }
 }
