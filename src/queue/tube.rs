@@ -91,19 +91,6 @@ impl Tube {
         self.times.as_mut().expect("a tube that has a job has them")
     }
 
-    /// Counts one more job. [`Heap::make_room`] of `ready` must have made room for it.
-    pub(super) fn add_job(&mut self) {
-        self.jobs += 1;
-        self.times.get_or_insert_default();
-        self.ready.set_min_capacity(self.jobs);
-    }
-
-    /// Counts one job fewer.
-    pub(super) fn remove_job(&mut self) {
-        self.jobs -= 1;
-        self.ready.set_min_capacity(self.jobs);
-    }
-
     /// The number of ready jobs.
     pub fn ready(&self) -> usize {
         self.ready.len()
