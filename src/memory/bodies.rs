@@ -34,7 +34,7 @@ use super::{
     level::{Level, Memory},
 };
 use crate::{
-    collections::{Arena, Growth, Key, OutOfMemory},
+    collections::{Arena, Growth, Key, OutOfMemory, ensure},
     sys::ballast,
 };
 
@@ -246,7 +246,7 @@ impl Bodies {
     /// Fails if the limit does not permit `bytes` more bytes of bodies.
     pub fn ensure_limit_permits(&self, bytes: u64) -> Growth {
         let all = self.counted.saturating_add(bytes);
-        if self.limit.is_none_or(|limit| all <= limit) { Ok(()) } else { Err(OutOfMemory) }
+        ensure(self.limit.is_none_or(|limit| all <= limit))
     }
 }
 

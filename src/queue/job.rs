@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 
 use crate::{
     clock::Time,
-    collections::{Arena, Growth, IdMap, Key, Linked, Links, OutOfMemory},
+    collections::{Arena, Growth, IdMap, Key, Linked, Links, ensure},
     memory::{BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT},
     queue::{client::Client, tube::Tube},
 };
@@ -217,9 +217,7 @@ pub(super) struct Jobs {
 impl Jobs {
     /// Makes room for another job, apart from its body. O(1).
     pub(super) fn make_room(&mut self) -> Growth {
-        if self.arena.slots() >= INDEX_LIMIT {
-            return Err(OutOfMemory);
-        }
+        ensure(self.arena.slots() < INDEX_LIMIT)?;
         self.arena.make_room()?;
         self.ids.make_room()
     }

@@ -7,7 +7,7 @@
 
 use super::Server;
 use crate::{
-    collections::{Growth, Key, OutOfMemory, grow, grow_deque},
+    collections::{Growth, Key, OutOfMemory, ensure, grow, grow_deque},
     memory::Level,
     proto::Reply,
     queue::Tube,
@@ -77,7 +77,7 @@ impl Growing {
 impl Server {
     /// Fails if not enough memory is left for this growth. O(1).
     pub(super) fn admit(&mut self, growing: Growing) -> Growth {
-        if self.bodies.memory.admits(growing.level()) { Ok(()) } else { Err(OutOfMemory) }
+        ensure(self.bodies.memory.admits(growing.level()))
     }
 
     /// Whether there is memory for the next step: a reply, or work that is due.
@@ -128,9 +128,8 @@ impl Server {
     /// Fails if not enough memory is left for a growth of `bytes` bytes at once.
     pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
         self.admit(growing)?;
-        let is_large = bytes > LARGE_GROWTH_BYTES;
-        let is_there = !is_large || self.bodies.memory.has_piece(bytes, growing.level());
-        if is_there { Ok(()) } else { Err(OutOfMemory) }
+        let is_small = bytes <= LARGE_GROWTH_BYTES;
+        ensure(is_small || self.bodies.memory.has_piece(bytes, growing.level()))
     }
 
     /// Fails if there is no memory for a list of `size` bytes, which may follow other replies in a

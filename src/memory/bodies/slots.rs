@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{Bodies, Body};
 use crate::{
-    collections::{Growth, Key, OutOfMemory, probe},
+    collections::{Growth, Key, OutOfMemory, ensure, probe},
     memory::{
         block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
         level::{BINLOG_MARKS, Level, Marks, REPLAY_MARKS},
@@ -202,8 +202,7 @@ impl Bodies {
         if !self.memory.admits(Level::Plenty) {
             self.compact(owners);
         }
-        let is_enough = self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce);
-        if is_enough { Ok(()) } else { Err(OutOfMemory) }
+        ensure(self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce))
     }
 
     /// Moves all bodies together, even if that takes all memory, and releases the memory of all
