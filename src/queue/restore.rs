@@ -20,7 +20,7 @@ impl Queue {
     /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is
     /// created if it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        let tube = match self.tubes.find_latest_first(tube) {
+        let tube = match self.tubes.find(tube) {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };

@@ -117,8 +117,6 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     pub(super) names: Names,
-    /// The result of the latest [`Tubes::find_latest_first`].
-    latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
     /// The length of all names in bytes.
@@ -133,17 +131,6 @@ pub(super) struct Tubes {
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         self.names.find(&self.arena, name)
-    }
-
-    /// Like [`Tubes::find`], but looks first at the tube that was found last, because jobs of a
-    /// tube are often restored in a row.
-    pub(super) fn find_latest_first(&mut self, name: &str) -> Option<Key<Tube>> {
-        let latest = self.latest.filter(|&key| {
-            // This key may refer to another tube by now, or to none.
-            self.arena.get(key).is_some_and(|tube| tube.name() == name)
-        });
-        self.latest = latest.or_else(|| self.find(name));
-        self.latest
     }
 
     /// Makes room for another tube. O(1), unless a list must be reallocated.
