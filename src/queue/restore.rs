@@ -17,8 +17,8 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is
-    /// created if it does not exist. Fails if there is no memory.
+    /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is created
+    /// if it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
         let tube = match self.tubes.find(tube) {
             Some(tube) => tube,
@@ -30,8 +30,8 @@ impl Queue {
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 
-    /// Adds a job, new or from the binlog, in the place for its state, which is not `Reserved`. Hands
-    /// out no job.
+    /// Adds a job, new or from the binlog, in the place for its state, which is not `Reserved`.
+    /// Hands out no job.
     pub fn add(&mut self, record: Record, dated: Dated, tube: Key<Tube>, body: Body) -> Key<Job> {
         self.raise_id(record.id.saturating_add(1));
         let (state, at) = (record.state, record.state_at);
