@@ -7,6 +7,9 @@ use crate::{
     memory::Body,
 };
 
+/// Arena slots scanned per job of a slice; scanning them takes no longer than shifting one job.
+const SLOTS_PER_JOB: usize = 16;
+
 /// Restoring jobs, and freezing while the binlog has failed.
 impl Queue {
     /// Makes the waits of restored jobs count from `now`, when the daemon begins to serve.
@@ -107,8 +110,8 @@ impl Queue {
 /// The calendar.
 impl Queue {
     /// Applies `shift` to instants read as dates, after the wall clock was set. Each job must be
-    /// shifted once. Scans `count` slots of the arena from index `from`. Returns the index to
-    /// resume from, or `None` at the end. O(count · log n).
+    /// shifted once. Scans the arena from index `from` for up to `count` jobs, or fewer if many
+    /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
     ///
     /// If a restored delay has ended too early, its job is delayed again, unless a client has
     /// reserved or kicked the job since. If a delay should have ended, it ends at the next tick.
@@ -122,11 +125,15 @@ impl Queue {
         now: Time,
         to_log: &mut Vec<Key<Job>>,
     ) -> Option<usize> {
-        let slots = self.jobs.arena.slots();
-        let end = slots.min(from + count);
+        let (mut left, slots) = (count, self.jobs.arena.slots());
+        let end = slots.min(from.saturating_add(count.saturating_mul(SLOTS_PER_JOB)));
         for index in from..end {
             let key = Key::from_index(index);
             let Some(job) = self.jobs.arena.get(key) else { continue };
+            if left == 0 {
+                return Some(index);
+            }
+            left -= 1;
             let (dated, state) = (job.dated, job.record.state);
             let Record { mut created_at, mut state_at, .. } = job.record;
             if dated.is_created {
