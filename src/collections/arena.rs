@@ -88,7 +88,7 @@ const CHUNK_LENGTH_DEFAULT: usize = 2048;
 #[derive(Debug)]
 pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     chunks: Vec<Slab<T>>,
-    open: Vec<u32>,
+    open: Vec<usize>,
     /// The memory of chunks that became empty.
     releasable: Vec<Slab<T>>,
     len: usize,
@@ -124,7 +124,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     /// The chunk for the next item, if it has memory.
     #[inline]
     fn ready_chunk(&self) -> Option<usize> {
-        let number = *self.open.last()? as usize;
+        let number = *self.open.last()?;
         (self.chunks[number].capacity() > 0).then_some(number)
     }
 
@@ -147,10 +147,10 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
-            self.open.push(u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks"));
+            self.open.push(self.chunks.len());
             self.chunks.push(Slab::new());
         }
-        let number = self.open[self.open.len() - 1] as usize;
+        let number = self.open[self.open.len() - 1];
         let chunk = &mut self.chunks[number];
         if chunk.capacity() == 0 {
             chunk.reserve_exact(CHUNK_LENGTH);
@@ -177,23 +177,15 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            self.release_last_if_empty();
-            self.open.push(u32::try_from(number).expect("fewer than 2^32 chunks"));
-        } else if chunk.is_empty() && self.open[self.open.len() - 1] as usize != number {
+            // Another chunk becomes the last open one.
+            let last = self.open.last().map(|&last| &mut self.chunks[last]);
+            self.releasable.extend(last.filter(|last| last.is_empty()).map(mem::take));
+            self.open.push(number);
+        } else if chunk.is_empty() && self.open[self.open.len() - 1] != number {
             self.releasable.push(mem::take(chunk));
         }
         self.len -= 1;
         item
-    }
-
-    /// Makes the memory of the last open chunk releasable if it is empty. Another chunk becomes
-    /// last.
-    fn release_last_if_empty(&mut self) {
-        let Some(&number) = self.open.last() else { return };
-        let chunk = &mut self.chunks[number as usize];
-        if chunk.is_empty() {
-            self.releasable.push(mem::take(chunk));
-        }
     }
 
     /// Releases the memory of one empty chunk to the system. Returns whether there was one. Each
@@ -210,6 +202,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     /// The number of items.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -217,11 +210,6 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     /// The number of slots, used and free. Every index is below it.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
-    }
-
-    /// Whether there are no items.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The number of lookups by key. Tests use it as the cost of a command, because unlike time it

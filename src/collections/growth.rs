@@ -33,6 +33,12 @@ impl fmt::Display for OutOfMemory {
 
 impl Error for OutOfMemory {}
 
+/// Fails if a limit does not permit what is about to grow.
+#[inline]
+pub fn ensure(is_permitted: bool) -> Growth {
+    if is_permitted { Ok(()) } else { Err(OutOfMemory) }
+}
+
 /// Fails if `bytes` bytes in one piece are not available now. Keeps none of them.
 pub fn probe(bytes: usize) -> Growth {
     let mut piece = Vec::<u8>::new();

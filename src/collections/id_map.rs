@@ -140,11 +140,6 @@ impl<T> IdMap<T> {
     pub fn release_one(&mut self) -> bool {
         self.pages.release_one()
     }
-
-    /// The number of pages.
-    pub fn pages(&self) -> usize {
-        self.pages.len()
-    }
 }
 
 #[cfg(test)]
@@ -169,7 +164,7 @@ mod tests {
                 map.remove(id);
             }
         }
-        assert_eq!((map.pages(), map.directories.len(), map.single.len()), (1, 1, 3124));
+        assert_eq!((map.pages.len(), map.directories.len(), map.single.len()), (1, 1, 3124));
         assert!((0..100_000).step_by(32).all(|id| map.get(id).is_some()));
     }
 
@@ -194,7 +189,7 @@ mod tests {
             for id in model.into_keys() {
                 map.remove(id);
             }
-            prop_assert!(map.single.is_empty() && map.pages() <= 1, "an empty map keeps a page");
+            prop_assert!(map.single.is_empty() && map.pages.len() <= 1, "an empty map keeps a page");
             let latest = locate_page(map.latest).0;
             prop_assert!(map.directories.keys().all(|&number| number == latest));
         }

@@ -82,46 +82,27 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Sorts the items by `key`; equal ones keep their order. Merges neighbouring runs that are
-    /// already sorted, two at a time, and allocates nothing. O(length · log runs).
-    pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: impl Fn(&T) -> K) {
-        loop {
-            let mut rest = std::mem::take(self);
-            let mut runs = 0;
-            while !rest.is_empty() {
-                let mut one = rest.pop_run(items, &key);
-                let mut other = rest.pop_run(items, &key);
-                while let (Some(first), Some(second)) = (one.head, other.head) {
-                    let from = if key(&items[second]) < key(&items[first]) {
-                        &mut other
-                    } else {
-                        &mut one
-                    };
-                    self.take_front(items, from);
-                }
-                for left in [&mut one, &mut other] {
-                    while !left.is_empty() {
-                        self.take_front(items, left);
-                    }
-                }
-                runs += 1;
-            }
-            if runs <= 1 {
-                return;
-            }
+    /// Sorts the items by `key`; equal ones keep their order. Merges sorted halves, and allocates
+    /// nothing. A part that is sorted already stays as it is: O(length · log runs).
+    pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
+        if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
+            return;
         }
-    }
-
-    /// Removes the longest sorted run from the front and returns it.
-    fn pop_run<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) -> Self {
-        let mut run = Self::default();
-        while let Some(next) = self.head {
-            if run.tail.is_some_and(|last| key(&items[next]) < key(&items[last])) {
-                break;
-            }
-            run.take_front(items, self);
+        let mut one = Self::default();
+        while one.len < self.len {
+            one.take_front(items, self);
         }
-        run
+        let mut other = std::mem::take(self);
+        one.sort_by_key(items, key);
+        other.sort_by_key(items, key);
+        while let Some(first) = one.head {
+            let is_after =
+                other.head.is_some_and(|second| key(&items[second]) < key(&items[first]));
+            self.take_front(items, if is_after { &mut other } else { &mut one });
+        }
+        while !other.is_empty() {
+            self.take_front(items, &mut other);
+        }
     }
 
     /// Moves the first item of `from`, if any, to the end of this list.
@@ -184,7 +165,7 @@ mod tests {
                 wanted.push((rank, key));
             }
             wanted.sort_by_key(|&(rank, _)| rank);
-            list.sort_by_key(&mut items, |item| item.rank);
+            list.sort_by_key(&mut items, &|item: &Item| item.rank);
             list.check(&items);
             let found: Vec<_> = list.iter(&items).map(|key| (items[key].rank, key)).collect();
             prop_assert_eq!(found, wanted);

@@ -13,7 +13,7 @@ mod id_map;
 mod list;
 
 pub use arena::{Arena, Key, SmallArena};
-pub use growth::{Growth, OutOfMemory, grow, grow_deque, probe};
+pub use growth::{Growth, OutOfMemory, ensure, grow, grow_deque, probe};
 pub use heap::Heap;
 pub use histogram::{Histogram, LongTimes, ShortTimes};
 pub use id_map::IdMap;

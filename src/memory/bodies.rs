@@ -22,6 +22,7 @@
 //! except the one to be filled next.
 
 mod slots;
+mod testing;
 
 pub use slots::BodyOwners;
 
@@ -33,7 +34,7 @@ use super::{
     level::{Level, Memory},
 };
 use crate::{
-    collections::{Arena, Growth, Key, OutOfMemory},
+    collections::{Arena, Growth, Key, OutOfMemory, ensure},
     sys::ballast,
 };
 
@@ -167,7 +168,7 @@ impl Bodies {
         } else {
             // Memory allocated for an earlier piece may become resident only now.
             if len > before || self.memory.limits_resident {
-                self.ensure_left(Level::Plenty)?;
+                self.ensure_storage()?;
                 let own = &mut self.referenced[key].own;
                 own.try_reserve_exact(capacity.max(before) - own.len())?;
             }
@@ -237,10 +238,15 @@ impl Bodies {
         self.counted -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }
 
+    /// Fails if no memory is left for another job, even after empty blocks are released.
+    pub fn ensure_storage(&mut self) -> Growth {
+        self.ensure_left(Level::Plenty)
+    }
+
     /// Fails if the limit does not permit `bytes` more bytes of bodies.
     pub fn ensure_limit_permits(&self, bytes: u64) -> Growth {
         let all = self.counted.saturating_add(bytes);
-        if self.limit.is_none_or(|limit| all <= limit) { Ok(()) } else { Err(OutOfMemory) }
+        ensure(self.limit.is_none_or(|limit| all <= limit))
     }
 }
 

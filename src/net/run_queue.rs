@@ -9,9 +9,7 @@ use crate::{
     clock::Time,
     collections::Key,
     conn::Conn,
-    server::{
-        COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, Growing, SHORTAGE_RETRY_DELAY,
-    },
+    server::{COMMANDS_PER_CONNECTION, COMMANDS_PER_TURN, FeedResult, SHORTAGE_RETRY_DELAY},
     service::logging::Throttle,
 };
 
@@ -126,7 +124,7 @@ impl EventLoop {
             return;
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
-        if has_hung_up && self.server.admit(Growing::Step).is_err() {
+        if has_hung_up && !self.server.may_step() {
             // The client cannot be answered. Closing it frees memory for which others may be
             // waiting.
             debug!("{key:?} hung up, and there is no memory to answer it");
@@ -145,7 +143,7 @@ impl EventLoop {
         }
         if socket.feed_result == FeedResult::More {
             if socket.is_readable {
-                let may_store = self.may_store();
+                let may_store = self.server.may_keep_input();
                 self.read(key, may_store, command_limit, now);
             }
         } else {

@@ -9,7 +9,7 @@ use crate::{
     clock::{self, Time},
     collections::Key,
     conn::Conn,
-    server::{FeedResult, Growing},
+    server::FeedResult,
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed it.
@@ -31,11 +31,6 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Whether the unconsumed bytes of a read can be stored, however much memory its commands take.
-    pub(super) fn may_store(&mut self) -> bool {
-        self.server.admit(Growing::Storage).is_ok()
-    }
-
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
     /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
     /// costs one more system call.
@@ -55,8 +50,8 @@ impl EventLoop {
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
         // An incomplete line is stored even if little memory is left: the kernel would keep a whole
         // buffer for it, and might have no TCP window for the rest of the line.
-        let stores = may_store
-            || feed_result == FeedResult::More && self.server.admit(Growing::PartOfLine).is_ok();
+        let stores =
+            may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
             // Perhaps no event reports further input.
@@ -185,7 +180,7 @@ impl EventLoop {
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
             return;
         }
-        if !refuses_clients && self.server.admit(Growing::Step).is_ok() {
+        if !refuses_clients && self.server.may_step() {
             self.deferred.close_at = None;
             return;
         }

@@ -119,12 +119,8 @@ impl Client {
         }
     }
 
-    /// Whether the client watches this tube. O(tubes watched).
-    pub fn watches(&self, tube: Key<Tube>) -> bool {
-        self.watch_of(tube).is_some()
-    }
-
-    pub(super) fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
+    /// The index of this tube among those that the client watches. O(tubes watched).
+    pub fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
         self.watching.iter().position(|&(watched, _)| watched == tube)
     }
 }

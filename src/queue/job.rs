@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 
 use crate::{
     clock::Time,
-    collections::{Arena, Growth, IdMap, Key, Linked, Links, OutOfMemory},
+    collections::{Arena, Growth, IdMap, Key, Linked, Links, ensure},
     memory::{BODY_OVERHEAD_BYTES, Body, INDEX_LIMIT},
     queue::{client::Client, tube::Tube},
 };
@@ -209,17 +209,15 @@ pub(super) struct DueKey {
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     pub(super) arena: Arena<Job>,
-    ids: IdMap<Job>,
+    pub(super) ids: IdMap<Job>,
     /// Total bytes of all bodies.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Jobs {
     /// Makes room for another job, apart from its body. O(1).
     pub(super) fn make_room(&mut self) -> Growth {
-        if self.arena.slots() >= INDEX_LIMIT {
-            return Err(OutOfMemory);
-        }
+        ensure(self.arena.slots() < INDEX_LIMIT)?;
         self.arena.make_room()?;
         self.ids.make_room()
     }
@@ -232,25 +230,12 @@ impl Jobs {
         key
     }
 
-    /// The job with this id.
-    pub(super) fn find(&self, id: u64) -> Option<Key<Job>> {
-        self.ids.get(id)
-    }
-
     /// Removes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;
         self.ids.remove(job.record.id);
         job.body
-    }
-
-    pub(super) fn job_bytes(&self) -> u64 {
-        self.bytes + self.arena.len() as u64 * JOB_OVERHEAD_BYTES
-    }
-
-    pub(super) fn release_one(&mut self) -> bool {
-        self.arena.release_one() || self.ids.release_one()
     }
 }
 

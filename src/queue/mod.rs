@@ -16,13 +16,11 @@
 mod bulk;
 mod client;
 mod counts;
-mod expiry;
-mod invariants;
 mod job;
 mod names;
 mod restore;
+mod testing;
 mod timers;
-mod times;
 mod transitions;
 mod tube;
 mod verbs;
@@ -36,8 +34,7 @@ pub use self::{
     counts::Counts,
     job::{Dated, History, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
-    times::Times,
-    tube::{Pause, Tube},
+    tube::{Pause, Times, Tube},
 };
 use self::{client::Watch, job::Jobs, timers::Timers, tube::Tubes};
 use crate::{
@@ -260,7 +257,8 @@ impl Queue {
     /// Releases one piece of unused memory to the system. Returns whether there was one. See
     /// [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
-        self.jobs.release_one()
+        self.jobs.arena.release_one()
+            || self.jobs.ids.release_one()
             || self.tubes.arena.release_one()
             || self.watches.release_one()
             || self.clients.release_one()
@@ -314,7 +312,7 @@ impl Queue {
 
     /// Total bytes counted for the jobs: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
     pub fn job_bytes(&self) -> u64 {
-        self.jobs.job_bytes()
+        self.jobs.bytes + self.jobs.arena.len() as u64 * JOB_OVERHEAD_BYTES
     }
 
     /// The name of a tube, 1 to 200 bytes.
@@ -341,11 +339,6 @@ impl Queue {
         let Some(_) = of else { return (self.tubes(), self.tubes.names.bytes()) };
         let names = self.tube_names(of);
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
-    }
-
-    /// The name of the tube the client uses.
-    pub fn used_name(&self, client: Key<Client>) -> &str {
-        self.tube_name(self.clients[client].using)
     }
 
     /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].

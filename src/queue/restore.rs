@@ -3,7 +3,7 @@
 use super::{Dated, Job, Pause, Queue, Record, State, Tube};
 use crate::{
     clock::Time,
-    collections::{Growth, Key},
+    collections::{Growth, Key, Links},
     memory::Body,
 };
 
@@ -16,34 +16,34 @@ impl Queue {
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
         // If the replay has deleted all jobs of `default`, they leave no times.
-        self.tubes.arena[self.default].forget_unused_times();
+        let Tube { jobs, times, .. } = &mut self.tubes.arena[self.default];
+        times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::restore`], except for the body, and returns the tube, which is
-    /// created if it does not exist. Fails if there is no memory.
+    /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is created
+    /// if it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        let tube = match self.tubes.find_latest_first(tube) {
+        let tube = match self.tubes.find(tube) {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };
         // A later record may delay the job. A tube's first job gets no room for this: free memory
         // suffices, and many tubes with one job each must fit again after a restart.
-        let may_delay = self.tubes.arena[tube].jobs() > 0;
+        let may_delay = self.tubes.arena[tube].jobs > 0;
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 
-    /// Adds a job from the binlog under its old id, in the place for its state, which is not
-    /// `Reserved`. Hands out no job.
-    pub fn restore(
-        &mut self,
-        record: Record,
-        dated: Dated,
-        tube: Key<Tube>,
-        body: Body,
-    ) -> Key<Job> {
+    /// Adds a job, new or from the binlog, in the place for its state, which is not `Reserved`.
+    /// Hands out no job.
+    pub fn add(&mut self, record: Record, dated: Dated, tube: Key<Tube>, body: Body) -> Key<Job> {
         self.raise_id(record.id.saturating_add(1));
         let (state, at) = (record.state, record.state_at);
-        let job = self.add(record, dated, tube, body);
+        let of_tube = &mut self.tubes.arena[tube];
+        of_tube.jobs += 1;
+        of_tube.times.get_or_insert_default();
+        of_tube.ready.set_min_capacity(of_tube.jobs);
+        let links = Links::default();
+        let job = self.jobs.insert(Job { record, body, tube, dated, position: 0, links });
         self.place(job, state, at);
         job
     }
@@ -62,7 +62,9 @@ impl Queue {
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
-        self.tubes.arena[tube].remove_job();
+        let of_tube = &mut self.tubes.arena[tube];
+        of_tube.jobs -= 1;
+        of_tube.ready.set_min_capacity(of_tube.jobs);
         self.drop_if_idle(tube);
         body
     }
@@ -82,7 +84,7 @@ impl Queue {
     pub fn sort_buried(&mut self) {
         for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
-            buried.sort_by_key(&mut self.jobs.arena, |job| job.due_key(job.record.state_at));
+            buried.sort_by_key(&mut self.jobs.arena, &|job: &Job| job.due_key(job.record.state_at));
         }
     }
 

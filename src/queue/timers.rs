@@ -1,4 +1,5 @@
-//! Timers: which tubes and clients are due now, and which are next.
+//! Timers: which tubes and clients are due now, and which are next; and what happens when delays,
+//! pauses, times to run and reserve timeouts end.
 //!
 //! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
 //! pause and the clients by [`Client::due_at`]. A tick looks at the top of each heap and takes time
@@ -7,8 +8,8 @@
 
 use crate::{
     clock::Time,
-    collections::{Growth, Heap, Key, SmallArena},
-    queue::{client::Client, job::DueKey, tube::Tube},
+    collections::{Heap, Key, SmallArena},
+    queue::{Client, Expired, Job, Queue, State, Tube, increment, job::DueKey},
 };
 
 /// The kinds of timers.
@@ -36,24 +37,10 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Makes room for both timers of one more tube: see [`Heap::make_room`].
-    pub(super) fn make_room_for_tube(&mut self, is_resident: bool) -> Growth {
-        self.delays.make_room(is_resident)?;
-        self.pauses.make_room(is_resident)
-    }
-
     /// Keeps memory for the timers of `count` tubes from now on.
     pub(super) fn set_tube_capacity(&mut self, count: usize) {
         self.delays.set_min_capacity(count);
         self.pauses.set_min_capacity(count);
-    }
-
-    /// The earliest instant of the three heaps.
-    pub(super) fn next(&self) -> Option<Time> {
-        let delay = self.delays.peek().map(|(due, _)| due.at);
-        let pause = self.pauses.peek().map(|((at, _), _)| at);
-        let client = self.clients.peek().map(|((at, _), _)| at);
-        [delay, pause, client].into_iter().flatten().min()
     }
 
     /// Updates the delay timer. Call it after a change to the top of `tube.delayed`. O(log tubes).
@@ -76,27 +63,6 @@ impl Timers {
         let position = clients[client].timer;
         set(&mut self.clients, position, at, client, |key, at| clients[key].timer = at);
     }
-
-    /// Panics if a heap and its items disagree.
-    pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
-        let none = u32::MAX;
-        self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
-        self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));
-        self.clients.check(|client| clients[client].timer.unwrap_or(none));
-        for (_, tube) in tubes.iter() {
-            assert_eq!(tube.delayed.is_empty(), tube.delay_timer.is_none());
-            assert_eq!(tube.pause.is_none(), tube.pause_timer.is_none());
-        }
-        for (key, client) in clients.iter() {
-            assert_eq!(client.due_at().is_none(), client.timer.is_none());
-            if let Some(at) = client.due_at() {
-                assert!(self.clients.iter().any(|(due, item)| item == key && due == (at, key)));
-            }
-        }
-        for (due, tube) in self.delays.iter() {
-            assert_eq!(tubes[tube].delayed.peek().map(|(soonest, _)| soonest), Some(due));
-        }
-    }
 }
 
 /// Adds or updates one item of a heap under `key`, or removes it if there is no key.
@@ -117,5 +83,66 @@ fn set<K: Ord + Copy, T>(
             heap.remove(position, |item, at| moved(item, Some(at)));
             moved(item, None);
         }
+    }
+}
+
+impl Queue {
+    /// Takes one step in ending a tube's pause: hands one ready job to a waiting client. If there
+    /// is no such job or client, lifts the pause and returns `None`. O(log n).
+    pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
+        let pair = self.match_one(tube, now);
+        if pair.is_none() {
+            self.set_pause(tube, None);
+        }
+        pair
+    }
+}
+
+/// Timers.
+impl Queue {
+    /// Serves the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
+    /// serves the kinds in the order of [`Timer::ALL`]. O(log n).
+    pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
+        let Timers { delays, pauses, clients } = &self.timers;
+        match timer {
+            Timer::Delays => {
+                let (due, tube) = delays.peek().filter(|(due, _)| { due.at } <= now)?;
+                let job = self.first_delayed(tube).expect("its timer implies a delayed job");
+                self.detach(job);
+                self.place(job, State::Ready, due.at);
+                Some(Expired::Ready(tube))
+            }
+            Timer::Pauses => {
+                let (_, tube) = pauses.peek().filter(|((at, _), _)| *at <= now)?;
+                Some(Expired::PauseOver(tube))
+            }
+            Timer::Clients => {
+                let (_, client) = clients.peek().filter(|((at, _), _)| *at <= now)?;
+                Some(self.expire_client(client, now))
+            }
+        }
+    }
+
+    /// When the next timer is due, if nothing changes before then.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let Timers { delays, pauses, clients } = &self.timers;
+        let delay = delays.peek().map(|(due, _)| due.at);
+        let pause = pauses.peek().map(|((at, _), _)| at);
+        let client = clients.peek().map(|((at, _), _)| at);
+        [delay, pause, client].into_iter().flatten().min()
+    }
+
+    fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
+        if self.clients[client].is_waiting() {
+            self.stop_waiting(client);
+            if self.clients[client].is_deadline_soon(now) {
+                return Expired::DeadlineSoon(client);
+            }
+            return Expired::TimedOut(client);
+        }
+        let (due, job) = self.clients[client].deadlines.peek().expect("its timer has a deadline");
+        increment(&mut self.jobs.arena[job].record.history.timeouts);
+        self.counts.timeouts += 1;
+        Expired::Lost(job, due.at)
     }
 }

@@ -111,14 +111,6 @@ impl Queue {
         }
     }
 
-    /// Makes a detached job delayed, or ready if `delay` is 0.
-    pub(super) fn enqueue(&mut self, key: Key<Job>, delay: u32, now: Time) {
-        match delay {
-            0 => self.place(key, State::Ready, now),
-            _ => self.place(key, State::Delayed, now + seconds(delay)),
-        }
-    }
-
     /// Removes one pin from a tube.
     pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;

@@ -5,12 +5,11 @@
 
 use crate::{
     clock::Time,
-    collections::{Growth, Heap, Key, List, SmallArena, grow},
+    collections::{Growth, Heap, Key, List, LongTimes, SmallArena, grow},
     queue::{
         client::Watch,
         job::{DueKey, Job, ReadyKey},
         names::Names,
-        times::Times,
     },
 };
 
@@ -22,6 +21,19 @@ pub struct Pause {
     /// When the pause ends.
     pub until: Time,
 }
+
+/// How long the jobs of a tube wait for a worker, and how long workers hold them, since its first
+/// job.
+#[derive(Debug, Clone, Default)]
+pub struct Times {
+    /// From ready to reserved. This includes a pause of the tube, but not a delay of the job.
+    pub wait: LongTimes,
+    /// From reserved to deleted by the worker.
+    pub run: LongTimes,
+}
+
+/// doc/architecture.md promises 300 bytes, with the allocator's, for a tube that has had a job.
+const _: () = assert!(size_of::<Times>() + 16 <= 300);
 
 /// One tube.
 #[derive(Debug, Default)]
@@ -35,7 +47,7 @@ pub struct Tube {
     /// The pause in effect, if any. Only its timer ends it, even if `until` has passed.
     pub pause: Option<Pause>,
     /// Jobs in any state.
-    jobs: usize,
+    pub(super) jobs: usize,
     /// Connections that use the tube.
     pub users: u32,
     /// Connections that watch the tube.
@@ -55,49 +67,19 @@ pub struct Tube {
     /// Jobs buried by `--bury-after`: their reservations had ended too often without a command.
     pub buried_for_losses: u64,
     /// Times of its jobs; `None` before the first job, so that a tube only watched is small.
-    times: Option<Box<Times>>,
+    pub times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
     /// Position in the timers' heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
     /// Index in the order of `list-tubes`.
-    order_index: usize,
+    pub(super) order_index: usize,
 }
 
 impl Tube {
-    /// The number of jobs in any state.
-    pub(super) fn jobs(&self) -> usize {
-        self.jobs
-    }
-
-    /// How long the tube's jobs have waited and run. `None` if the tube has never had a job.
-    pub fn times(&self) -> Option<&Times> {
-        self.times.as_deref()
-    }
-
-    /// Like [`Tube::times`], for adding the times of a job of this tube.
+    /// The times, for adding those of a job of this tube.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
-    }
-
-    /// If the tube has no jobs, makes it a tube that has never had one.
-    pub(super) fn forget_unused_times(&mut self) {
-        if self.jobs == 0 {
-            self.times = None;
-        }
-    }
-
-    /// Counts one more job. [`Heap::make_room`] of `ready` must have made room for it.
-    pub(super) fn add_job(&mut self) {
-        self.jobs += 1;
-        self.times.get_or_insert_default();
-        self.ready.set_min_capacity(self.jobs);
-    }
-
-    /// Counts one job fewer.
-    pub(super) fn remove_job(&mut self) {
-        self.jobs -= 1;
-        self.ready.set_min_capacity(self.jobs);
     }
 
     /// The number of ready jobs.
@@ -126,12 +108,11 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     pub(super) names: Names,
-    /// The result of the latest [`Tubes::find_latest_first`].
-    latest: Option<Key<Tube>>,
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
     /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
-    best_ready: Vec<ReadyKey>,
+    /// [`ReadyKey::NONE`] if there is none, or a pause.
+    pub(super) best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
     pub(super) with_ready_job: usize,
 }
@@ -139,15 +120,6 @@ pub(super) struct Tubes {
 impl Tubes {
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         self.names.find(name)
-    }
-
-    /// Like [`Tubes::find`], but looks first at the tube that was found last, because jobs of a
-    /// tube are often restored in a row.
-    pub(super) fn find_latest_first(&mut self, name: &str) -> Option<Key<Tube>> {
-        // This key may refer to another tube by now, or to none.
-        let latest = self.latest.filter(|&key| self.names.name(key) == name);
-        self.latest = latest.or_else(|| self.find(name));
-        self.latest
     }
 
     /// Makes room for another tube. O(1), unless a list must be reallocated.
@@ -171,11 +143,6 @@ impl Tubes {
         tube
     }
 
-    /// The sort key of the tube's best ready job; [`ReadyKey::NONE`] if there is none, or a pause.
-    pub(super) fn best_ready(&self, tube: Key<Tube>) -> ReadyKey {
-        self.best_ready[tube.index()]
-    }
-
     /// Updates `best_ready`. Call it after each change to the top of `ready` or to `pause`.
     pub(super) fn update_best_ready(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
@@ -195,22 +162,5 @@ impl Tubes {
         if let Some(&moved) = self.order.get(tube.order_index) {
             self.arena[moved].order_index = tube.order_index;
         }
-    }
-
-    /// Panics if the indexes disagree.
-    pub(super) fn check(&self) {
-        assert_eq!(self.order.len(), self.arena.len());
-        assert_eq!(self.order.len(), self.names.len());
-        let bytes = self.order.iter().map(|&key| self.names.name(key).len());
-        assert_eq!(bytes.sum::<usize>(), self.names.bytes());
-        for (order_index, &key) in self.order.iter().enumerate() {
-            assert_eq!(self.arena[key].order_index, order_index);
-            assert_eq!(self.find(self.names.name(key)), Some(key));
-            let Tube { ready, pause, .. } = &self.arena[key];
-            let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
-            assert_eq!(self.best_ready(key), best.unwrap_or(ReadyKey::NONE));
-        }
-        let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
-        assert_eq!(self.with_ready_job, with_ready_job);
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     clock::Time,
-    collections::{Growth, Key, Links, grow},
+    collections::{Growth, Key, grow},
     memory::Body,
 };
 
@@ -30,7 +30,8 @@ impl Queue {
     /// Fails if there is no memory.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
-        self.timers.make_room_for_tube(self.is_resident)?;
+        self.timers.delays.make_room(self.is_resident)?;
+        self.timers.pauses.make_room(self.is_resident)?;
         let tube = self.tubes.make(name);
         self.timers.set_tube_capacity(self.tubes.order.len());
         Ok(tube)
@@ -54,26 +55,18 @@ impl Queue {
 
     /// Adds a job to the tube that the client uses. Without a delay, the caller must then call
     /// [`Queue::hand_out`] for that tube.
-    pub fn put(&mut self, client: Key<Client>, record: Record, body: Body, now: Time) -> Key<Job> {
-        let (tube, delay) = (self.clients[client].using, record.delay);
-        let job = self.add(record, Dated::default(), tube, body);
+    pub fn put(
+        &mut self,
+        client: Key<Client>,
+        mut record: Record,
+        body: Body,
+        now: Time,
+    ) -> Key<Job> {
+        let tube = self.clients[client].using;
         self.tubes.arena[tube].total_jobs += 1;
         self.counts.total_jobs += 1;
-        self.enqueue(job, delay, now);
-        job
-    }
-
-    /// Adds a detached job.
-    pub(super) fn add(
-        &mut self,
-        record: Record,
-        dated: Dated,
-        tube: Key<Tube>,
-        body: Body,
-    ) -> Key<Job> {
-        self.tubes.arena[tube].add_job();
-        let links = Links::default();
-        self.jobs.insert(Job { record, body, tube, dated, position: 0, links })
+        (record.state, record.state_at) = ready_or_delayed(record.delay, now);
+        self.add(record, Dated::default(), tube, body)
     }
 }
 
@@ -91,7 +84,7 @@ impl Queue {
                 break;
             }
             let (tube, _) = watching[at];
-            let order = self.tubes.best_ready(tube);
+            let order = self.tubes.best_ready[tube.index()];
             unseen -= usize::from(order != ReadyKey::NONE);
             if order < best.0 {
                 (best, *found_at) = ((order, Some(tube)), at);
@@ -115,7 +108,7 @@ impl Queue {
     /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
         // A restart looks up the id of each record, and most ids are new.
-        if id < self.next_id { self.jobs.find(id) } else { None }
+        if id < self.next_id { self.jobs.ids.get(id) } else { None }
     }
 
     /// The job with this id, if no client has reserved it.
@@ -154,7 +147,8 @@ impl Queue {
         record.pri = pri;
         record.delay = delay;
         increment(&mut record.history.releases);
-        self.enqueue(job, delay, now);
+        let (state, at) = ready_or_delayed(delay, now);
+        self.place(job, state, at);
         Ok(tube)
     }
 
@@ -284,4 +278,9 @@ impl Queue {
         self.tubes.update_best_ready(tube);
         self.timers.update_pause(&mut self.tubes.arena, tube);
     }
+}
+
+/// The state of a job that waits for `delay` seconds from `now`, and since or until when it lasts.
+fn ready_or_delayed(delay: u32, now: Time) -> (State, Time) {
+    if delay == 0 { (State::Ready, now) } else { (State::Delayed, now + seconds(delay)) }
 }

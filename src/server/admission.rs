@@ -7,7 +7,7 @@
 
 use super::Server;
 use crate::{
-    collections::{Growth, Key, OutOfMemory, grow, grow_deque},
+    collections::{Growth, Key, OutOfMemory, ensure, grow, grow_deque},
     memory::Level,
     proto::Reply,
     queue::Tube,
@@ -35,7 +35,7 @@ const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Growing {
+pub(super) enum Growing {
     /// A job, a tube, a watch, or input that is kept.
     Storage,
     /// A reply that is a list of this many bytes.
@@ -76,8 +76,23 @@ impl Growing {
 
 impl Server {
     /// Fails if not enough memory is left for this growth. O(1).
-    pub fn admit(&mut self, growing: Growing) -> Growth {
-        if self.bodies.memory.admits(growing.level()) { Ok(()) } else { Err(OutOfMemory) }
+    pub(super) fn admit(&mut self, growing: Growing) -> Growth {
+        ensure(self.bodies.memory.admits(growing.level()))
+    }
+
+    /// Whether there is memory for the next step: a reply, or work that is due.
+    pub fn may_step(&mut self) -> bool {
+        self.admit(Growing::Step).is_ok()
+    }
+
+    /// Whether unconsumed input can be kept, however much memory its commands take.
+    pub fn may_keep_input(&mut self) -> bool {
+        self.admit(Growing::Storage).is_ok()
+    }
+
+    /// Whether a part of a line can be kept until the rest arrives.
+    pub fn may_keep_part_of_line(&mut self) -> bool {
+        self.admit(Growing::PartOfLine).is_ok()
     }
 
     /// Makes room for [`Server::open`]. Fails if there is no memory. O(1), unless a list is
@@ -113,9 +128,8 @@ impl Server {
     /// Fails if not enough memory is left for a growth of `bytes` bytes at once.
     pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
         self.admit(growing)?;
-        let is_large = bytes > LARGE_GROWTH_BYTES;
-        let is_there = !is_large || self.bodies.memory.has_piece(bytes, growing.level());
-        if is_there { Ok(()) } else { Err(OutOfMemory) }
+        let is_small = bytes <= LARGE_GROWTH_BYTES;
+        ensure(is_small || self.bodies.memory.has_piece(bytes, growing.level()))
     }
 
     /// Fails if there is no memory for a list of `size` bytes, which may follow other replies in a

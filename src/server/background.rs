@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Growing, JOBS_PER_SLICE, Server};
+use super::{JOBS_PER_SLICE, Server};
 use crate::{
     clock::Time,
     collections::Key,
@@ -57,7 +57,7 @@ impl Server {
     /// Returns whether there is memory for the next step of due or large work. If there is no
     /// memory, defers all such work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
-        let has_memory = self.admit(Growing::Step).is_ok();
+        let has_memory = self.may_step();
         if !has_memory {
             self.shortage.until = Some(now + self.shortage.retry_delay);
         }

@@ -85,7 +85,7 @@ impl Server {
             Command::StatsTube(name) => return self.send_stats_tube(key, name, now),
             Command::ListTubes => return self.list_tubes(key, None),
             Command::ListTubeUsed => {
-                let reply = Reply::Using(self.queue.used_name(client));
+                let reply = Reply::Using(self.queue.tube_name(self.used(key)));
                 self.conns[key].output.reply(reply);
                 self.mark_dirty(key);
             }
@@ -110,7 +110,7 @@ impl Server {
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
-        if !found.is_some_and(|tube| self.queue.client(client).watches(tube)) {
+        if !found.is_some_and(|tube| self.queue.client(client).watch_of(tube).is_some()) {
             self.admit(Growing::Storage)?;
             self.queue.make_room_to_watch(client)?;
             let tube = self.tube_named(name)?;

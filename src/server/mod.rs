@@ -49,15 +49,15 @@ use std::{io::IoSlice, time::Duration};
 
 use ::log::{debug, info};
 
-pub use self::{
-    admission::Growing,
-    binlog::Health,
-    identity::{Identity, Settings},
-};
 use self::{
+    admission::Growing,
     background::Slices,
     held::{Dirty, Held},
     stats::Figures,
+};
+pub use self::{
+    binlog::Health,
+    identity::{Identity, Settings},
 };
 use crate::{
     clock::Time,

@@ -145,7 +145,7 @@ impl Server {
         }
         let buried = tube.buried_for_losses;
         out.pair_if("jobs-buried-for-losses", self.settings.bury_after.map(|_| buried));
-        if let Some(times) = tube.times() {
+        if let Some(times) = &tube.times {
             out.histogram("wait-seconds", &times.wait);
             out.histogram("run-seconds", &times.run);
         }

@@ -75,11 +75,9 @@ pub fn refill(bytes: usize) {
     // A piece at the end of the heap would keep all of the heap from being released.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
-        let is_of_heap = |slot: &&AtomicPtr<u8>| is_from_heap(slot.load(Relaxed));
-        match PIECES.iter().find(is_of_heap) {
-            Some(slot) => release(slot.swap(mapped, Relaxed)),
-            None => return release(mapped),
-        }
+        // Another thread may have freed it meanwhile.
+        let slot = PIECES.iter().find(|slot| is_from_heap(slot.load(Relaxed)));
+        release(slot.map_or(mapped, |slot| slot.swap(mapped, Relaxed)));
     }
 }
 

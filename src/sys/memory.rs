@@ -6,27 +6,23 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 /// The resident memory of this process. The amount is read from a file of `/proc` that stays open,
 /// because there may be no free descriptor when memory is short.
 #[derive(Debug)]
-pub struct ResidentMemory {
-    statistics: File,
-    page_bytes: u64,
-}
+pub struct ResidentMemory(File);
 
 impl ResidentMemory {
     /// Opens the file. Fails if the system has no such file.
     pub fn open() -> io::Result<Self> {
-        // SAFETY: takes no pointers.
-        let page_bytes =
-            u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        Ok(Self { statistics: File::open("/proc/self/statm")?, page_bytes })
+        File::open("/proc/self/statm").map(Self)
     }
 
     /// How many bytes are resident now. Takes about a microsecond.
     pub fn bytes(&self) -> io::Result<u64> {
         let mut line = [0; 128];
-        let length = self.statistics.read_at(&mut line, 0)?;
+        let length = self.0.read_at(&mut line, 0)?;
         let second = line[..length].split(|&byte| byte == b' ').nth(1);
         let pages = second.and_then(|field| std::str::from_utf8(field).ok()?.parse::<u64>().ok());
-        Ok(pages.ok_or(io::ErrorKind::InvalidData)? * self.page_bytes)
+        // SAFETY: takes no pointers.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        Ok(pages.ok_or(io::ErrorKind::InvalidData)? * u64::try_from(page_bytes).unwrap_or(4096))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::mem;
 
-use super::{Bodies, Body, Referenced};
+use super::{Bodies, Body};
 use crate::{
-    collections::{Growth, Key, OutOfMemory, probe},
+    collections::{Growth, Key, ensure, probe},
     memory::{
         block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
         level::{BINLOG_MARKS, Level, Marks, REPLAY_MARKS},
@@ -43,7 +43,7 @@ impl Place {
         usize::from(self.unit) * UNIT_BYTES
     }
 
-    fn after(self, size: usize) -> Self {
+    pub(super) fn after(self, size: usize) -> Self {
         let unit = usize::from(self.unit) + size / UNIT_BYTES;
         Self { unit: u16::try_from(unit).expect("a block has fewer units"), ..self }
     }
@@ -146,7 +146,7 @@ impl Bodies {
     }
 
     /// The block filled next.
-    fn filled_next(&self) -> Option<Key<Block>> {
+    pub(super) fn filled_next(&self) -> Option<Key<Block>> {
         self.holes.last().map(|hole| hole.place.block)
     }
 
@@ -167,17 +167,10 @@ impl Bodies {
 
     /// Fails if less than the memory of this level is left, even after empty blocks are released.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
-        if self.memory.admits(level) {
-            return Ok(());
-        }
-        if self.release_all() {
+        if !self.memory.admits(level) && self.release_all() {
             self.memory.begin_turn();
-            if self.memory.admits(level) {
-                return Ok(());
-            }
         }
-        self.expect_shortage();
-        Err(OutOfMemory)
+        ensure(self.memory.admits(level)).inspect_err(|_| self.expect_shortage())
     }
 }
 
@@ -202,8 +195,7 @@ impl Bodies {
         if !self.memory.admits(Level::Plenty) {
             self.compact(owners);
         }
-        let is_enough = self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce);
-        if is_enough { Ok(()) } else { Err(OutOfMemory) }
+        ensure(self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce))
     }
 
     /// Moves all bodies together, even if that takes all memory, and releases the memory of all
@@ -302,41 +294,5 @@ impl Bodies {
         self.holes.retain(|hole| hole.place.block != block);
         self.moving = Some(Place { block, unit: 0 });
         self.moving
-    }
-}
-
-impl Bodies {
-    /// Checks the invariants, and panics if one does not hold. `job_body` returns the body of the
-    /// job with an index. Returns how many handles there are. O(all): for tests.
-    pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) -> usize {
-        let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
-        for (key, block) in self.blocks.iter() {
-            let (mut place, mut live) = (Place { block: key, unit: 0 }, 0);
-            while place.start() < BLOCK_BYTES {
-                let (known, size) = match block.mark(place.start()) {
-                    Mark::Free(size) => (None, size),
-                    Mark::Job(index) => {
-                        handles += 1;
-                        (Some(job_body(index).place), slot_bytes(job_body(index).len()))
-                    }
-                    Mark::Referenced(key) => {
-                        let Referenced { place, size, .. } = &self.referenced[key];
-                        (Some(place.expect("it has a slot")), slot_bytes(*size))
-                    }
-                };
-                assert!(known.is_none_or(|known| known == place), "its owner or entry knows it");
-                live += known.map_or(0, |_| size);
-                place = place.after(size);
-            }
-            assert_eq!((place.start(), live), (BLOCK_BYTES, block.live));
-            assert!(live > 0 || self.filled_next() == Some(key), "an empty block");
-        }
-        let freed = self.blocks.iter().map(|(_, block)| block.freed());
-        assert_eq!(freed.sum::<usize>(), self.freed);
-        for &Hole { place, size } in &self.holes {
-            assert_eq!(self.blocks[place.block].mark(place.start()), Mark::Free(size));
-            assert!(self.moving.is_none_or(|moving| moving.block != place.block), "it is emptied");
-        }
-        handles
     }
 }

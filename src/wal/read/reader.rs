@@ -239,7 +239,7 @@ impl Reader<'_> {
             }
             result => result?,
         };
-        let job = sink.queue.restore(sink.known(fields), fields.dated(), tube, body);
+        let job = sink.queue.add(sink.known(fields), fields.dated(), tube, body);
         sink.bodies.own(sink.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
         sink.index.insert(job, length);

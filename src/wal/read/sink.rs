@@ -3,8 +3,8 @@
 use super::window::Window;
 use crate::{
     clock::{Calendar, Time},
-    collections::{Key, OutOfMemory},
-    memory::{Bodies, Body, Level},
+    collections::Key,
+    memory::{Bodies, Body},
     queue::{Queue, Record, State, Tube},
     wal::{
         Error,
@@ -62,7 +62,7 @@ impl Sink<'_> {
         at: u64,
         frame: &Frame,
     ) -> Result<(Key<Tube>, Body), Error> {
-        if !self.bodies.memory.admits(Level::Plenty) {
+        if self.bodies.ensure_storage().is_err() {
             self.release_unused();
             self.bodies.begin_turn();
         }
@@ -70,9 +70,7 @@ impl Sink<'_> {
         let length = frame.head_length + frame.body_length;
         let bytes = window.at(at, length.min(Window::BYTES))?;
         let name = frame.name(bytes).expect("it has been verified");
-        if !bodies.memory.admits(Level::Plenty) {
-            return Err(OutOfMemory.into());
-        }
+        bodies.ensure_storage()?;
         index.make_room()?;
         let tube = queue.make_room_to_restore(name)?;
         if length <= Window::BYTES {

@@ -1,7 +1,7 @@
 //! A check of all invariants of the queue, for tests that call it after every step.
 
-use super::{Counts, Queue, State, Tube};
-use crate::collections::Key;
+use super::{Client, Counts, Queue, State, Tube, job::ReadyKey, timers::Timers, tube::Tubes};
+use crate::collections::{Key, SmallArena};
 
 impl Queue {
     /// Panics if an invariant does not hold. O(all jobs, tubes and clients): for tests.
@@ -11,7 +11,7 @@ impl Queue {
         let jobs = &self.jobs.arena;
         let mut found = Counts::default();
         for (key, job) in jobs.iter() {
-            assert_eq!(self.jobs.find(job.record.id), Some(key));
+            assert_eq!(self.jobs.ids.get(job.record.id), Some(key));
             found.urgent += u64::from(job.record.state == State::Ready && job.is_urgent());
             match job.record.state {
                 State::Ready => found.ready += 1,
@@ -64,7 +64,7 @@ impl Queue {
             }
         }
         let resting: usize = places.iter().map(|(_, held)| held.len()).sum();
-        assert_eq!(tube.jobs() as u64, resting as u64 + tube.reserved);
+        assert_eq!(tube.jobs as u64, resting as u64 + tube.reserved);
         for (number, watch) in tube.waiters.iter() {
             assert_eq!(self.watches[watch].tube, key);
             let wait = self.clients[self.watches[watch].client].waiting;
@@ -79,5 +79,47 @@ impl Queue {
             self.tube_name(key)
         );
         assert!(!tube.is_idle(), "{} is idle and still there", self.tube_name(key));
+    }
+}
+
+impl Timers {
+    /// Panics if a heap and its items disagree.
+    pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
+        let none = u32::MAX;
+        self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
+        self.pauses.check(|tube| tubes[tube].pause_timer.unwrap_or(none));
+        self.clients.check(|client| clients[client].timer.unwrap_or(none));
+        for (_, tube) in tubes.iter() {
+            assert_eq!(tube.delayed.is_empty(), tube.delay_timer.is_none());
+            assert_eq!(tube.pause.is_none(), tube.pause_timer.is_none());
+        }
+        for (key, client) in clients.iter() {
+            assert_eq!(client.due_at().is_none(), client.timer.is_none());
+            if let Some(at) = client.due_at() {
+                assert!(self.clients.iter().any(|(due, item)| item == key && due == (at, key)));
+            }
+        }
+        for (due, tube) in self.delays.iter() {
+            assert_eq!(tubes[tube].delayed.peek().map(|(soonest, _)| soonest), Some(due));
+        }
+    }
+}
+
+impl Tubes {
+    /// Panics if the indexes disagree.
+    pub(super) fn check(&self) {
+        assert_eq!(self.order.len(), self.arena.len());
+        assert_eq!(self.order.len(), self.names.len());
+        let bytes = self.order.iter().map(|&key| self.names.name(key).len());
+        assert_eq!(bytes.sum::<usize>(), self.names.bytes());
+        for (order_index, &key) in self.order.iter().enumerate() {
+            assert_eq!(self.arena[key].order_index, order_index);
+            assert_eq!(self.find(self.names.name(key)), Some(key));
+            let Tube { ready, pause, .. } = &self.arena[key];
+            let best = ready.peek().filter(|_| pause.is_none()).map(|(order, _)| order);
+            assert_eq!(self.best_ready[key.index()], best.unwrap_or(ReadyKey::NONE));
+        }
+        let with_ready_job = self.best_ready.iter().filter(|&&best| best != ReadyKey::NONE).count();
+        assert_eq!(self.with_ready_job, with_ready_job);
     }
 }
