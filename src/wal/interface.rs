@@ -92,11 +92,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl error::Error for Error {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        if let Self::Disk(error) = self { Some(error) } else { None }
-    }
-}
+impl error::Error for Error {}
 
 /// Why the binlog cannot take a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
