@@ -67,10 +67,9 @@ pub(super) enum Kind {
     /// The job is deleted.
     #[default]
     Deleted = 0,
-    /// Ready, or reserved when the record was written.
+    /// Ready, or reserved when the record was written. The original writes 2 when it compacts a
+    /// reserved job, and a restart makes that job ready, too.
     Ready = 1,
-    /// The original writes this when it compacts a reserved job. The job is read as ready.
-    Reserved = 2,
     /// Buried.
     Buried = 3,
     /// Delayed.
@@ -79,9 +78,8 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Deleted, Self::Ready, Self::Reserved, Self::Buried, Self::Delayed]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        let kinds = [Self::Deleted, Self::Ready, Self::Ready, Self::Buried, Self::Delayed];
+        kinds.get(usize::from(number)).copied()
     }
 }
 

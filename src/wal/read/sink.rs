@@ -39,7 +39,7 @@ impl Sink<'_> {
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
             // In `deadline_at`, the original leaves the end of an earlier reservation.
-            Kind::Ready | Kind::Reserved | Kind::Deleted => (State::Ready, self.now),
+            Kind::Ready | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
             id: fields.id,
