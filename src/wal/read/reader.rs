@@ -25,7 +25,7 @@ use crate::{
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id accepted with a checksum. This leaves enough ids for later jobs, whose records
-/// must be accepted, too.
+/// must be accepted, too. The next id fits into the 63 bits that a segment header has for it.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
