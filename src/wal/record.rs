@@ -10,7 +10,7 @@
 //! offset, so neither a job's body nor a record of another place passes there. The salt is made of
 //! the key of the directory, which each segment header has, and of the number of the segment.
 //!
-//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A record that concerns no
+//! `dates.rs` makes the fields of a job, and `read/reader.rs` reads them. A record that concerns no
 //! job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
 //! No byte is trusted: any slice decodes to a record, to the end of the records, or to [`Damage`].
