@@ -9,7 +9,7 @@ use std::{io, mem};
 use log::{debug, warn};
 
 use super::{
-    Error, Options, SyncPolicy,
+    Options, SyncPolicy,
     disk::{Disk, Lease, Name},
     record::{HEAD_MAX_BYTES, NewRecord},
     reserve::{Reserve, is_full},
@@ -20,7 +20,7 @@ use super::{
 use crate::clock::Time;
 
 /// The most bytes of pending records. Before more are appended, the pending ones are written.
-const PENDING_MAX_BYTES: usize = 1024 * 1024;
+pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number of a segment, because the original reads no larger one.
 pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
@@ -54,17 +54,9 @@ pub(super) struct Log {
     pub(super) records: u64,
 }
 
-/// Returns the buffer of records that are not yet written. Fails if there is no memory for it.
-pub(super) fn pending_buffer() -> Result<Vec<u8>, Error> {
-    let mut pending = Vec::new();
-    let no_memory = |_| Error::OutOfMemory(" to gather records".into());
-    pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
-    Ok(pending)
-}
-
 impl Log {
     /// A log that continues after `end`, on a `disk` whose lock was confirmed at `now`. `pending`
-    /// comes from [`pending_buffer`]. Call [`Log::begin`] next.
+    /// is an empty buffer for [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,

@@ -89,7 +89,7 @@ impl Wal {
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
         // Taken before the replay: later, the remaining memory is ballast, and not in one piece.
-        let pending = log::pending_buffer()?;
+        let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);
