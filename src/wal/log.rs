@@ -14,7 +14,7 @@ use super::{
     record::{HEAD_MAX_BYTES, NewRecord},
     reserve::{Reserve, is_full},
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
+    space::{Demand, HEADER_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
 };
 use crate::clock::Time;
@@ -170,8 +170,7 @@ impl Log {
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.reserve.first().is_none_or(|file| file.size < size) {
-                let size = self.reserve.segment_size.max(size);
-                self.reserve.make_file(self.lease.ask_if_due(self.now)?, size)?;
+                self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
             match self.open_segment(number, next_id) {
                 // Someone else made this segment. The next startup reads it: it may hold jobs.
@@ -190,7 +189,7 @@ impl Log {
 
     /// Makes the first preallocated file the current segment. The file is renamed only after its
     /// segment header is synced, so no segment lacks a header.
-    pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
+    fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
         let current = Current::new(self.reserve.key, number, next_id, file);
@@ -353,10 +352,7 @@ impl Log {
     /// Opens a new segment after a failure. First checks the lock, because another daemon may have
     /// taken over while the disk failed.
     pub(super) fn reopen(&mut self, next_id: u64) -> io::Result<()> {
-        let disk = self.lease.ask()?;
-        if self.reserve.first().is_none() {
-            self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now)?;
-        }
+        self.lease.ask()?;
         self.open_next(0, next_id)
     }
 

@@ -114,15 +114,15 @@ impl Reserve {
     }
 
     /// Preallocates a file of the usual size. If the disk is too full, tries half of it, a quarter,
-    /// and so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a
-    /// large record, begins with `least` plus the usual size, so that later records fit, too.
+    /// and so on, down to `least` bytes or a page. For a large record, begins with `least` plus the
+    /// usual size, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
         least: u64,
         now: Time,
     ) -> io::Result<()> {
-        let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
+        let least = least.max(1).next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
@@ -181,7 +181,7 @@ impl Reserve {
     }
 
     /// Preallocates a file of `size` bytes, and fills it up to its `fill_end`.
-    pub(super) fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
+    fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;
         }
@@ -285,7 +285,7 @@ impl Reserve {
             Ok(false) => {}
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
-                drop(self.preallocate(disk, SEGMENT_ALIGN_BYTES, now));
+                drop(self.preallocate(disk, 0, now));
             }
             Err(error) => self.on_shortage(error, self.segment_size, now),
         }
