@@ -112,10 +112,7 @@ impl Server {
     /// Returns whether this call checked. If the lock is lost, [`Server::lost_lock`] returns the
     /// reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
-        match &mut self.wal {
-            Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
-            _ => false,
-        }
+        self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))
     }
 
     /// If another daemon may have taken over the binlog, the reason. The process must then end.

@@ -438,9 +438,11 @@ impl Wal {
     }
 
     /// Checks the lock like `Lease::ask_if_due`, at a `now` just read. Returns whether it checked.
-    pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
+    pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
-        self.log.lease.ask_if_due(now).map(|_| is_due)
+        // If the lock is lost, the lease keeps the reason.
+        let _ = self.log.lease.ask_if_due(now);
+        is_due
     }
 
     /// Whether syncs with `-f0` run in the background.
