@@ -280,9 +280,7 @@ impl Log {
             && !self.reserve.is_resting(self.reserve.segment_size, now)
             && self.wants_file(demand, has_garbage)
         {
-            if !self.reserve.make_piece(self.lease.ask_if_due(now)?, now) {
-                break;
-            }
+            self.reserve.make_piece(self.lease.ask_if_due(now)?, now);
             left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
         }
         Ok(())

@@ -277,19 +277,17 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a file of the usual size. Returns false if that fails.
-    pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) -> bool {
-        let made = self.make_step(disk, self.segment_size);
-        match &made {
+    /// Fills a piece of a file of the usual size. If that fails, the next attempt has to wait.
+    pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
+        match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
                 drop(self.preallocate(disk, 0, now));
             }
-            Err(error) => self.on_shortage(error, self.segment_size, now),
+            Err(error) => self.on_shortage(&error, self.segment_size, now),
         }
-        made.is_ok()
     }
 
     /// Panics if an invariant does not hold: for tests.
