@@ -347,13 +347,6 @@ impl Log {
         self.syncs.dirty_since = None;
     }
 
-    /// Opens a new segment after a failure. First checks the lock, because another daemon may have
-    /// taken over while the disk failed.
-    pub(super) fn reopen(&mut self, next_id: u64) -> io::Result<()> {
-        self.lease.ask()?;
-        self.open_next(0, next_id)
-    }
-
     /// Panics if an invariant does not hold: for tests.
     pub(super) fn check(&self) {
         self.reserve.check();

@@ -105,8 +105,7 @@ impl Wal {
         };
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
-        let Self { log, index, recovery, .. } = &mut wal;
-        removal::free_at_start(log, index, recovery, &report);
+        removal::free_at_start(&mut wal.log, &mut wal.index, &mut wal.recovery, &report);
         wal.changed = wal.index.changed();
         Ok((wal, report))
     }
@@ -418,8 +417,10 @@ impl Wal {
 
     /// Opens a new segment after a failure. Every job must then be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
+        // Another daemon may have taken over while the disk failed.
+        self.log.lease.ask()?;
         let last = self.log.end.number;
-        let result = self.log.reopen(queue.next_id());
+        let result = self.log.open_next(0, queue.next_id());
         self.index.follow(self.log.end);
         result?;
         if self.index.suspect_from.is_some() {
