@@ -110,7 +110,7 @@ impl Log {
     fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
         let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
-            self.try_rotate(length, next_id)?;
+            self.rotate(length, next_id)?;
         }
         // The buffer must never grow, because that would end the process at a memory limit.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
@@ -138,16 +138,8 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment before it is full, and opens the next. [`Log::write_turn`]
-    /// reports any error.
-    pub(super) fn rotate(&mut self, next_id: u64) {
-        if self.failure.is_none() {
-            self.failure = self.try_rotate(0, next_id).err();
-        }
-    }
-
     /// Closes the current segment and opens the next, with space for a record of `length` bytes.
-    fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
+    pub(super) fn rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.current.ok_or_else(no_segment)?;
         self.write()?;
         self.syncs.end_flight(&mut self.lease, true)?;

@@ -135,8 +135,8 @@ impl Wal {
         let changed = self.index.changed().saturating_sub(self.changed);
         let budget = WORK_PER_TURN_MIN_BYTES.max(GARBAGE_PACE * changed);
         self.append_deferred(queue, budget);
-        if self.should_leave_segment() {
-            self.log.rotate(queue.next_id());
+        if self.log.failure.is_none() && self.should_leave_segment() {
+            self.log.failure = self.log.rotate(0, queue.next_id()).err();
             self.index.follow(self.log.end);
         }
         self.compact(jobs, budget);
