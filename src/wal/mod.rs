@@ -352,7 +352,7 @@ impl Wal {
 impl Wal {
     /// Whether there is now space for a deferred record.
     fn can_append_deferred(&self) -> bool {
-        self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
+        self.index.deferred > 0 && self.log.space().admits(SHORT_BYTES, self.demand().slots())
     }
 
     /// Returns the job to write again next, if any. On a full disk, less garbage suffices.
