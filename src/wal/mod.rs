@@ -227,12 +227,10 @@ impl Wal {
     /// Permits a change if there is space for its record, or if the record can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
-        let is_possible = match (change, self.recovery.state) {
-            // Recovery may need the space that deletes free.
-            (Change::Delete, State::Recovering) | (_, State::Sound) => self.log.failure.is_none(),
-            (_, State::Failed { .. } | State::Recovering) => false,
-        };
-        if !is_possible {
+        let state = self.recovery.state;
+        // Recovery may need the space that deletes free.
+        let is_helpful = change == Change::Delete && state == State::Recovering;
+        if self.log.failure.is_some() || (state != State::Sound && !is_helpful) {
             return Err(Unavailable::Failed);
         }
         let has_space = match change {
