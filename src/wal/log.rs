@@ -88,7 +88,7 @@ impl Log {
     /// Ensures disk space for a record of `length` bytes and for `slots` short records after it.
     /// Returns whether there is enough.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
-        while !self.space().admits(length, slots) {
+        while !self.space().has_room_for(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(self.now) else { return false };
             if self.reserve.preallocate(disk, file_size(length), self.now).is_err() {
                 return false;

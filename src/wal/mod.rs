@@ -350,7 +350,7 @@ impl Wal {
 impl Wal {
     /// Whether there is now space for a deferred record.
     fn can_append_deferred(&self) -> bool {
-        self.index.deferred > 0 && self.log.space().admits(SHORT_BYTES, self.demand().slots())
+        self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
     /// Returns the job to write again next, if any. On a full disk, less garbage suffices.
@@ -376,7 +376,7 @@ impl Wal {
             // Space for deletes is kept, and so is space for a restart, unless all jobs of the
             // oldest segment can be written again: then that segment is removed.
             let deletes = self.index.jobs();
-            let is_enough = self.log.space().admits(self.demand().oldest_live, deletes);
+            let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
             if !self.log.ensure_space(length, kept) {
                 return;
