@@ -52,12 +52,9 @@ impl Server {
     /// assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
-        let health = self.health();
-        self.trouble = match self.trouble {
-            _ if !matches!(health, Health::BinlogFailed | Health::BinlogFull) => None,
-            Some((before, since)) if before == health => Some((health, since)),
-            _ => Some((health, now)),
-        };
+        let reason = self.wal.as_ref().and_then(Wal::trouble);
+        let before = self.trouble.filter(|&(before, _)| Some(before) == reason);
+        self.trouble = before.or(reason.map(|reason| (reason, now)));
     }
 
     fn commit_changes(&mut self, now: Time) {
@@ -115,10 +112,7 @@ impl Server {
     /// Returns whether this call checked. If the lock is lost, [`Server::lost_lock`] returns the
     /// reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
-        match &mut self.wal {
-            Some(wal) if wal.lost_lock().is_none() => wal.confirm_lock_if_due(now).unwrap_or(true),
-            _ => false,
-        }
+        self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))
     }
 
     /// If another daemon may have taken over the binlog, the reason. The process must then end.
@@ -190,8 +184,8 @@ impl Server {
     /// The time since which changes have been refused because the binlog has failed, as of the last
     /// commit.
     pub fn binlog_failed_since(&self) -> Option<Time> {
-        let (health, since) = self.trouble?;
-        (health == Health::BinlogFailed).then_some(since)
+        let (reason, since) = self.trouble?;
+        (reason == Unavailable::Failed).then_some(since)
     }
 
     /// Permits a `put` of the connection, with a body of `size` bytes.

@@ -132,8 +132,7 @@ impl Held {
     pub(super) fn end_sync(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
         // First come, first answered.
-        self.until_sync.reverse();
-        while let Some(key) = self.until_sync.pop() {
+        for key in self.until_sync.drain(..) {
             let conn = &mut conns[key];
             self.gathering.join(&mut conn.answered_in);
             conn.answered_in = self.gathering.expect();

@@ -66,7 +66,7 @@ use crate::{
     memory::{Bodies, Level, Supply},
     proto::Reply,
     queue::Queue,
-    wal::{Jobs, Restored, Wal},
+    wal::{Jobs, Restored, Unavailable, Wal},
 };
 
 /// How many jobs one kind of large work moves in a turn. A tick handles the same number of timers
@@ -123,7 +123,7 @@ pub struct Server {
     figures: Figures,
     is_draining: bool,
     /// The binlog's trouble, and the time since which it lasts, as of the last commit.
-    trouble: Option<(Health, Time)>,
+    trouble: Option<(Unavailable, Time)>,
     /// The latest instant at which a command or a step was executed.
     latest: Time,
     /// Commands executed since the last tick. A slow one is charged as several.

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use super::{Health, Server};
+use super::Server;
 use crate::{
     clock::Time,
     collections::{Key, ShortTimes},
@@ -12,7 +12,7 @@ use crate::{
     },
     queue::{Job, Tube},
     service::logging::Throttle,
-    wal::Wal,
+    wal::{Unavailable, Wal},
 };
 
 /// The commands that the original does not know.
@@ -111,8 +111,8 @@ impl Server {
         let binlog_state = match self.trouble {
             _ if self.wal().is_none() => "none",
             None => "sound",
-            Some((Health::BinlogFull, _)) => "full",
-            Some(_) => "failed",
+            Some((Unavailable::Full, _)) => "full",
+            Some((Unavailable::Failed, _)) => "failed",
         };
         out.pair("binlog-state", binlog_state);
         if let Some(wal) = self.wal() {

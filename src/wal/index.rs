@@ -82,7 +82,7 @@ pub(super) struct SegmentIndex {
     /// The end of the log at the last [`SegmentIndex::follow`].
     pub(super) end: End,
     /// The number of jobs with a deferred record.
-    deferred: u64,
+    pub(super) deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
     /// Segments up to this number are damaged or in doubt, so their jobs are written again.
@@ -147,11 +147,6 @@ impl SegmentIndex {
     pub(super) fn set_deferred(&mut self, job: Key<Job>, is_deferred: bool) {
         let before = mem::replace(&mut self.locations[job.paired()].is_deferred, is_deferred);
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
-    }
-
-    /// Whether any job has a deferred record.
-    pub(super) fn has_deferred(&self) -> bool {
-        self.deferred > 0
     }
 
     /// Returns a job with a deferred record. `None` if there is none, or if the limited number of
@@ -387,7 +382,7 @@ mod tests {
             index.set_deferred(key, true);
         }
         let mut found = Vec::new();
-        while index.has_deferred() {
+        while index.deferred > 0 {
             let job = index.next_deferred().expect("few locations are searched at once");
             found.push(job);
             index.update(job);

@@ -92,10 +92,15 @@ impl fmt::Display for Error {
     }
 }
 
-impl error::Error for Error {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        if let Self::Disk(error) = self { Some(error) } else { None }
-    }
+impl error::Error for Error {}
+
+/// Returns an empty buffer for `length` bytes. If there is no memory for it, the error says that it
+/// was needed for this `purpose`.
+pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
+    let mut buffer = Vec::new();
+    let no_memory = |_| Error::OutOfMemory(format!(" {purpose}"));
+    buffer.try_reserve_exact(length).map_err(no_memory)?;
+    Ok(buffer)
 }
 
 /// Why the binlog cannot take a change.

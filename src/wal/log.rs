@@ -9,18 +9,18 @@ use std::{io, mem};
 use log::{debug, warn};
 
 use super::{
-    Error, Options, SyncPolicy,
+    Options, SyncPolicy,
     disk::{Disk, Lease, Name},
     record::{HEAD_MAX_BYTES, NewRecord},
     reserve::{Reserve, is_full},
     segment::{self, Current, End, WORK_PER_TURN_MIN_BYTES},
-    space::{Demand, HEADER_BYTES, SEGMENT_ALIGN_BYTES, SHORT_BYTES, Space, file_size},
+    space::{Demand, HEADER_BYTES, SHORT_BYTES, Space, file_size},
     syncs::Syncs,
 };
 use crate::clock::Time;
 
 /// The most bytes of pending records. Before more are appended, the pending ones are written.
-const PENDING_MAX_BYTES: usize = 1024 * 1024;
+pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number of a segment, because the original reads no larger one.
 pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
@@ -54,17 +54,9 @@ pub(super) struct Log {
     pub(super) records: u64,
 }
 
-/// Returns the buffer of records that are not yet written. Fails if there is no memory for it.
-pub(super) fn pending_buffer() -> Result<Vec<u8>, Error> {
-    let mut pending = Vec::new();
-    let no_memory = |_| Error::OutOfMemory(" to gather records".into());
-    pending.try_reserve_exact(PENDING_MAX_BYTES).map_err(no_memory)?;
-    Ok(pending)
-}
-
 impl Log {
     /// A log that continues after `end`, on a `disk` whose lock was confirmed at `now`. `pending`
-    /// comes from [`pending_buffer`]. Call [`Log::begin`] next.
+    /// is an empty buffer for [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,
@@ -96,7 +88,7 @@ impl Log {
     /// Ensures disk space for a record of `length` bytes and for `slots` short records after it.
     /// Returns whether there is enough.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
-        while !self.space().admits(length, slots) {
+        while !self.space().has_room_for(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(self.now) else { return false };
             if self.reserve.preallocate(disk, file_size(length), self.now).is_err() {
                 return false;
@@ -118,7 +110,7 @@ impl Log {
     fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
         let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
-            self.try_rotate(length, next_id)?;
+            self.rotate(length, next_id)?;
         }
         // The buffer must never grow, because that would end the process at a memory limit.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
@@ -146,16 +138,8 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment before it is full, and opens the next. [`Log::write_turn`]
-    /// reports any error.
-    pub(super) fn rotate(&mut self, next_id: u64) {
-        if self.failure.is_none() {
-            self.failure = self.try_rotate(0, next_id).err();
-        }
-    }
-
     /// Closes the current segment and opens the next, with space for a record of `length` bytes.
-    fn try_rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
+    pub(super) fn rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.current.ok_or_else(no_segment)?;
         self.write()?;
         self.syncs.end_flight(&mut self.lease, true)?;
@@ -178,8 +162,7 @@ impl Log {
         loop {
             // The caller has ensured the space, so a file is missing only after a full disk.
             if self.reserve.first().is_none_or(|file| file.size < size) {
-                let size = self.reserve.segment_size.max(size);
-                self.reserve.make_file(self.lease.ask_if_due(self.now)?, size)?;
+                self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
             match self.open_segment(number, next_id) {
                 // Someone else made this segment. The next startup reads it: it may hold jobs.
@@ -198,7 +181,7 @@ impl Log {
 
     /// Makes the first preallocated file the current segment. The file is renamed only after its
     /// segment header is synced, so no segment lacks a header.
-    pub(super) fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
+    fn open_segment(&mut self, number: u32, next_id: u64) -> io::Result<()> {
         let file = self.reserve.first().ok_or_else(no_segment)?;
         let (from, to) = (file.name(), Name::Segment(number));
         let current = Current::new(self.reserve.key, number, next_id, file);
@@ -289,9 +272,7 @@ impl Log {
             && !self.reserve.is_resting(self.reserve.segment_size, now)
             && self.wants_file(demand, has_garbage)
         {
-            if !self.reserve.make_piece(self.lease.ask_if_due(now)?, now) {
-                break;
-            }
+            self.reserve.make_piece(self.lease.ask_if_due(now)?, now);
             left = left.saturating_sub(WORK_PER_TURN_MIN_BYTES);
         }
         Ok(())
@@ -356,16 +337,6 @@ impl Log {
         self.failure = None;
         // Writes to this segment need no sync any more. A sync under way continues.
         self.syncs.dirty_since = None;
-    }
-
-    /// Opens a new segment after a failure. First checks the lock, because another daemon may have
-    /// taken over while the disk failed.
-    pub(super) fn reopen(&mut self, next_id: u64) -> io::Result<()> {
-        let disk = self.lease.ask()?;
-        if self.reserve.first().is_none() {
-            self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now)?;
-        }
-        self.open_next(0, next_id)
     }
 
     /// Panics if an invariant does not hold: for tests.

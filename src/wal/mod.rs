@@ -89,7 +89,7 @@ impl Wal {
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
         // Taken before the replay: later, the remaining memory is ballast, and not in one piece.
-        let pending = log::pending_buffer()?;
+        let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
         let (number, preallocated) = disk::last_numbers(&files);
@@ -105,8 +105,7 @@ impl Wal {
         };
         wal.log.begin(&files, &report, wal.demand(), restored.queue.next_id())?;
         wal.index.follow(wal.log.end);
-        let Self { log, index, recovery, .. } = &mut wal;
-        removal::free_at_start(log, index, recovery, &report);
+        removal::free_at_start(&mut wal.log, &mut wal.index, &mut wal.recovery, &report);
         wal.changed = wal.index.changed();
         Ok((wal, report))
     }
@@ -130,15 +129,14 @@ impl Wal {
             if let Err(error) = self.try_recover(queue) {
                 debug!("the binlog cannot be written yet: {error}");
                 self.recovery.retry_later(now);
-                let is_lost = self.lost_lock().is_some();
-                return if is_lost { CommitOutcome::Failed } else { CommitOutcome::Done };
+                return CommitOutcome::Done;
             }
         }
         let changed = self.index.changed().saturating_sub(self.changed);
         let budget = WORK_PER_TURN_MIN_BYTES.max(GARBAGE_PACE * changed);
         self.append_deferred(queue, budget);
-        if self.should_leave_segment() {
-            self.log.rotate(queue.next_id());
+        if self.log.failure.is_none() && self.should_leave_segment() {
+            self.log.failure = self.log.rotate(0, queue.next_id()).err();
             self.index.follow(self.log.end);
         }
         self.compact(jobs, budget);
@@ -229,12 +227,10 @@ impl Wal {
     /// Permits a change if there is space for its record, or if the record can wait for space.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
-        let is_possible = match (change, self.recovery.state) {
-            // Recovery may need the space that deletes free.
-            (Change::Delete, State::Recovering) | (_, State::Sound) => self.log.failure.is_none(),
-            (_, State::Failed { .. } | State::Recovering) => false,
-        };
-        if !is_possible {
+        let state = self.recovery.state;
+        // Recovery may need the space that deletes free.
+        let is_helpful = change == Change::Delete && state == State::Recovering;
+        if self.log.failure.is_some() || (state != State::Sound && !is_helpful) {
             return Err(Unavailable::Failed);
         }
         let has_space = match change {
@@ -354,7 +350,7 @@ impl Wal {
 impl Wal {
     /// Whether there is now space for a deferred record.
     fn can_append_deferred(&self) -> bool {
-        self.index.has_deferred() && self.log.space().admits(SHORT_BYTES, self.demand().slots())
+        self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
     /// Returns the job to write again next, if any. On a full disk, less garbage suffices.
@@ -380,7 +376,7 @@ impl Wal {
             // Space for deletes is kept, and so is space for a restart, unless all jobs of the
             // oldest segment can be written again: then that segment is removed.
             let deletes = self.index.jobs();
-            let is_enough = self.log.space().admits(self.demand().oldest_live, deletes);
+            let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
             if !self.log.ensure_space(length, kept) {
                 return;
@@ -418,8 +414,10 @@ impl Wal {
 
     /// Opens a new segment after a failure. Every job must then be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
+        // Another daemon may have taken over while the disk failed.
+        self.log.lease.ask()?;
         let last = self.log.end.number;
-        let result = self.log.reopen(queue.next_id());
+        let result = self.log.open_next(0, queue.next_id());
         self.index.follow(self.log.end);
         result?;
         if self.index.suspect_from.is_some() {
@@ -438,9 +436,11 @@ impl Wal {
     }
 
     /// Checks the lock like `Lease::ask_if_due`, at a `now` just read. Returns whether it checked.
-    pub fn confirm_lock_if_due(&mut self, now: Time) -> io::Result<bool> {
+    pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
-        self.log.lease.ask_if_due(now).map(|_| is_due)
+        // If the lock is lost, the lease keeps the reason.
+        let _ = self.log.lease.ask_if_due(now);
+        is_due
     }
 
     /// Whether syncs with `-f0` run in the background.

@@ -10,7 +10,7 @@
 //! offset, so neither a job's body nor a record of another place passes there. The salt is made of
 //! the key of the directory, which each segment header has, and of the number of the segment.
 //!
-//! `dates.rs` makes the fields of a job, and `read/sink.rs` reads them. A record that concerns no
+//! `dates.rs` makes the fields of a job, and `read/reader.rs` reads them. A record that concerns no
 //! job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
 //! No byte is trusted: any slice decodes to a record, to the end of the records, or to [`Damage`].
@@ -47,10 +47,6 @@ pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The largest id of a job. This limit is low enough that a damaged id cannot use up all ids, and
-/// that the next id fits into the 63 bits that a segment header has for it.
-const ID_LIMIT: u64 = u64::MAX / 2 - 1;
-
 /// The id of a segment header. No job has this id, so a reader finds no job for the record.
 const HEADER_ID: u64 = u64::MAX;
 
@@ -67,10 +63,9 @@ pub(super) enum Kind {
     /// The job is deleted.
     #[default]
     Deleted = 0,
-    /// Ready, or reserved when the record was written.
+    /// Ready, or reserved when the record was written. The original writes 2 when it compacts a
+    /// reserved job, and a restart makes that job ready, too.
     Ready = 1,
-    /// The original writes this when it compacts a reserved job. The job is read as ready.
-    Reserved = 2,
     /// Buried.
     Buried = 3,
     /// Delayed.
@@ -79,9 +74,8 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Deleted, Self::Ready, Self::Reserved, Self::Buried, Self::Delayed]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        let kinds = [Self::Deleted, Self::Ready, Self::Ready, Self::Buried, Self::Delayed];
+        kinds.get(usize::from(number)).copied()
     }
 }
 
@@ -247,8 +241,8 @@ impl SegmentHeader {
 
     /// Reads the fields of a sound record as a segment header, if it is one.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
-        let JobFields { id, delay, ttr, deadline_at, .. } = *fields;
-        (id == HEADER_ID).then(|| Self {
+        let JobFields { id, delay, ttr, created_at, deadline_at, .. } = *fields;
+        ((id, created_at) == (HEADER_ID, HEADER_MAGIC)).then(|| Self {
             key: u64::from_le_bytes(ttr.to_le_bytes()),
             next_id: u64::try_from(delay).unwrap_or(0),
             seen_below: u64::try_from(deadline_at).unwrap_or(0),
@@ -350,11 +344,8 @@ impl Frame {
         let size = usize::try_from(fields.body_size).ok().filter(|&size| size >= 2);
         let size = size.ok_or(Damage::Illegal("a wrong body size"));
         let body_length = if name_length > 0 { size? } else { 0 };
-        let is_header =
-            fields.id == HEADER_ID && fields.created_at == HEADER_MAGIC && name_length == 0;
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
-            (fields.id > ID_LIMIT && !is_header, "an id that is too large"),
             // Otherwise the torn start of a segment header would be taken for the delete of a job,
             // and the segment for one of the original.
             (fields.created_at == 0, "a missing date"),

@@ -114,15 +114,15 @@ impl Reserve {
     }
 
     /// Preallocates a file of the usual size. If the disk is too full, tries half of it, a quarter,
-    /// and so on, down to `least`, which comes from [`file_size`](super::space::file_size). For a
-    /// large record, begins with `least` plus the usual size, so that later records fit, too.
+    /// and so on, down to `least` bytes or a page. For a large record, begins with `least` plus the
+    /// usual size, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
         least: u64,
         now: Time,
     ) -> io::Result<()> {
-        let least = least.next_multiple_of(SEGMENT_ALIGN_BYTES);
+        let least = least.max(1).next_multiple_of(SEGMENT_ALIGN_BYTES);
         let whole =
             if least > self.segment_size { least + self.segment_size } else { self.segment_size };
         let mut size = whole;
@@ -181,7 +181,7 @@ impl Reserve {
     }
 
     /// Preallocates a file of `size` bytes, and fills it up to its `fill_end`.
-    pub(super) fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
+    fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;
         }
@@ -277,19 +277,17 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a file of the usual size. Returns false if that fails.
-    pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) -> bool {
-        let made = self.make_step(disk, self.segment_size);
-        match &made {
+    /// Fills a piece of a file of the usual size. If that fails, the next attempt has to wait.
+    pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
+        match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
             // There may be space for a smaller file, which is better than none.
             Err(_) if self.files.is_empty() => {
-                drop(self.preallocate(disk, SEGMENT_ALIGN_BYTES, now));
+                drop(self.preallocate(disk, 0, now));
             }
-            Err(error) => self.on_shortage(error, self.segment_size, now),
+            Err(error) => self.on_shortage(&error, self.segment_size, now),
         }
-        made.is_ok()
     }
 
     /// Panics if an invariant does not hold: for tests.

@@ -2,7 +2,7 @@
 //!
 //! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
 //! short record for each job still fits after it, into the current segment or into preallocated
-//! files. [`Space::admits`] decides that.
+//! files. [`Space::has_room_for`] decides that.
 //!
 //! Three rules make the arithmetic more than a sum. A record never spans two segments. A segment
 //! header, as long as a short record, comes first in each segment and again before the first record
@@ -109,7 +109,7 @@ impl Space {
     }
 
     /// Whether a record of `length` bytes can be appended, and `short_records` short ones after it.
-    pub(super) fn admits(self, length: u64, short_records: u64) -> bool {
+    pub(super) fn has_room_for(self, length: u64, short_records: u64) -> bool {
         let length = length + SHORT_BYTES; // A segment header may precede it.
         if length <= self.current {
             return slots(self.current - length) + self.preallocated_slots >= short_records;
@@ -197,8 +197,8 @@ mod tests {
 
     /// Returns the most short records that are admitted after one of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
-        let most = (0..=space.slots()).rev().find(|&count| space.admits(length, count))?;
-        assert!(!space.admits(length, most + 1), "more than all, after {length} bytes");
+        let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
+        assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");
         Some(most)
     }
 
@@ -252,7 +252,7 @@ mod tests {
             let size = file_size(length);
             assert_eq!(size % SEGMENT_ALIGN_BYTES, 0);
             let space = Space { current: 0, next: size, preallocated_slots: file_slots(size) };
-            assert!(space.admits(length, 0), "{length}");
+            assert!(space.has_room_for(length, 0), "{length}");
             assert!(file_slots(size) >= length / SHORT_BYTES, "{length}");
         }
     }
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn without_space_nothing_is_admitted() {
         let none = Space { current: 0, next: 0, preallocated_slots: 0 };
-        assert!(!none.admits(0, 0) && !none.admits(SHORT_BYTES, 0));
-        assert!(!none.admits(u64::MAX / 2, 0));
+        assert!(!none.has_room_for(0, 0) && !none.has_room_for(SHORT_BYTES, 0));
+        assert!(!none.has_room_for(u64::MAX / 2, 0));
     }
 
     /// Otherwise files would be created and removed in each turn, with a few system calls each.

@@ -42,8 +42,7 @@ impl Log {
             }
         }
         truncate(disk, report, false);
-        let made = self.reserve.preallocate(disk, SEGMENT_ALIGN_BYTES, self.now);
-        match made.and_then(|()| self.open_next(0, next_id)) {
+        match self.open_next(0, next_id) {
             Ok(()) => {}
             // Startup goes on: jobs are served, and the operator may free space. Some file systems,
             // such as btrfs, need more space than they have reserved.

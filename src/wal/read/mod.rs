@@ -1,10 +1,10 @@
 //! Reading a directory: from bytes to jobs, at startup and for `--check-binlog`.
 //!
 //! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which sees each
-//! file through a [`Window`](window::Window) and puts jobs into a [`Sink`](sink::Sink). After
-//! damage, [`records`] finds the next sound record. If the first header of a segment is damaged,
-//! [`key`] finds the salt. [`formats`] refuses layouts of other machines and versions. [`inspect`]
-//! makes a report for the operator.
+//! file through a [`Window`](window::Window) and applies its records to the queue. After damage,
+//! [`records`] finds the next sound record. If the first header of a segment is damaged, [`key`]
+//! finds the salt. [`formats`] refuses layouts of other machines and versions. [`inspect`] makes a
+//! report for the operator.
 
 mod formats;
 mod inspect;
@@ -12,7 +12,6 @@ mod key;
 mod reader;
 mod records;
 mod replay;
-mod sink;
 mod window;
 
 pub(super) use self::replay::replay;

@@ -7,16 +7,20 @@ use super::{
     key::{self, START},
     records::{CHECKED_MAX_BYTES, Verdict},
     replay::SegmentReport,
-    sink::Sink,
     window::Window,
 };
 use crate::{
+    clock::{Calendar, Time},
+    collections::Key,
+    memory::{Bodies, Body},
     proto::{CRLF, NAME_LIMIT},
+    queue::{Queue, Record, State, Tube},
     wal::{
         Error, Name,
+        index::SegmentIndex,
         record::{
-            self, Damage, Format, Frame, Kind, SHORT_RECORD_BYTES, SegmentHeader, VERSION,
-            VERSION_5, VERSION_BYTES,
+            self, Damage, Format, Frame, JobFields, Kind, SHORT_RECORD_BYTES, SegmentHeader,
+            VERSION, VERSION_5, VERSION_BYTES,
         },
     },
 };
@@ -25,7 +29,7 @@ use crate::{
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id accepted with a checksum. This leaves enough ids for later jobs, whose records
-/// must be accepted, too.
+/// must be accepted, too. The next id fits into the 63 bits that a segment header has for it.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
@@ -39,7 +43,13 @@ const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 /// A reader of segments, oldest first.
 pub(super) struct Reader<'a> {
     pub(super) window: Window<'a>,
-    pub(super) sink: Sink<'a>,
+    pub(super) queue: &'a mut Queue,
+    pub(super) bodies: &'a mut Bodies,
+    pub(super) index: SegmentIndex,
+    pub(super) calendar: Calendar,
+    pub(super) now: Time,
+    /// From the last segment header: clients may have seen ids below this one.
+    pub(super) seen_below: u64,
     /// The key of the directory.
     pub(super) key: Option<u64>,
     /// The findings in the segment that is being read.
@@ -47,7 +57,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a segment of `size` bytes into the sink. Damage is not an error; the report has it.
+    /// Reads a segment of `size` bytes into the queue. Damage is not an error; the report has it.
     pub(super) fn read(&mut self, number: u32, size: u64) -> Result<SegmentReport, Error> {
         self.report = SegmentReport { number, size, ..SegmentReport::default() };
         self.window.open(Name::Segment(number), size)?;
@@ -185,9 +195,9 @@ impl Reader<'_> {
             // Skips zeros, except for the four that a short record begins with.
             at = at.max(data.saturating_sub(4));
             let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(()) };
-            let (id, next) = (frame.fields.id, self.sink.queue.next_id());
+            let (id, next) = (frame.fields.id, self.queue.next_id());
             if frame.judge(CRLF).is_ok() && id < next.saturating_add(TORN_ID_REACH) {
-                self.sink.queue.raise_id(id + 1);
+                self.queue.raise_id(id + 1);
             }
             at += frame.length();
         }
@@ -197,7 +207,6 @@ impl Reader<'_> {
     /// Applies a verified record to the queue. A short record whose body size differs from the
     /// job's is damage: the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
-        let Self { window, sink, report, .. } = self;
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));
         let header = SegmentHeader::of(fields).filter(|_| is_checked);
@@ -207,43 +216,99 @@ impl Reader<'_> {
             return Ok(Err(Damage::Illegal("an id that is too large")));
         }
         if let Some(header) = header {
-            sink.queue.raise_id(header.next_id);
-            sink.seen_below = header.seen_below;
+            self.queue.raise_id(header.next_id);
+            self.seen_below = header.seen_below;
             return Ok(Ok(()));
         }
-        let known = sink.queue.find(fields.id);
+        let known = self.queue.find(fields.id);
         let size = usize::try_from(fields.body_size);
-        let has_other_size = |job| Ok(sink.queue.job(job).body.len()) != size;
+        let has_other_size = |job| Ok(self.queue.job(job).body.len()) != size;
         if !frame.is_full() && known.is_some_and(has_other_size) {
             return Ok(Err(Damage::Illegal("a wrong body size")));
         }
-        report.records += 1;
-        sink.queue.raise_id(fields.id.saturating_add(1));
+        self.report.records += 1;
+        self.queue.raise_id(fields.id.saturating_add(1));
         if let Some(job) = known {
             if !frame.is_full() && fields.kind != Kind::Deleted {
-                sink.queue.replace_record(job, sink.known(fields), fields.dated());
-                sink.index.update(job);
+                self.queue.replace_record(job, self.known(fields), fields.dated());
+                self.index.update(job);
                 return Ok(Ok(()));
             }
-            sink.bodies.remove(sink.queue.discard(job));
-            sink.index.remove(job);
+            self.bodies.remove(self.queue.discard(job));
+            self.index.remove(job);
             // As while clients are served, because a limit on resident memory includes free slots.
-            sink.bodies.move_some(sink.queue, u32::MAX, usize::MAX);
+            self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
             return Ok(Ok(()));
         }
-        let (tube, body) = match sink.store_body(window, at, frame) {
-            Err(Error::OutOfMemory(_)) if sink.bodies.compact(sink.queue) => {
-                sink.store_body(window, at, frame)?
+        let (tube, body) = match self.store_body(at, frame) {
+            Err(Error::OutOfMemory(_)) if self.bodies.compact(self.queue) => {
+                self.store_body(at, frame)?
             }
             result => result?,
         };
-        let job = sink.queue.add(sink.known(fields), fields.dated(), tube, body);
-        sink.bodies.own(sink.queue, job.index());
+        let job = self.queue.add(self.known(fields), fields.dated(), tube, body);
+        self.bodies.own(self.queue, job.index());
         let length = u32::try_from(frame.length()).expect("a body and 300 bytes");
-        sink.index.insert(job, length);
+        self.index.insert(job, length);
         Ok(Ok(()))
+    }
+
+    /// Converts the fields of a record to the fields of a job in the queue.
+    fn known(&self, fields: &JobFields) -> Record {
+        let deadline_at = self.calendar.instant(fields.deadline_at);
+        let seconds = |ns: i64| u32::try_from(ns.max(0) / 1_000_000_000).unwrap_or(u32::MAX);
+        let (state, state_at) = match fields.kind {
+            Kind::Buried => (State::Buried, deadline_at),
+            Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
+            Kind::Delayed => (State::Ready, deadline_at),
+            // In `deadline_at`, the original leaves the end of an earlier reservation.
+            Kind::Ready | Kind::Deleted => (State::Ready, self.now),
+        };
+        Record {
+            id: fields.id,
+            pri: fields.pri,
+            delay: seconds(fields.delay),
+            ttr: seconds(fields.ttr).max(1),
+            created_at: self.calendar.instant(fields.created_at),
+            state_at,
+            history: fields.history,
+            state,
+        }
+    }
+
+    /// Ensures the memory for the job of the full record at `at`, makes its tube, and stores its
+    /// body: at once if the record fits into the window, or else piece by piece. Fails if there is
+    /// no memory.
+    fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
+        if self.bodies.ensure_storage().is_err() {
+            self.release_unused();
+            self.bodies.begin_turn();
+        }
+        let Self { window, queue, bodies, index, .. } = self;
+        let length = frame.head_length + frame.body_length;
+        let bytes = window.at(at, length.min(Window::BYTES))?;
+        let name = frame.name(bytes).expect("it has been verified");
+        bodies.ensure_storage()?;
+        index.make_room()?;
+        let tube = queue.make_room_to_restore(name)?;
+        if length <= Window::BYTES {
+            return Ok((tube, bodies.store(&bytes[frame.head_length..length])?));
+        }
+        let mut body = bodies.begin(frame.body_length)?;
+        let body_at = at + frame.head_length as u64;
+        let append = |part: &[u8]| Ok(bodies.append(&mut body, part)?);
+        if let Err(error) = window.for_each_part(body_at, frame.body_length, append) {
+            bodies.remove(body);
+            return Err(error);
+        }
+        Ok((tube, body))
+    }
+
+    /// Releases the memory of the jobs that have been deleted, in the queue and in the index.
+    pub(super) fn release_unused(&mut self) {
+        while self.queue.release_one() || self.index.release_one() {}
     }
 
     /// Finds out how to read the segment; `None` if it cannot be read, because its version is not

@@ -15,7 +15,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{key, reader::Reader, sink::Sink, window::Window};
+use super::{key, reader::Reader, window::Window};
 use crate::{
     clock::{Calendar, Time},
     collections::grow,
@@ -151,21 +151,25 @@ pub(in crate::wal) fn replay(
     let all = segments.clone().map(|(_, size)| size).sum();
     let mut reader = Reader {
         window: Window::new(disk, progress, all)?,
-        sink: Sink { queue, bodies, index, calendar, now, seen_below: 0 },
+        queue,
+        bodies,
+        index,
+        calendar,
+        now,
+        seen_below: 0,
         key: report.key.map(|(key, _)| key),
         report: SegmentReport::default(),
     };
     let mut end = End::default();
     for (number, size) in segments {
         end.open(number);
-        reader.sink.index.follow(end);
+        reader.index.follow(end);
         let read = reader.read(number, size);
-        let segment = read.map_err(|error| explain(error, number, reader.sink.queue, all))?;
+        let segment = read.map_err(|error| explain(error, number, reader.queue, all))?;
         end.advance(segment.used);
-        reader.sink.index.follow(end);
+        reader.index.follow(end);
         report.segments.push(segment);
     }
-    let mut sink = reader.sink;
     // Only the newest segment with records may end in an unfinished one.
     let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
     for segment in &mut report.segments[..newest] {
@@ -175,15 +179,15 @@ pub(in crate::wal) fn replay(
         }
     }
     for segment in report.segments.iter().filter(|segment| segment.is_damaged()) {
-        sink.index.mark_damaged(segment.number);
+        reader.index.mark_damaged(segment.number);
     }
-    sink.queue.raise_id(sink.seen_below);
-    sink.queue.sort_buried();
-    sink.release_unused();
-    let jobs = sink.queue.jobs();
+    reader.queue.raise_id(reader.seen_below);
+    reader.queue.sort_buried();
+    reader.release_unused();
+    let jobs = reader.queue.jobs();
     let no_memory = |_| Error::OutOfMemory(format!(" for a connection after {jobs} jobs"));
-    sink.bodies.end_replay(sink.queue).map_err(no_memory)?;
-    Ok((report, sink.index))
+    reader.bodies.end_replay(reader.queue).map_err(no_memory)?;
+    Ok((report, reader.index))
 }
 
 /// Describes the error that ended a replay, and how much memory was needed if memory was short.

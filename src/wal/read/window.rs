@@ -4,7 +4,7 @@
 use std::io;
 
 use super::replay::Progress;
-use crate::wal::{Disk, Error, Name};
+use crate::wal::{Disk, Error, Name, interface};
 
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
@@ -42,9 +42,7 @@ impl<'a> Window<'a> {
         progress: Progress<'a>,
         all: u64,
     ) -> Result<Self, Error> {
-        let mut buffer = Vec::new();
-        let no_memory = |_| Error::OutOfMemory(" to read a file".into());
-        buffer.try_reserve_exact(Self::BYTES).map_err(no_memory)?;
+        let mut buffer = interface::buffer(Self::BYTES, "to read a file")?;
         buffer.resize(Self::BYTES, 0);
         Ok(Self {
             disk,
