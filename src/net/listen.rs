@@ -48,14 +48,7 @@ impl fmt::Display for ListenError {
     }
 }
 
-impl Error for ListenError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Bind(_, error) => Some(error),
-            Self::InUse(_) | Self::NotASocket(_) => None,
-        }
-    }
-}
+impl Error for ListenError {}
 
 /// The file of a UNIX socket, with its identity, which is checked before the file is removed.
 #[derive(Debug)]

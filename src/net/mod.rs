@@ -91,14 +91,7 @@ impl fmt::Display for LoopError {
     }
 }
 
-impl Error for LoopError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            Self::LockLost(_) | Self::BinlogFailed => None,
-        }
-    }
-}
+impl Error for LoopError {}
 
 impl From<io::Error> for LoopError {
     fn from(error: io::Error) -> Self {

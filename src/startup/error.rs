@@ -85,17 +85,7 @@ impl fmt::Display for StartError {
     }
 }
 
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Identity(error) | Self::Signals(error) | Self::Loop(error) => Some(error),
-            Self::Listen(error) => Some(error),
-            Self::User(_, error) => Some(error),
-            Self::Binlog(_, error) => Some(error),
-            Self::LockLost(..) | Self::BinlogFailed(_) => None,
-        }
-    }
-}
+impl Error for StartError {}
 
 /// The end of the log line about a binlog directory that cannot be used: what to do.
 fn disk_advice(path: &Path, error: &io::Error) -> String {

@@ -33,11 +33,7 @@ impl fmt::Display for PingError {
     }
 }
 
-impl Error for PingError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.1)
-    }
-}
+impl Error for PingError {}
 
 /// Checks that a beanstalkd answers at each address. Fails at the first address where none does.
 pub fn ping(addresses: &[Address]) -> Result<(), PingError> {

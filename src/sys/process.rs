@@ -35,14 +35,7 @@ impl fmt::Display for UserError {
     }
 }
 
-impl Error for UserError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Lookup(error) | Self::Denied(_, error) => Some(error),
-            Self::Unknown => None,
-        }
-    }
-}
+impl Error for UserError {}
 
 /// The number of this process's user.
 pub fn user_id() -> u32 {
