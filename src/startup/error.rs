@@ -6,11 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    net::ListenError,
-    sys::{self, UserError},
-    wal,
-};
+use crate::{net::ListenError, sys, wal};
 
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
@@ -21,8 +17,12 @@ pub enum StartError {
     Signals(io::Error),
     /// The daemon cannot listen on an address.
     Listen(ListenError),
-    /// The process cannot become this user.
-    User(String, UserError),
+    /// The user database cannot be searched for this user.
+    UserLookup(String, io::Error),
+    /// The user database has no such user.
+    UserUnknown(String),
+    /// The system did not permit becoming this user.
+    UserDenied(String, io::Error),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, wal::Error),
     /// The lock of the binlog's directory is lost: another daemon may have taken over.
@@ -40,9 +40,9 @@ impl StartError {
             Self::Loop(_) => 1,
             Self::Binlog(..) | Self::LockLost(..) => 10,
             Self::BinlogFailed(_) => 11,
-            Self::User(_, UserError::Lookup(_)) => 32,
-            Self::User(_, UserError::Unknown) => 33,
-            Self::User(_, UserError::Denied(..)) => 34,
+            Self::UserLookup(..) => 32,
+            Self::UserUnknown(_) => 33,
+            Self::UserDenied(..) => 34,
             Self::Identity(_) => 50,
             Self::Listen(_) | Self::Signals(_) => 111,
         }
@@ -55,13 +55,9 @@ impl fmt::Display for StartError {
             Self::Identity(error) => write!(f, "cannot query the system: {error}"),
             Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
             Self::Listen(error) => write!(f, "{error}{}", listen_advice(error)),
-            Self::User(user, error @ UserError::Lookup(_)) => {
-                write!(f, "-u: cannot look up {user}: {error}")
-            }
-            Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
-            Self::User(user, error @ UserError::Denied(..)) => {
-                write!(f, "-u: cannot become {user}: {error}")
-            }
+            Self::UserLookup(user, error) => write!(f, "-u: cannot look up {user}: {error}"),
+            Self::UserUnknown(user) => write!(f, "-u: there is no user {user}"),
+            Self::UserDenied(user, error) => write!(f, "-u: cannot become {user}: {error}"),
             Self::Binlog(path, error) => {
                 write!(f, "-b: {}: {error}", path.display())?;
                 match error {

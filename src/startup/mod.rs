@@ -258,7 +258,10 @@ fn supply_memory(server: &mut Server, config: &Config) {
 
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
-    sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
+    let found =
+        sys::find_user(user).map_err(|error| StartError::UserLookup(user.clone(), error))?;
+    let ids = found.ok_or_else(|| StartError::UserUnknown(user.clone()))?;
+    sys::become_user(ids).map_err(|error| StartError::UserDenied(user.clone(), error))
 }
 
 /// Gets the values that `stats` reports of the system, and a random name for this run.
