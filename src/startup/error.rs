@@ -97,8 +97,7 @@ fn disk_advice(path: &Path, error: &io::Error) -> String {
 }
 
 /// The end of the log line about an address that cannot be used: what to do.
-fn listen_advice(error: &ListenError) -> &'static str {
-    let ListenError::Bind(address, error) = error else { return "" };
+fn listen_advice(ListenError { address, error }: &ListenError) -> &'static str {
     let Some((host, _)) = address.rsplit_once(" port ") else { return "" };
     if host.is_empty() {
         "; -l is empty, perhaps because BEANSTALKD_LISTEN_ADDR is"
@@ -123,7 +122,7 @@ mod tests {
         assert!(disk(io::ErrorKind::PermissionDenied).ends_with(&sys::user_id().to_string()));
         let listen = |address: &str| {
             let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-            listen_advice(&ListenError::Bind(address.into(), denied))
+            listen_advice(&ListenError { address: address.into(), error: denied })
         };
         assert!(listen(" port 11300").contains("BEANSTALKD_LISTEN_ADDR"));
         assert!(listen("localhost:11300 port 11300").contains("-p"));
