@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{net::ListenError, sys, wal};
+use crate::{
+    net::{ListenError, LoopError},
+    sys, wal,
+};
 
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
@@ -25,21 +28,17 @@ pub enum StartError {
     UserDenied(String, io::Error),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, wal::Error),
-    /// The lock of the binlog's directory is lost: another daemon may have taken over.
-    LockLost(PathBuf, String),
-    /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
-    BinlogFailed(PathBuf),
-    /// The event loop failed.
-    Loop(io::Error),
+    /// The event loop ended with an error; the path is that of the binlog, if there is one.
+    Loop(PathBuf, LoopError),
 }
 
 impl StartError {
     /// The exit status: that of the original, if the original has one for this error.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Loop(_) => 1,
-            Self::Binlog(..) | Self::LockLost(..) => 10,
-            Self::BinlogFailed(_) => 11,
+            Self::Loop(_, LoopError::System(_)) => 1,
+            Self::Binlog(..) | Self::Loop(_, LoopError::LockLost(_)) => 10,
+            Self::Loop(_, LoopError::BinlogFailed) => 11,
             Self::UserLookup(..) => 32,
             Self::UserUnknown(_) => 33,
             Self::UserDenied(..) => 34,
@@ -65,18 +64,8 @@ impl fmt::Display for StartError {
                     _ => Ok(()),
                 }
             }
-            Self::LockLost(path, error) => write!(
-                f,
-                "-b: {}: the lock is lost, so another daemon may have taken over; shutting down \
-                 without writing anything more: {error}",
-                path.display()
-            ),
-            Self::BinlogFailed(path) => write!(
-                f,
-                "-b: {}: the binlog has failed, and --exit-on-binlog-failure ends the daemon",
-                path.display()
-            ),
-            Self::Loop(error) => write!(f, "the event loop failed: {error}"),
+            Self::Loop(_, error @ LoopError::System(_)) => write!(f, "{error}"),
+            Self::Loop(path, error) => write!(f, "-b: {}: {error}", path.display()),
         }
     }
 }

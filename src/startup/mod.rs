@@ -17,7 +17,7 @@ use crate::{
     cli::Config,
     clock::{self, Time},
     memory::{ResidentLimit, SystemMemory},
-    net::{EventLoop, Limits, Listener, LoopError},
+    net::{EventLoop, Listener, LoopError},
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
     sys::{self, Signals},
@@ -218,15 +218,12 @@ impl Start<'_> {
     /// Serves until a signal or a failure ends the daemon.
     fn run_loop(self, server: Server, listeners: Vec<Listener>) -> Result<(), StartError> {
         let Self { config, signals, notifier, .. } = self;
-        let limits =
-            Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
-        let event_loop = EventLoop::new(server, listeners, signals, notifier, limits);
-        let path = config.binlog.clone().unwrap_or_default();
-        event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
-            LoopError::System(error) => StartError::Loop(error),
-            LoopError::LockLost(error) => StartError::LockLost(path, error),
-            LoopError::BinlogFailed => StartError::BinlogFailed(path),
-        })
+        let (busy_poll, binlog_failure_max) = (config.busy_poll, config.exit_on_binlog_failure);
+        let failed = |error| StartError::Loop(config.binlog.clone().unwrap_or_default(), error);
+        EventLoop::new(server, listeners, signals, notifier, busy_poll, binlog_failure_max)
+            .map_err(LoopError::System)
+            .and_then(|mut event_loop| event_loop.run())
+            .map_err(failed)
     }
 }
 
