@@ -19,7 +19,7 @@ mod run_queue;
 mod socket;
 mod transfer;
 
-use std::{borrow::Cow, error::Error, fmt, io, os::fd::AsRawFd, time::Duration};
+use std::{error::Error, fmt, io, os::fd::AsRawFd, time::Duration};
 
 use log::{info, warn};
 use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
@@ -347,11 +347,10 @@ impl EventLoop {
     }
 }
 
-fn signal_name(signal: i32) -> Cow<'static, str> {
+fn signal_name(signal: i32) -> &'static str {
     match signal {
-        libc::SIGTERM => "SIGTERM".into(),
-        libc::SIGINT => "SIGINT".into(),
-        libc::SIGHUP => "SIGHUP".into(),
-        other => format!("signal {other}").into(),
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGINT => "SIGINT",
+        _ => "SIGHUP",
     }
 }

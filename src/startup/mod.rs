@@ -27,9 +27,6 @@ use crate::{
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Signals that end the daemon.
-const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
-
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
 /// on bodies: for what the levels keep free, the program, and changes between two readings.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
@@ -49,8 +46,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let identity = identify().map_err(StartError::Identity)?;
     // Signals are caught before there is a socket file, because an uncaught signal would leave the
     // file in place.
-    let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
-        .map_err(StartError::Signals)?;
+    let signals = Signals::catch().map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
@@ -175,7 +171,7 @@ impl Start<'_> {
         };
         let now = clock::now();
         let mut progress = |read: u64, all: u64| {
-            if self.signals.has_come(&END_SIGNALS) {
+            if self.signals.is_end_due() {
                 return ControlFlow::Break(());
             }
             if reported_at.seconds_until(clock::now()) >= 1 {
