@@ -31,15 +31,11 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Whether the unconsumed bytes of a read can be stored, however much memory its commands take.
-    pub(super) fn may_store(&mut self) -> bool {
-        self.server.admit(Growing::Storage).is_ok()
-    }
-
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
-    /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
-    /// costs one more system call.
-    pub(super) fn read(&mut self, key: Key<Conn>, may_store: bool, command_limit: u32, now: Time) {
+    /// no memory to store unconsumed bytes, however much its commands take, the bytes stay in the
+    /// kernel, which costs one more system call.
+    pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
+        let may_store = self.server.admit(Growing::Storage).is_ok();
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
         self.buffer[..left].copy_from_slice(&socket.unconsumed);
