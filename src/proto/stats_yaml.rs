@@ -35,17 +35,8 @@ pub struct Seconds(pub Duration);
 
 impl Display for Seconds {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, mut fraction) = (self.0.as_secs(), self.0.subsec_nanos());
-        write!(out, "{seconds}")?;
-        if fraction == 0 {
-            return Ok(());
-        }
-        let mut width = 9;
-        while fraction % 10 == 0 {
-            fraction /= 10;
-            width -= 1;
-        }
-        write!(out, ".{fraction:0width$}")
+        let text = format!("{}.{:09}", self.0.as_secs(), self.0.subsec_nanos());
+        out.write_str(text.trim_end_matches('0').trim_end_matches('.'))
     }
 }
 
