@@ -115,18 +115,16 @@ impl Listener {
 
     /// The address that clients connect to, as log lines show it.
     pub fn address(&self) -> String {
-        let unknown = || "an unknown address".into();
-        match &self.0 {
-            Kind::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| unknown(), |address| address.to_string())
-            }
+        let known = match &self.0 {
+            Kind::Tcp(listener) => listener.local_addr().ok().map(|address| address.to_string()),
             Kind::Unix(listener, file) => {
                 let address = listener.local_addr().ok();
                 let inherited = address.as_ref().and_then(|address| address.as_pathname());
                 let path = file.as_ref().map(|file| &*file.path).or(inherited);
-                path.map_or_else(unknown, |path| format!("unix:{}", path.display()))
+                path.map(|path| format!("unix:{}", path.display()))
             }
-        }
+        };
+        known.unwrap_or_else(|| "an unknown address".into())
     }
 
     /// Whether a client waits to be accepted. Also true if the system reports an error.
