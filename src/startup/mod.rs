@@ -226,9 +226,8 @@ impl Start<'_> {
 /// Supplies the server with the system's memory; with resident memory up to a limit, if the flags
 /// limit the bodies and the system reports resident memory.
 fn supply_memory(server: &mut Server, config: &Config) {
-    let Some(bytes) = config.settings.memory_limit else {
-        return server.set_supply(Box::new(SystemMemory));
-    };
+    server.set_supply(Box::new(SystemMemory));
+    let Some(bytes) = config.settings.memory_limit else { return };
     let restored = server.bodies().counted;
     if restored > bytes {
         warn!("the binlog's jobs take {restored} bytes, more than --max-memory: jobs are refused");
@@ -244,7 +243,6 @@ fn supply_memory(server: &mut Server, config: &Config) {
         }
         Err(error) => {
             warn!("--max-memory limits only bodies: cannot read resident memory: {error}");
-            server.set_supply(Box::new(SystemMemory));
         }
     }
 }
