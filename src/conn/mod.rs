@@ -25,7 +25,7 @@ pub use output::{Output, SLICES};
 
 use crate::{
     clock::Time,
-    collections::{Growth, OutOfMemory},
+    collections::Growth,
     memory::{Bodies, Body},
     proto::{self, CRLF, LINE_LIMIT, PutHeader, Reply},
 };
@@ -138,7 +138,7 @@ impl Conn {
                 Step::Reject(Reply::BAD_FORMAT)
             }
             Phase::Body(body) => {
-                if let Err(OutOfMemory) = body.take(rest, bodies) {
+                if body.take(rest, bodies).is_err() {
                     let left = body.left() as u64;
                     self.drop_body(bodies);
                     self.phase = Phase::Skip { left, then: Reply::OUT_OF_MEMORY };
