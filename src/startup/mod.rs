@@ -257,14 +257,14 @@ fn become_user(config: &Config) -> Result<(), StartError> {
 
 /// Gets the values that `stats` reports of the system, and a random name for this run.
 pub fn identify() -> io::Result<Identity> {
-    let sys::Uname { nodename, version, machine } = sys::uname()?;
+    let [hostname, os, platform] = sys::uname()?;
     Ok(Identity {
         pid: std::process::id(),
         version: VERSION.into(),
         id: format!("{:016x}", sys::random_number()),
-        hostname: nodename,
-        os: version,
-        platform: machine,
+        hostname,
+        os,
+        platform,
         rusage: sys::cpu_time,
     })
 }

@@ -109,30 +109,15 @@ fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<li
     check(result).map(|_| soft)
 }
 
-/// The machine and its system, from `uname`.
-#[derive(Debug, Clone)]
-pub struct Uname {
-    /// The machine's name.
-    pub nodename: String,
-    /// The kernel's version.
-    pub version: String,
-    /// The processor's kind.
-    pub machine: String,
-}
-
-/// Asks the kernel for its names.
-pub fn uname() -> io::Result<Uname> {
+/// Asks the kernel for the machine's name, its own version and the processor's kind.
+pub fn uname() -> io::Result<[String; 3]> {
     let mut names = MaybeUninit::<libc::utsname>::uninit();
     // SAFETY: the pointer is valid for one utsname.
     let result = unsafe { libc::uname(names.as_mut_ptr()) };
     check(result)?;
     // SAFETY: the call succeeded, so it has filled the utsname.
     let names = unsafe { names.assume_init() };
-    Ok(Uname {
-        nodename: text(&names.nodename),
-        version: text(&names.version),
-        machine: text(&names.machine),
-    })
+    Ok([&names.nodename[..], &names.version[..], &names.machine[..]].map(text))
 }
 
 /// The kernel's id of the current boot, which changes with each boot. `None` if there is none, as
