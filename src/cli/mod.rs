@@ -335,10 +335,8 @@ impl Draft {
             "port" => *service = Some(argument.into()),
             "user" => config.user = Some(argument.into()),
             "max-job-size" => {
-                let limit = u64::from(JOB_SIZE_LIMIT);
-                let limit = self.capped(argument, written, limit)?;
-                self.config.settings.job_size_limit =
-                    u32::try_from(limit).unwrap_or(JOB_SIZE_LIMIT);
+                let size = self.capped(argument, written, JOB_SIZE_LIMIT.into())?;
+                self.config.settings.job_size_limit = u32::try_from(size).unwrap_or(JOB_SIZE_LIMIT);
             }
             "binlog-size" => {
                 self.config.settings.binlog_size =
