@@ -12,22 +12,8 @@ use std::{
 use super::reply::digits;
 use crate::collections::Histogram;
 
-const HEAD: &str = "---\n";
-
-/// The length in bytes of a list document of `names` names with `bytes` bytes in total.
-pub(super) fn list_length(names: usize, bytes: usize) -> usize {
-    HEAD.len() + "- \n".len() * names + bytes
-}
-
-/// Appends a list document.
-pub(super) fn write_list<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
-    out.extend_from_slice(HEAD.as_bytes());
-    names.for_each(|name| {
-        out.extend_from_slice(b"- ");
-        out.extend_from_slice(name.as_bytes());
-        out.push(b'\n');
-    });
-}
+/// The first line of each document.
+pub(super) const HEAD: &str = "---\n";
 
 /// Seconds with as many decimals as they need, up to nine.
 #[derive(Debug, Clone, Copy)]
