@@ -147,12 +147,10 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
 /// Returns false for any error except those of the disk, which it returns.
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
-    match result {
-        Ok(_) => Ok(true),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
-            _ => Ok(false),
-        },
+    let Err(error) = result else { return Ok(true) };
+    match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        _ => Ok(false),
     }
 }
 
