@@ -198,20 +198,18 @@ impl Addresses {
     /// Returns the result of `make` for the first address for which it succeeds; otherwise its
     /// last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
+        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
+        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.iter() {
+        let mut next = deref(self.0);
+        while let Some(address) = next {
             match make(address) {
                 Ok(thing) => return Ok(thing),
                 Err(failure) => error = failure,
             }
+            next = deref(address.ai_next);
         }
         Err(error)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
-        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
-        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
-        std::iter::successors(deref(self.0), move |address| deref(address.ai_next))
     }
 }
 
