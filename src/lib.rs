@@ -27,8 +27,8 @@
 //! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the levels of
 //!    memory that the server asks for before anything grows;
 //! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
-//!    passes the flags of `cli` on as fields of the server's `Settings` (`server/identity.rs`), the
-//!    binlog's `Options` or the event loop's `Limits`.
+//!    passes the flags of `cli` on to the event loop, or as fields of the server's `Settings`
+//!    (`server/identity.rs`) or the binlog's `Options`.
 //!
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|

@@ -203,6 +203,24 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            is_address_given: false,
+            user: None,
+            settings: Settings::default(),
+            binlog: None,
+            sync: SyncPolicy::Within(Duration::from_millis(50)),
+            waits_for_lock: false,
+            exit_on_binlog_failure: None,
+            busy_poll: BUSY_POLL_DEFAULT,
+            verbosity: 0,
+            warnings: Vec::new(),
+        }
+    }
+}
+
 /// The first wrong argument, and what is wrong with it. The process exits with status 5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError(String);
@@ -291,7 +309,7 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
 }
 
 /// The result of the arguments read so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Draft {
     /// The action to take instead of serving, if any. `finish` fills in the addresses of a ping.
     instead: Option<Invocation>,
@@ -299,25 +317,6 @@ struct Draft {
     service: Option<String>,
     /// `finish` fills in the addresses.
     config: Config,
-}
-
-impl Default for Draft {
-    fn default() -> Self {
-        let config = Config {
-            addresses: Vec::new(),
-            is_address_given: false,
-            user: None,
-            settings: Settings::default(),
-            binlog: None,
-            sync: SyncPolicy::Within(Duration::from_millis(50)),
-            waits_for_lock: false,
-            exit_on_binlog_failure: None,
-            busy_poll: BUSY_POLL_DEFAULT,
-            verbosity: 0,
-            warnings: Vec::new(),
-        };
-        Self { instead: None, list: None, service: None, config }
-    }
 }
 
 impl Draft {
@@ -336,10 +335,8 @@ impl Draft {
             "port" => *service = Some(argument.into()),
             "user" => config.user = Some(argument.into()),
             "max-job-size" => {
-                let limit = u64::from(JOB_SIZE_LIMIT);
-                let limit = self.capped(argument, written, limit)?;
-                self.config.settings.job_size_limit =
-                    u32::try_from(limit).unwrap_or(JOB_SIZE_LIMIT);
+                let size = self.capped(argument, written, JOB_SIZE_LIMIT.into())?;
+                self.config.settings.job_size_limit = u32::try_from(size).unwrap_or(JOB_SIZE_LIMIT);
             }
             "binlog-size" => {
                 self.config.settings.binlog_size =

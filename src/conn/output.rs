@@ -8,7 +8,7 @@ use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
     memory::{Bodies, Body, COPIED_BODY_MAX_BYTES},
-    proto::{self, CRLF, List, Reply},
+    proto::{CRLF, List, Reply},
 };
 
 /// Once a buffer has this many bytes, the next reply begins another one.
@@ -139,7 +139,7 @@ impl Output {
         self.write(start_bytes, |buffer| list.begin(buffer));
         while names.peek().is_some() {
             let some = names.by_ref().take(NAMES_PER_WRITE);
-            self.write(start_bytes, |buffer| proto::write_names(buffer, some));
+            self.write(start_bytes, |buffer| List::add_names(buffer, some));
         }
         self.write(start_bytes, |buffer| buffer.extend_from_slice(CRLF));
     }

@@ -26,35 +26,26 @@ use mio::{
 
 use crate::{cli::Address, sys};
 
-/// Why the daemon cannot listen.
+/// Why the daemon cannot listen on an address.
 #[derive(Debug)]
-pub enum ListenError {
-    /// The system reported an error for this address.
-    Bind(String, io::Error),
-    /// Another process listens on this path.
-    InUse(PathBuf),
-    /// The file at this path is not a socket, so the daemon must not remove it.
-    NotASocket(PathBuf),
+pub struct ListenError {
+    /// The address as flags give it, or a path.
+    pub address: String,
+    /// What the system reported, or what is at the path.
+    pub error: io::Error,
 }
 
 impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, reason) = match self {
-            Self::Bind(address, error) => return write!(f, "cannot listen on {address}: {error}"),
-            Self::InUse(path) => (path, "another process is listening there"),
-            Self::NotASocket(path) => (path, "the file there is not a socket"),
-        };
-        write!(f, "cannot listen on {}: {reason}", path.display())
+        write!(f, "cannot listen on {}: {}", self.address, self.error)
     }
 }
 
-impl Error for ListenError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Bind(_, error) => Some(error),
-            Self::InUse(_) | Self::NotASocket(_) => None,
-        }
-    }
+impl Error for ListenError {}
+
+/// Adds the address to an error.
+fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
+    move |error| ListenError { address: address.to_string(), error }
 }
 
 /// The file of a UNIX socket, with its identity, which is checked before the file is removed.
@@ -92,7 +83,7 @@ impl Listener {
         match address {
             Address::Tcp { host, service } => sys::listen_tcp(host, service, ipv6_only)
                 .map(|listener| Self(Kind::Tcp(TcpListener::from_std(listener))))
-                .map_err(|error| ListenError::Bind(address.to_string(), error)),
+                .map_err(at(address)),
             Address::Unix(path) => bind_unix(path),
         }
     }
@@ -100,12 +91,9 @@ impl Listener {
     /// Takes over the sockets that a service manager has opened for the process `pid`, which must
     /// be this one. Returns an empty list if there is no such manager.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
-        let [for_pid, count] = ["LISTEN_PID", "LISTEN_FDS"].map(env::var_os);
-        let bind_error = |address: String| move |error| ListenError::Bind(address, error);
-        let count =
-            inherited_count(for_pid, count, pid).map_err(bind_error("inherited sockets".into()))?;
+        let count = inherited_count(pid).map_err(at("inherited sockets"))?;
         (FIRST_INHERITED..FIRST_INHERITED.saturating_add(count))
-            .map(|number| Self::inherit(number).map_err(bind_error(format!("descriptor {number}"))))
+            .map(|number| Self::inherit(number).map_err(at(format!("descriptor {number}"))))
             .collect()
     }
 
@@ -127,18 +115,16 @@ impl Listener {
 
     /// The address that clients connect to, as log lines show it.
     pub fn address(&self) -> String {
-        let unknown = || "an unknown address".into();
-        match &self.0 {
-            Kind::Tcp(listener) => {
-                listener.local_addr().map_or_else(|_| unknown(), |address| address.to_string())
-            }
+        let known = match &self.0 {
+            Kind::Tcp(listener) => listener.local_addr().ok().map(|address| address.to_string()),
             Kind::Unix(listener, file) => {
                 let address = listener.local_addr().ok();
                 let inherited = address.as_ref().and_then(|address| address.as_pathname());
                 let path = file.as_ref().map(|file| &*file.path).or(inherited);
-                path.map_or_else(unknown, |path| format!("unix:{}", path.display()))
+                path.map(|path| format!("unix:{}", path.display()))
             }
-        }
+        };
+        known.unwrap_or_else(|| "an unknown address".into())
     }
 
     /// Whether a client waits to be accepted. Also true if the system reports an error.
@@ -184,12 +170,10 @@ impl Drop for Listener {
 }
 
 /// How many sockets the variables of a service manager pass on to the process `pid`.
-fn inherited_count(
-    for_pid: Option<OsString>,
-    count: Option<OsString>,
-    pid: u32,
-) -> io::Result<RawFd> {
-    let (Some(for_pid), Some(count)) = (for_pid, count) else { return Ok(0) };
+fn inherited_count(pid: u32) -> io::Result<RawFd> {
+    let [Some(for_pid), Some(count)] = ["LISTEN_PID", "LISTEN_FDS"].map(env::var_os) else {
+        return Ok(0);
+    };
     let number = |name: &str, text: &OsString| {
         let number = text.to_str().and_then(|text| text.parse::<u32>().ok());
         number.ok_or_else(|| {
@@ -209,7 +193,7 @@ fn inherited_count(
 }
 
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
-    let bind_error = |error| ListenError::Bind(format!("unix:{}", path.display()), error);
+    let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
     // A path that cannot be used at all is reported before anything is changed.
     is_stale(path)?;
@@ -233,9 +217,10 @@ const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
 /// Whether the path has a socket that no process listens on. False if there is no file.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn is_stale(path: &Path) -> Result<bool, ListenError> {
+    let because = |reason: &str| Err(at(path.display())(io::Error::other(reason)));
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
     if !found.file_type().is_socket() {
-        return Err(ListenError::NotASocket(path.into()));
+        return because("the file there is not a socket");
     }
     for attempt in 0..REFUSALS {
         if attempt > 0 {
@@ -243,15 +228,15 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
         }
         // This socket is non-blocking, so connecting does not wait.
         let Err(error) = UnixStream::connect(path) else {
-            return Err(ListenError::InUse(path.into()));
+            return because("another process is listening there");
         };
         match error.kind() {
             io::ErrorKind::ConnectionRefused => {}
             // The file has just been removed.
             io::ErrorKind::NotFound => return Ok(false),
             // A process listens, and is too busy to accept.
-            io::ErrorKind::WouldBlock => return Err(ListenError::InUse(path.into())),
-            _ => return Err(ListenError::Bind(format!("unix:{}", path.display()), error)),
+            io::ErrorKind::WouldBlock => return because("another process is listening there"),
+            _ => return Err(at(format!("unix:{}", path.display()))(error)),
         }
     }
     // The process that listened has ended.

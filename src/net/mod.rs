@@ -19,7 +19,7 @@ mod run_queue;
 mod socket;
 mod transfer;
 
-use std::{borrow::Cow, error::Error, fmt, io, os::fd::AsRawFd, time::Duration};
+use std::{error::Error, fmt, io, os::fd::AsRawFd, time::Duration};
 
 use log::{info, warn};
 use mio::{Events, Interest, Poll, Token, Waker, event::Event, unix::SourceFd};
@@ -60,16 +60,6 @@ const EVENTS_PER_POLL: usize = 4096;
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Limits on times.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// The longest polling before a sleep, if polling pays off.
-    pub busy_poll: Duration,
-    /// How long the binlog may fail before the loop ends with [`LoopError::BinlogFailed`]. `None`
-    /// means no limit.
-    pub binlog_failure: Option<Duration>,
-}
-
 /// Why the event loop ended.
 #[derive(Debug)]
 pub enum LoopError {
@@ -77,28 +67,27 @@ pub enum LoopError {
     System(io::Error),
     /// Another daemon may have taken over the binlog's directory.
     LockLost(String),
-    /// The binlog has failed for as long as the flags allow.
+    /// The binlog has failed for as long as `--exit-on-binlog-failure` allows.
     BinlogFailed,
 }
 
 impl fmt::Display for LoopError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::System(error) => write!(f, "{error}"),
-            Self::LockLost(error) => write!(f, "the lock of the binlog is lost: {error}"),
-            Self::BinlogFailed => f.write_str("the binlog has failed"),
+            Self::System(error) => write!(f, "the event loop failed: {error}"),
+            Self::LockLost(error) => write!(
+                f,
+                "the lock is lost, so another daemon may have taken over; shutting down without \
+                 writing anything more: {error}"
+            ),
+            Self::BinlogFailed => {
+                f.write_str("the binlog has failed, and --exit-on-binlog-failure ends the daemon")
+            }
         }
     }
 }
 
-impl Error for LoopError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::System(error) => Some(error),
-            Self::LockLost(_) | Self::BinlogFailed => None,
-        }
-    }
-}
+impl Error for LoopError {}
 
 impl From<io::Error> for LoopError {
     fn from(error: io::Error) -> Self {
@@ -128,13 +117,15 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals.
+    /// Registers the listeners and the signals. `busy_poll` is the longest polling before a sleep;
+    /// `binlog_failure_max` is how long the binlog may fail, without a limit if it is `None`.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
         signals: Signals,
         notifier: Notifier,
-        limits: Limits,
+        busy_poll: Duration,
+        binlog_failure_max: Option<Duration>,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut slots = Vec::new();
@@ -158,8 +149,8 @@ impl EventLoop {
             listeners: slots,
             notifier,
             signals,
-            binlog_failure_max: limits.binlog_failure,
-            busy_poll: BusyPoll::new(limits.busy_poll),
+            binlog_failure_max,
+            busy_poll: BusyPoll::new(busy_poll),
             server,
             sockets: Vec::new(),
             queues: Queues::default(),
@@ -192,7 +183,9 @@ impl EventLoop {
             self.drain_log.log(self.server.is_draining(), now);
             self.gather(&mut events)?;
             self.server.commit(now);
-            self.ensure_binlog_works(now)?;
+            if self.binlog_exit_at().is_some_and(|at| at <= now) {
+                return Err(LoopError::BinlogFailed);
+            }
             self.flush()?;
             self.close_for_memory(now);
             self.close_ended(now)?;
@@ -206,14 +199,6 @@ impl EventLoop {
         let result = self.server.shut_down();
         self.flush()?;
         Ok(result?)
-    }
-
-    /// Fails if the binlog has failed for as long as the flags allow.
-    fn ensure_binlog_works(&mut self, now: Time) -> Result<(), LoopError> {
-        match self.binlog_exit_at() {
-            Some(at) if at <= now => Err(LoopError::BinlogFailed),
-            _ => Ok(()),
-        }
     }
 
     /// When the loop must end because the binlog has failed.
@@ -362,11 +347,10 @@ impl EventLoop {
     }
 }
 
-fn signal_name(signal: i32) -> Cow<'static, str> {
+fn signal_name(signal: i32) -> &'static str {
     match signal {
-        libc::SIGTERM => "SIGTERM".into(),
-        libc::SIGINT => "SIGINT".into(),
-        libc::SIGHUP => "SIGHUP".into(),
-        other => format!("signal {other}").into(),
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGINT => "SIGINT",
+        _ => "SIGHUP",
     }
 }

@@ -143,8 +143,7 @@ impl EventLoop {
         }
         if socket.feed_result == FeedResult::More {
             if socket.is_readable {
-                let may_store = self.server.may_keep_input();
-                self.read(key, may_store, command_limit, now);
+                self.read(key, command_limit, now);
             }
         } else {
             self.feed_unconsumed(key, command_limit, now);

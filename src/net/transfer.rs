@@ -32,9 +32,10 @@ const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
     /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
-    /// no memory to store unconsumed bytes (`may_store` is false), they stay in the kernel, which
-    /// costs one more system call.
-    pub(super) fn read(&mut self, key: Key<Conn>, may_store: bool, command_limit: u32, now: Time) {
+    /// no memory to store unconsumed bytes, however much its commands take, the bytes stay in the
+    /// kernel, which costs one more system call.
+    pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
+        let may_store = self.server.may_keep_input();
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let left = socket.unconsumed.len();
         self.buffer[..left].copy_from_slice(&socket.unconsumed);

@@ -16,7 +16,7 @@ pub use self::{
     http::is_http_request,
     parse::{COMMAND_COUNT, command_names, is_tube_name, parse, place, tube_name},
     reply::{List, Reply},
-    stats_yaml::{Document, Microseconds, Quoted, Seconds, write_names},
+    stats_yaml::{Document, Microseconds, Quoted, Seconds},
 };
 
 /// The longest command line in bytes, with its CR LF.

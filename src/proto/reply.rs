@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{CRLF, stats_yaml};
+use super::{CRLF, stats_yaml::HEAD};
 
 /// A reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,17 +86,29 @@ pub struct List {
 }
 
 impl List {
-    /// The length of the reply in bytes, overestimated by at most 19.
-    pub fn size(self) -> usize {
-        let line = "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1;
-        line + stats_yaml::list_length(self.count, self.bytes)
+    /// The length of the document in bytes.
+    fn length(self) -> usize {
+        HEAD.len() + "- \n".len() * self.count + self.bytes
     }
 
-    /// Appends the start of the reply to `out`. All names must follow, written by
-    /// [`super::write_names`], and CR LF.
+    /// The length of the reply in bytes, overestimated by at most 19.
+    pub fn size(self) -> usize {
+        "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
+    }
+
+    /// Appends the start of the reply to `out`. All names must follow, and then CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
-        numbers(out, "OK", &[stats_yaml::list_length(self.count, self.bytes) as u64]);
-        text(out, stats_yaml::HEAD);
+        numbers(out, "OK", &[self.length() as u64]);
+        text(out, HEAD);
+    }
+
+    /// Appends some of the names to `out`.
+    pub fn add_names<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
+        names.for_each(|name| {
+            text(out, "- ");
+            text(out, name);
+            out.push(b'\n');
+        });
     }
 }
 

@@ -12,22 +12,8 @@ use std::{
 use super::reply::digits;
 use crate::collections::Histogram;
 
-/// The beginning of each document.
+/// The first line of each document.
 pub(super) const HEAD: &str = "---\n";
-
-/// The length in bytes of a list document of `names` names with `bytes` bytes in total.
-pub(super) fn list_length(names: usize, bytes: usize) -> usize {
-    HEAD.len() + "- \n".len() * names + bytes
-}
-
-/// Appends names to a list document, which [`HEAD`] begins.
-pub fn write_names<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
-    names.for_each(|name| {
-        out.extend_from_slice(b"- ");
-        out.extend_from_slice(name.as_bytes());
-        out.push(b'\n');
-    });
-}
 
 /// Seconds with as many decimals as they need, up to nine.
 #[derive(Debug, Clone, Copy)]
@@ -35,17 +21,8 @@ pub struct Seconds(pub Duration);
 
 impl Display for Seconds {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, mut fraction) = (self.0.as_secs(), self.0.subsec_nanos());
-        write!(out, "{seconds}")?;
-        if fraction == 0 {
-            return Ok(());
-        }
-        let mut width = 9;
-        while fraction % 10 == 0 {
-            fraction /= 10;
-            width -= 1;
-        }
-        write!(out, ".{fraction:0width$}")
+        let text = format!("{}.{:09}", self.0.as_secs(), self.0.subsec_nanos());
+        out.write_str(text.trim_end_matches('0').trim_end_matches('.'))
     }
 }
 

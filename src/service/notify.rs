@@ -48,10 +48,8 @@ impl Notifier {
             return Self::default();
         };
         let number = |key| variable(key).and_then(|text| text.to_str()?.parse::<u64>().ok());
-        let is_ours = match variable("WATCHDOG_PID") {
-            None => true,
-            Some(_) => number("WATCHDOG_PID") == Some(u64::from(pid)),
-        };
+        let is_ours =
+            variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
             // With a third of the limit, two messages may be late or lost before the manager acts.

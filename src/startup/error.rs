@@ -7,9 +7,8 @@ use std::{
 };
 
 use crate::{
-    net::ListenError,
-    sys::{self, UserError},
-    wal,
+    net::{ListenError, LoopError},
+    sys, wal,
 };
 
 /// The reason why a daemon did not start, or ended with an error.
@@ -21,28 +20,28 @@ pub enum StartError {
     Signals(io::Error),
     /// The daemon cannot listen on an address.
     Listen(ListenError),
-    /// The process cannot become this user.
-    User(String, UserError),
+    /// The user database cannot be searched for this user.
+    UserLookup(String, io::Error),
+    /// The user database has no such user.
+    UserUnknown(String),
+    /// The system did not permit becoming this user.
+    UserDenied(String, io::Error),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, wal::Error),
-    /// The lock of the binlog's directory is lost: another daemon may have taken over.
-    LockLost(PathBuf, String),
-    /// The binlog in this directory has failed for as long as `--exit-on-binlog-failure` allows.
-    BinlogFailed(PathBuf),
-    /// The event loop failed.
-    Loop(io::Error),
+    /// The event loop ended with an error; the path is that of the binlog, if there is one.
+    Loop(PathBuf, LoopError),
 }
 
 impl StartError {
     /// The exit status: that of the original, if the original has one for this error.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Loop(_) => 1,
-            Self::Binlog(..) | Self::LockLost(..) => 10,
-            Self::BinlogFailed(_) => 11,
-            Self::User(_, UserError::Lookup(_)) => 32,
-            Self::User(_, UserError::Unknown) => 33,
-            Self::User(_, UserError::Denied(..)) => 34,
+            Self::Loop(_, LoopError::System(_)) => 1,
+            Self::Binlog(..) | Self::Loop(_, LoopError::LockLost(_)) => 10,
+            Self::Loop(_, LoopError::BinlogFailed) => 11,
+            Self::UserLookup(..) => 32,
+            Self::UserUnknown(_) => 33,
+            Self::UserDenied(..) => 34,
             Self::Identity(_) => 50,
             Self::Listen(_) | Self::Signals(_) => 111,
         }
@@ -55,13 +54,9 @@ impl fmt::Display for StartError {
             Self::Identity(error) => write!(f, "cannot query the system: {error}"),
             Self::Signals(error) => write!(f, "cannot catch signals: {error}"),
             Self::Listen(error) => write!(f, "{error}{}", listen_advice(error)),
-            Self::User(user, error @ UserError::Lookup(_)) => {
-                write!(f, "-u: cannot look up {user}: {error}")
-            }
-            Self::User(user, UserError::Unknown) => write!(f, "-u: there is no user {user}"),
-            Self::User(user, error @ UserError::Denied(..)) => {
-                write!(f, "-u: cannot become {user}: {error}")
-            }
+            Self::UserLookup(user, error) => write!(f, "-u: cannot look up {user}: {error}"),
+            Self::UserUnknown(user) => write!(f, "-u: there is no user {user}"),
+            Self::UserDenied(user, error) => write!(f, "-u: cannot become {user}: {error}"),
             Self::Binlog(path, error) => {
                 write!(f, "-b: {}: {error}", path.display())?;
                 match error {
@@ -69,33 +64,13 @@ impl fmt::Display for StartError {
                     _ => Ok(()),
                 }
             }
-            Self::LockLost(path, error) => write!(
-                f,
-                "-b: {}: the lock is lost, so another daemon may have taken over; shutting down \
-                 without writing anything more: {error}",
-                path.display()
-            ),
-            Self::BinlogFailed(path) => write!(
-                f,
-                "-b: {}: the binlog has failed, and --exit-on-binlog-failure ends the daemon",
-                path.display()
-            ),
-            Self::Loop(error) => write!(f, "the event loop failed: {error}"),
+            Self::Loop(_, error @ LoopError::System(_)) => write!(f, "{error}"),
+            Self::Loop(path, error) => write!(f, "-b: {}: {error}", path.display()),
         }
     }
 }
 
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Identity(error) | Self::Signals(error) | Self::Loop(error) => Some(error),
-            Self::Listen(error) => Some(error),
-            Self::User(_, error) => Some(error),
-            Self::Binlog(_, error) => Some(error),
-            Self::LockLost(..) | Self::BinlogFailed(_) => None,
-        }
-    }
-}
+impl Error for StartError {}
 
 /// The end of the log line about a binlog directory that cannot be used: what to do.
 fn disk_advice(path: &Path, error: &io::Error) -> String {
@@ -111,8 +86,7 @@ fn disk_advice(path: &Path, error: &io::Error) -> String {
 }
 
 /// The end of the log line about an address that cannot be used: what to do.
-fn listen_advice(error: &ListenError) -> &'static str {
-    let ListenError::Bind(address, error) = error else { return "" };
+fn listen_advice(ListenError { address, error }: &ListenError) -> &'static str {
     let Some((host, _)) = address.rsplit_once(" port ") else { return "" };
     if host.is_empty() {
         "; -l is empty, perhaps because BEANSTALKD_LISTEN_ADDR is"
@@ -137,7 +111,7 @@ mod tests {
         assert!(disk(io::ErrorKind::PermissionDenied).ends_with(&sys::user_id().to_string()));
         let listen = |address: &str| {
             let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-            listen_advice(&ListenError::Bind(address.into(), denied))
+            listen_advice(&ListenError { address: address.into(), error: denied })
         };
         assert!(listen(" port 11300").contains("BEANSTALKD_LISTEN_ADDR"));
         assert!(listen("localhost:11300 port 11300").contains("-p"));

@@ -62,13 +62,11 @@ impl Holder {
         }
         match directory.write_holder(&self.line) {
             // Without this name, the other daemon would not notice that this one has had the lock.
-            Err(error) if waits => Err(error.into()),
-            Err(error) => {
-                warn!("cannot name this daemon in the file `lock`: {error}");
-                Ok(directory)
-            }
-            Ok(()) => Ok(directory),
+            Err(error) if waits => return Err(error.into()),
+            Err(error) => warn!("cannot name this daemon in the file `lock`: {error}"),
+            Ok(()) => {}
         }
+        Ok(directory)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     cli::Config,
     clock::{self, Time},
     memory::{ResidentLimit, SystemMemory},
-    net::{EventLoop, Limits, Listener, LoopError},
+    net::{EventLoop, Listener, LoopError},
     server::{Identity, Server},
     service::{logging::counted, notify::Notifier},
     sys::{self, Signals},
@@ -26,9 +26,6 @@ use crate::{
 
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// Signals that end the daemon.
-const END_SIGNALS: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
 /// on bodies: for what the levels keep free, the program, and changes between two readings.
@@ -49,8 +46,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let identity = identify().map_err(StartError::Identity)?;
     // Signals are caught before there is a socket file, because an uncaught signal would leave the
     // file in place.
-    let signals = Signals::catch(&END_SIGNALS, &[libc::SIGUSR1, libc::SIGUSR2])
-        .map_err(StartError::Signals)?;
+    let signals = Signals::catch().map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
     let started = || info!("version {VERSION}, process {}, started with {flags}", identity.pid);
@@ -175,7 +171,7 @@ impl Start<'_> {
         };
         let now = clock::now();
         let mut progress = |read: u64, all: u64| {
-            if self.signals.has_come(&END_SIGNALS) {
+            if self.signals.is_end_due() {
                 return ControlFlow::Break(());
             }
             if reported_at.seconds_until(clock::now()) >= 1 {
@@ -218,24 +214,20 @@ impl Start<'_> {
     /// Serves until a signal or a failure ends the daemon.
     fn run_loop(self, server: Server, listeners: Vec<Listener>) -> Result<(), StartError> {
         let Self { config, signals, notifier, .. } = self;
-        let limits =
-            Limits { busy_poll: config.busy_poll, binlog_failure: config.exit_on_binlog_failure };
-        let event_loop = EventLoop::new(server, listeners, signals, notifier, limits);
-        let path = config.binlog.clone().unwrap_or_default();
-        event_loop.map_err(StartError::Loop)?.run().map_err(|error| match error {
-            LoopError::System(error) => StartError::Loop(error),
-            LoopError::LockLost(error) => StartError::LockLost(path, error),
-            LoopError::BinlogFailed => StartError::BinlogFailed(path),
-        })
+        let (busy_poll, binlog_failure_max) = (config.busy_poll, config.exit_on_binlog_failure);
+        let failed = |error| StartError::Loop(config.binlog.clone().unwrap_or_default(), error);
+        EventLoop::new(server, listeners, signals, notifier, busy_poll, binlog_failure_max)
+            .map_err(LoopError::System)
+            .and_then(|mut event_loop| event_loop.run())
+            .map_err(failed)
     }
 }
 
 /// Supplies the server with the system's memory; with resident memory up to a limit, if the flags
 /// limit the bodies and the system reports resident memory.
 fn supply_memory(server: &mut Server, config: &Config) {
-    let Some(bytes) = config.settings.memory_limit else {
-        return server.set_supply(Box::new(SystemMemory));
-    };
+    server.set_supply(Box::new(SystemMemory));
+    let Some(bytes) = config.settings.memory_limit else { return };
     let restored = server.bodies().counted;
     if restored > bytes {
         warn!("the binlog's jobs take {restored} bytes, more than --max-memory: jobs are refused");
@@ -251,26 +243,28 @@ fn supply_memory(server: &mut Server, config: &Config) {
         }
         Err(error) => {
             warn!("--max-memory limits only bodies: cannot read resident memory: {error}");
-            server.set_supply(Box::new(SystemMemory));
         }
     }
 }
 
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
-    sys::become_user(user).map_err(|error| StartError::User(user.clone(), error))
+    let found =
+        sys::find_user(user).map_err(|error| StartError::UserLookup(user.clone(), error))?;
+    let ids = found.ok_or_else(|| StartError::UserUnknown(user.clone()))?;
+    sys::become_user(ids).map_err(|error| StartError::UserDenied(user.clone(), error))
 }
 
 /// Gets the values that `stats` reports of the system, and a random name for this run.
 pub fn identify() -> io::Result<Identity> {
-    let sys::Uname { nodename, version, machine } = sys::uname()?;
+    let [hostname, os, platform] = sys::uname()?;
     Ok(Identity {
         pid: std::process::id(),
         version: VERSION.into(),
         id: format!("{:016x}", sys::random_number()),
-        hostname: nodename,
-        os: version,
-        platform: machine,
+        hostname,
+        os,
+        platform,
         rusage: sys::cpu_time,
     })
 }

@@ -1,8 +1,6 @@
 //! The health check of a running daemon, for a container without a shell, for example.
 
 use std::{
-    error::Error,
-    fmt,
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     sync::mpsc,
@@ -22,28 +20,12 @@ const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 /// Any reply of a beanstalkd is shorter than this.
 const REPLY_MAX_BYTES: u64 = 4096;
 
-/// No beanstalkd answers at this address.
-#[derive(Debug)]
-pub struct PingError(Address, io::Error);
-
-impl fmt::Display for PingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(address, error) = self;
-        write!(f, "{address}: {error}")
-    }
-}
-
-impl Error for PingError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.1)
-    }
-}
-
-/// Checks that a beanstalkd answers at each address. Fails at the first address where none does.
-pub fn ping(addresses: &[Address]) -> Result<(), PingError> {
+/// Checks that a beanstalkd answers at each address. Fails at the first address where none does,
+/// with an error that names it.
+pub fn ping(addresses: &[Address]) -> io::Result<()> {
     addresses.iter().try_for_each(|address| {
-        let failed = |error| PingError(address.clone(), error);
-        within(PING_TIMEOUT, address.clone()).map_err(failed)
+        let named = |error| io::Error::other(format!("{address}: {error}"));
+        within(PING_TIMEOUT, address.clone()).map_err(named)
     })
 }
 

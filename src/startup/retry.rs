@@ -6,7 +6,7 @@ use std::{fs, thread, time::Duration};
 
 use log::{info, warn};
 
-use super::{END_SIGNALS, Start, StartError};
+use super::{Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
 /// How long a daemon under a service manager tries to listen. With the units' limit on starts, a
@@ -45,7 +45,7 @@ impl Start<'_> {
         let began = clock::now();
         let (mut reported_at, mut status) = (began, String::new());
         let role = if self.config.waits_for_lock { "standby: waits for the lock: " } else { "" };
-        while !self.signals.has_come(&END_SIGNALS) {
+        while !self.signals.is_end_due() {
             let error = match step() {
                 Ok(done) => return Ok(Some(done)),
                 Err(error) => error,

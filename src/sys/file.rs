@@ -56,57 +56,39 @@ pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
 }
 
 /// Renames a file, and fails with `AlreadyExists` if something has the new name.
-#[cfg(target_os = "linux")]
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
-    let (old, new) =
-        (CString::new(from.as_os_str().as_bytes())?, CString::new(to.as_os_str().as_bytes())?);
-    // Not every C library has a function for this system call.
-    // SAFETY: both pointers lead to strings that end in NUL.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            libc::AT_FDCWD,
-            old.as_ptr(),
-            libc::AT_FDCWD,
-            new.as_ptr(),
-            libc::RENAME_NOREPLACE,
-        )
-    };
-    if result == 0 {
-        return Ok(());
+    #[cfg(target_os = "linux")]
+    {
+        let [old, new] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
+        let (old, new, at) = (old?, new?, libc::AT_FDCWD);
+        let (call, flags) = (libc::SYS_renameat2, libc::RENAME_NOREPLACE);
+        // Not every C library has a function for this system call.
+        // SAFETY: both pointers lead to strings that end in NUL.
+        let result = unsafe { libc::syscall(call, at, old.as_ptr(), at, new.as_ptr(), flags) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        // With any of these errors, the kernel or the file system does not support this call.
+        if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) {
+            return Err(error);
+        }
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        // The kernel or the file system does not support this call.
-        Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => link_and_unlink(from, to),
-        _ => Err(error),
-    }
-}
-
-/// Renames a file, and fails with `AlreadyExists` if something has the new name.
-#[cfg(not(target_os = "linux"))]
-pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     link_and_unlink(from, to)
 }
 
 /// Gives a file a second name, and then removes the first. On a file system without hard links,
 /// checks whether the name is free, and then renames the file: nothing safer is possible there.
 fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Ok(()) => fs::remove_file(from),
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS)
-            ) =>
-        {
-            if fs::symlink_metadata(to).is_ok() {
-                return Err(io::ErrorKind::AlreadyExists.into());
-            }
-            fs::rename(from, to)
-        }
-        Err(error) => Err(error),
+    let Err(error) = fs::hard_link(from, to) else { return fs::remove_file(from) };
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS) => {}
+        _ => return Err(error),
     }
+    if fs::symlink_metadata(to).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    fs::rename(from, to)
 }
 
 /// Returns the first offset from `offset` on at which a file may have a byte other than zero;
@@ -165,12 +147,10 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
 /// Returns false for any error except those of the disk, which it returns.
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
-    match result {
-        Ok(_) => Ok(true),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
-            _ => Ok(false),
-        },
+    let Err(error) = result else { return Ok(true) };
+    match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        _ => Ok(false),
     }
 }
 

@@ -22,7 +22,7 @@ pub use self::{
     },
     memory::{ResidentMemory, release_free_memory, tune_allocator},
     process::{
-        Uname, UserError, become_user, boot_id, cpu_time, kill_with_parent, raise_descriptor_limit,
+        become_user, boot_id, cpu_time, find_user, kill_with_parent, raise_descriptor_limit,
         random_number, uname, user_id,
     },
     signal::Signals,

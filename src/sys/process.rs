@@ -1,7 +1,6 @@
 //! The process: its user, its limits, its CPU time, the machine's names, and random numbers.
 
 use std::{
-    error::Error,
     ffi::{CString, c_char},
     fmt, fs,
     hash::{BuildHasher, Hasher, RandomState},
@@ -14,63 +13,34 @@ use std::{
 
 use super::check;
 
-/// Why the process cannot become a user.
-#[derive(Debug)]
-pub enum UserError {
-    /// The user database could not be read.
-    Lookup(io::Error),
-    /// The database has no such user.
-    Unknown,
-    /// The system did not permit the change: the operation and its error.
-    Denied(&'static str, io::Error),
-}
-
-impl fmt::Display for UserError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lookup(error) => write!(f, "{error}"),
-            Self::Unknown => f.write_str("there is no such user"),
-            Self::Denied(operation, error) => write!(f, "{operation}: {error}"),
-        }
-    }
-}
-
-impl Error for UserError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Lookup(error) | Self::Denied(_, error) => Some(error),
-            Self::Unknown => None,
-        }
-    }
-}
-
 /// The number of this process's user.
 pub fn user_id() -> u32 {
     // SAFETY: takes nothing.
     unsafe { libc::geteuid() }
 }
 
-/// Becomes `name` and its primary group. Root drops all supplementary groups first. Without
-/// privileges this succeeds only for the user and group that the process already has.
-pub fn become_user(name: &str) -> Result<(), UserError> {
-    let (uid, gid) = find_user(name)?;
-    let denied = |operation| move |error| UserError::Denied(operation, error);
+/// Becomes a user and its primary group, given as [`find_user`] returns them. Root drops all
+/// supplementary groups first. Without privileges this succeeds only for the user and group that
+/// the process already has. The error names the call that failed.
+pub fn become_user((uid, gid): (libc::uid_t, libc::gid_t)) -> io::Result<()> {
+    let named = |call| move |error| io::Error::other(format!("{call}: {error}"));
     if user_id() == 0 {
         // SAFETY: no groups, so the pointer is not read.
         let result = unsafe { libc::setgroups(0, ptr::null()) };
-        check(result).map_err(denied("setgroups"))?;
+        check(result).map_err(named("setgroups"))?;
     }
     // SAFETY: takes no pointers.
     let result = unsafe { libc::setgid(gid) };
-    check(result).map_err(denied("setgid"))?;
+    check(result).map_err(named("setgid"))?;
     // SAFETY: takes no pointers.
     let result = unsafe { libc::setuid(uid) };
-    check(result).map_err(denied("setuid"))?;
+    check(result).map_err(named("setuid"))?;
     Ok(())
 }
 
-fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
-    let name = CString::new(name).map_err(|_| UserError::Unknown)?;
+/// Looks up a user and its primary group. `None` if the user database has no such user.
+pub fn find_user(name: &str) -> io::Result<Option<(libc::uid_t, libc::gid_t)>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut strings = vec![0 as c_char; 64 * 1024];
     let mut found = ptr::null_mut();
@@ -85,11 +55,10 @@ fn find_user(name: &str) -> Result<(libc::uid_t, libc::gid_t), UserError> {
         )
     };
     if code != 0 {
-        return Err(UserError::Lookup(io::Error::from_raw_os_error(code)));
+        return Err(io::Error::from_raw_os_error(code));
     }
     // SAFETY: null if there is no such user; otherwise it points at `entry`, now filled.
-    let entry = unsafe { found.as_ref() }.ok_or(UserError::Unknown)?;
-    Ok((entry.pw_uid, entry.pw_gid))
+    Ok(unsafe { found.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid)))
 }
 
 /// Makes the system kill the command's process once the thread that starts it has ended, however
@@ -140,30 +109,15 @@ fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<li
     check(result).map(|_| soft)
 }
 
-/// The machine and its system, from `uname`.
-#[derive(Debug, Clone)]
-pub struct Uname {
-    /// The machine's name.
-    pub nodename: String,
-    /// The kernel's version.
-    pub version: String,
-    /// The processor's kind.
-    pub machine: String,
-}
-
-/// Asks the kernel for its names.
-pub fn uname() -> io::Result<Uname> {
+/// Asks the kernel for the machine's name, its own version and the processor's kind.
+pub fn uname() -> io::Result<[String; 3]> {
     let mut names = MaybeUninit::<libc::utsname>::uninit();
     // SAFETY: the pointer is valid for one utsname.
     let result = unsafe { libc::uname(names.as_mut_ptr()) };
     check(result)?;
     // SAFETY: the call succeeded, so it has filled the utsname.
     let names = unsafe { names.assume_init() };
-    Ok(Uname {
-        nodename: text(&names.nodename),
-        version: text(&names.version),
-        machine: text(&names.machine),
-    })
+    Ok([&names.nodename[..], &names.version[..], &names.machine[..]].map(text))
 }
 
 /// The kernel's id of the current boot, which changes with each boot. `None` if there is none, as

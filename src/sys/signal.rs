@@ -27,31 +27,14 @@ use super::check;
 /// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// The signals that have arrived since they were last taken, packed in order of each one's last
-/// arrival. The first is in the lowest [`SIGNAL_BITS`].
-static ARRIVED: AtomicI32 = AtomicI32::new(0);
+/// The last of SIGUSR1 and SIGUSR2 that has arrived and was not taken; 0 if there is none.
+static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The bits of one packed signal: enough for numbers 1 to 31.
-const SIGNAL_BITS: usize = 5;
+/// The last of [`END_SIGNALS`] that has arrived and was not taken; 0 if there is none.
+static LAST_END: AtomicI32 = AtomicI32::new(0);
 
-/// How many different signals can be packed.
-const SIGNALS_MAX: usize = 31 / SIGNAL_BITS;
-
-/// The signals in `packed`, from the first on.
-fn unpack(mut packed: c_int) -> impl Iterator<Item = c_int> {
-    std::iter::from_fn(move || {
-        let first = packed & ((1 << SIGNAL_BITS) - 1);
-        packed >>= SIGNAL_BITS;
-        (first != 0).then_some(first)
-    })
-}
-
-/// Moves `signal` to the end of `packed`, or adds it there.
-fn move_to_end(packed: c_int, signal: c_int) -> c_int {
-    let others = unpack(packed).filter(|&number| number != signal);
-    let signals = others.chain([signal]).zip((0..).step_by(SIGNAL_BITS)).take(SIGNALS_MAX);
-    signals.fold(0, |packed, (number, at)| packed | number << at)
-}
+/// Signals that end the daemon.
+const END_SIGNALS: [c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// Signals that wake the event loop. A process has only one `Signals`, because handlers can reach
 /// only statics.
@@ -61,23 +44,22 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches the given signals: at most six, with numbers below 32. Ignores SIGPIPE and SIGXFSZ,
-    /// because the call that causes one fails with an error, too. Any of `end_signals` that the
-    /// process inherited as ignored, as under `nohup`, stays ignored.
-    pub fn catch(end_signals: &[c_int], others: &[c_int]) -> io::Result<Self> {
-        assert!(end_signals.len() + others.len() <= SIGNALS_MAX, "each has its place");
+    /// Catches SIGUSR1, SIGUSR2 and the signals that end the daemon. Ignores SIGPIPE and SIGXFSZ,
+    /// because the call that causes one fails with an error, too. A signal to end that the process
+    /// inherited as ignored, as under `nohup`, stays ignored.
+    pub fn catch() -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         WAKE_FD.store(wake.into_raw_fd(), Ordering::Relaxed);
         let on_arrival: extern "C" fn(c_int) = on_signal;
         let on_arrival = on_arrival as *const c_void as libc::sighandler_t;
-        for &signal in end_signals {
+        for signal in END_SIGNALS {
             if handler(signal)? != libc::SIG_IGN {
                 set_handler(signal, on_arrival)?;
             }
         }
-        for &signal in others {
+        for signal in [libc::SIGUSR1, libc::SIGUSR2] {
             set_handler(signal, on_arrival)?;
         }
         for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
@@ -86,18 +68,20 @@ impl Signals {
         Ok(Self { woken })
     }
 
-    /// Whether one of `signals` has arrived and has not been taken.
-    pub fn has_come(&self, signals: &[c_int]) -> bool {
-        unpack(ARRIVED.load(Ordering::Relaxed)).any(|number| signals.contains(&number))
+    /// Whether a signal to end has arrived and has not been taken.
+    pub fn is_end_due(&self) -> bool {
+        LAST_END.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the signals that arrived since the last call, each once, ordered by last arrival.
-    /// The system does not report the order of two signals that came before the process could run:
-    /// on Linux, the handler of the higher number interrupts the other, and so finishes first.
+    /// Returns the last of SIGUSR1 and SIGUSR2 and the last signal to end that arrived since the
+    /// last call. The system does not report the order of two signals that came before the process
+    /// could run: on Linux, the handler of the higher number interrupts the other, and so finishes
+    /// first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
-        unpack(ARRIVED.swap(0, Ordering::Relaxed))
+        let arrived = [&LAST_USER, &LAST_END].map(|last| last.swap(0, Ordering::Relaxed));
+        arrived.into_iter().filter(|&signal| signal != 0)
     }
 }
 
@@ -127,12 +111,11 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Records the signal and wakes the loop: atomic operations and a write, all allowed in a handler,
-/// even one that interrupts another. If the socket pair is full, the loop wakes anyway.
+/// Records the signal and wakes the loop: an atomic operation and a write, both allowed in a
+/// handler, even one that interrupts another. If the socket pair is full, the loop wakes anyway.
 extern "C" fn on_signal(signal: c_int) {
-    let add = |packed| Some(move_to_end(packed, signal));
-    let updated = ARRIVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-    debug_assert!(updated.is_ok(), "there is always a new row");
+    let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
+    last.store(signal, Ordering::Relaxed);
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
     // SAFETY: returns a pointer to this thread's errno, valid as long as the thread.
@@ -143,23 +126,4 @@ extern "C" fn on_signal(signal: c_int) {
     unsafe { libc::write(WAKE_FD.load(Ordering::Relaxed), pointer.cast(), 1) };
     // SAFETY: see above. The interrupted code must find `errno` unchanged.
     unsafe { *errno = before };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_are_kept_in_the_order_of_last_arrival() {
-        let after = |came: &[c_int]| {
-            let packed = came.iter().fold(0, |packed, &signal| move_to_end(packed, signal));
-            unpack(packed).collect::<Vec<_>>()
-        };
-        assert_eq!(after(&[]), [0; 0]);
-        assert_eq!(after(&[12, 10]), [12, 10]);
-        assert_eq!(after(&[10, 12, 12]), [10, 12]);
-        assert_eq!(after(&[12, 10, 12]), [10, 12]);
-        assert_eq!(after(&[1, 2, 15, 10, 12, 31]), [1, 2, 15, 10, 12, 31]);
-        assert_eq!(after(&[1, 2, 15, 10, 12, 31, 15, 1]), [2, 10, 12, 31, 15, 1]);
-    }
 }

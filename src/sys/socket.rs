@@ -80,13 +80,6 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sets the options that connections inherit from a TCP listener: no delay, keepalive.
-pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
-    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    shorten_keepalive(fd)
-}
-
 /// How long a connection may be silent before its peer is probed. Load balancers of cloud providers
 /// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
@@ -96,23 +89,25 @@ const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 
-/// Probes silent peers earlier, and more often, than the system does by default.
-#[cfg(not(target_os = "openbsd"))]
-fn shorten_keepalive(fd: &impl AsFd) -> io::Result<()> {
+/// Sets the options that connections inherit from a TCP listener: no delay, and keepalive with
+/// earlier and more frequent probes than by default, except on OpenBSD, which has a single setting
+/// of these for all sockets.
+pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
     use libc::TCP_KEEPALIVE as TCP_KEEPIDLE;
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(not(any(target_vendor = "apple", target_os = "openbsd")))]
     use libc::TCP_KEEPIDLE;
 
-    set_option(fd, libc::IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS)?;
-    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_PROBES)
-}
-
-/// Does nothing, because this system has a single setting for all sockets.
-#[cfg(target_os = "openbsd")]
-#[expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]
-fn shorten_keepalive(_: &impl AsFd) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    #[cfg(not(target_os = "openbsd"))]
+    for (name, value) in [
+        (TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS),
+        (libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS),
+        (libc::TCP_KEEPCNT, KEEPALIVE_PROBES),
+    ] {
+        set_option(fd, libc::IPPROTO_TCP, name, value)?;
+    }
     Ok(())
 }
 
@@ -203,20 +198,18 @@ impl Addresses {
     /// Returns the result of `make` for the first address for which it succeeds; otherwise its
     /// last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
+        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
+        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.iter() {
+        let mut next = deref(self.0);
+        while let Some(address) = next {
             match make(address) {
                 Ok(thing) => return Ok(thing),
                 Err(failure) => error = failure,
             }
+            next = deref(address.ai_next);
         }
         Err(error)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
-        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
-        let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
-        std::iter::successors(deref(self.0), move |address| deref(address.ai_next))
     }
 }
 
