@@ -189,7 +189,7 @@ mod tests {
             for id in model.into_keys() {
                 map.remove(id);
             }
-            prop_assert!(map.single.is_empty() && map.pages.len() <= 1, "an empty one keeps a page");
+            prop_assert!(map.single.is_empty() && map.pages.len() <= 1, "an empty map has a page");
             let latest = locate_page(map.latest).0;
             prop_assert!(map.directories.keys().all(|&number| number == latest));
         }

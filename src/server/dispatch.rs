@@ -110,7 +110,7 @@ impl Server {
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
-        if !found.is_some_and(|tube| self.queue.client(client).watch_of(tube).is_some()) {
+        if found.is_none_or(|tube| self.queue.client(client).watch_of(tube).is_none()) {
             self.admit(Growing::Storage)?;
             self.queue.make_room_to_watch(client)?;
             let tube = self.tube_named(name)?;
