@@ -86,6 +86,8 @@ pub struct Queue {
     /// How many waits have begun so far, over all clients.
     wait_count: u64,
     is_frozen: bool,
+    /// The tube of the job restored last.
+    restored_last: Option<Key<Tube>>,
     /// Whether memory kept for steps that cannot fail must be resident: see [`Heap::make_room`].
     ///
     /// [`Heap::make_room`]: crate::collections::Heap::make_room
@@ -112,6 +114,7 @@ impl Default for Queue {
             next_id: 1,
             wait_count: 0,
             is_frozen: false,
+            restored_last: None,
             is_resident: false,
             started_at: Time::default(),
         }

@@ -23,10 +23,13 @@ impl Queue {
     /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is created
     /// if it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        let tube = match self.tubes.find(tube) {
+        // Jobs of a tube are often restored in a row. The latest tube may be gone, or another now.
+        let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
+        let tube = match latest.or_else(|| self.tubes.find(tube)) {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };
+        self.restored_last = Some(tube);
         // A later record may delay the job. A tube's first job gets no room for this: free memory
         // suffices, and many tubes with one job each must fit again after a restart.
         let may_delay = self.tubes.arena[tube].jobs > 0;
