@@ -59,7 +59,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Returns the beginning of a `beanstalkctl` command for this server, to advise the user.
+    /// Returns the beginning of a `beanstalkctl` command line for this server, to show to users.
     pub(crate) fn command(&self) -> String {
         format!("beanstalkctl --server {}", shell_word(&self.to_string()))
     }

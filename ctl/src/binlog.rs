@@ -1,5 +1,5 @@
-//! The jobs in a binlog directory, read by the daemon's own code. Reading needs no daemon and
-//! changes nothing.
+//! Reads the jobs in a binlog directory with the daemon's own code. Reading needs no running
+//! daemon, and changes no file.
 
 use std::path::Path;
 

@@ -17,7 +17,7 @@ use crate::sweep;
 /// The largest number of jobs changed at once.
 const BATCH_JOBS: usize = 1_000;
 
-/// A change of jobs. Without a new priority, a job keeps its own.
+/// A change of jobs. Without a new priority, a job keeps its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Makes the jobs ready.
@@ -46,10 +46,10 @@ impl Change {
     }
 
     /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
-    /// job was changed, with false if it does not exist or is in another state.
+    /// job was changed, with false if it does not exist or its state does not allow the change.
     ///
-    /// Only a reserved job can be released or buried. So `reserve-job` and the change are sent
-    /// together: the job is reserved only briefly.
+    /// Only a reserved job can be released or buried. So `reserve-job` is sent together with
+    /// `release` or `bury`, and the job is reserved only briefly.
     pub(crate) fn apply(
         self,
         client: &mut Client,
@@ -71,7 +71,7 @@ impl Change {
         };
         client.ask_each(steps, line, |((id, _), is_change), reply| {
             match (is_change, reply.word()) {
-                // If the reservation fails, the server refuses the change as well.
+                // If `reserve-job` fails, the reply to the change is NOT_FOUND as well.
                 (false, "RESERVED" | "NOT_FOUND") => {}
                 (true, "NOT_FOUND") => take(id, false),
                 (true, word) if word == done => take(id, true),
@@ -89,14 +89,14 @@ pub(crate) struct PlannedChange {
     pub(crate) save: Option<SaveFile>,
     /// The number of confirmed changes.
     pub(crate) done: u64,
-    /// The number of jobs that other clients took or changed first.
+    /// The number of jobs not changed, because other clients reserved, changed or deleted them.
     pub(crate) left: u64,
     /// The ids of jobs that were saved to the file but not deleted.
     saved_in_vain: Vec<u64>,
 }
 
 impl PlannedChange {
-    /// Prepares a change. If there is a file, each job is saved to it first.
+    /// Prepares a change. If there is a file, each job is saved to the file before its change.
     pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
         Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
     }
@@ -141,7 +141,7 @@ impl PlannedChange {
         if let Some(file) = &mut self.save {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            // The write may have taken long, and other clients may have changed jobs meanwhile.
+            // Other clients may have changed jobs while the file was written.
             let (count, name) = (counted(jobs.len() as u64, "job"), &file.name);
             let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
                 .with_context(|| format!("{count} saved to {name} but not deleted"))?;

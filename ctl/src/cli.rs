@@ -204,7 +204,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing. If so, a reader such as `head` may close its output.
+    /// Whether the command itself changes nothing on a server. If so, a reader such as `head` may
+    /// close the command's output.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,
@@ -225,7 +226,7 @@ impl Command {
     }
 }
 
-/// The headings of `--help`, each after the name of the first command below it.
+/// The headings of `--help`, each after the name of the first command below that heading.
 const HEADINGS: [(&str, &str); 5] = [
     ("tubes", "Look"),
     ("put", "Act"),
@@ -234,7 +235,7 @@ const HEADINGS: [(&str, &str); 5] = [
     ("completions", "Help"),
 ];
 
-/// Examples of commands, shown at the end of each command's `--help`.
+/// The examples of all commands. The `--help` of each command ends with its examples.
 const EXAMPLES: &str = include_str!("examples.txt");
 
 /// Returns the definition of all commands, grouped by headings and with examples.
@@ -274,7 +275,6 @@ mod tests {
         build_cli().debug_assert();
     }
 
-    /// A reader expects each command in the file of its name.
     #[test]
     fn each_command_is_in_the_file_of_its_name() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(shown, ["a:1", "unix:/b"]);
     }
 
-    /// Users copy the examples.
+    /// Users copy the examples, so each must be a valid command.
     #[test]
     fn every_example_is_a_command() {
         let is_example = |line: &&str| line.starts_with("  beanstalkctl");

@@ -1,9 +1,9 @@
-//! One blocking connection to a server, and pipelining over it.
+//! A blocking connection to a server, over which commands are pipelined.
 //!
-//! Many commands are sent before their replies are read. A server that cannot send replies stops
-//! reading commands. So to avoid a deadlock, either the commands or the replies of a window of
-//! [`WINDOW_COMMANDS`] must fit into the buffers of the sockets. Either the commands or the replies
-//! do: commands with a body have short replies, and commands with long replies are short.
+//! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
+//! send replies stops reading commands. There is no deadlock if the buffers of the sockets have
+//! space for all these commands, or for all their replies. One of the two always fits: commands
+//! with a body have short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::message::{conflict, describe_trouble};
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
-/// The largest number of commands sent whose replies have not been read.
+/// The largest number of commands that wait for their replies at a time.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
 /// Commands are sent once this many bytes of them are buffered.
@@ -39,7 +39,7 @@ const YAML_BYTES_MAX: u64 = 256 << 20;
 /// The time limit for asking a server why it refuses a change.
 const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// The largest total of bodies requested at once, in bytes, if each has the largest size allowed.
+/// The largest total size of bodies requested at once, in bytes, if each has the maximum size.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// A reply of a server.
@@ -108,10 +108,10 @@ pub(crate) struct Client {
     max_job_size: Option<u64>,
     /// The largest number of outstanding replies. A smaller number delays other clients less.
     pub(crate) window: usize,
-    /// The server's reason to refuse commands under way; valid if `is_trouble_known`.
+    /// Why the server refuses the commands under way; valid if `is_trouble_known`.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
-    /// Replies to earlier commands are still due, so a new command would get a wrong reply.
+    /// Whether replies to earlier commands are due, which a new command would get by mistake.
     has_replies_due: bool,
 }
 
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// Sends `stats` over a kept connection. If that fails, perhaps because the server was
-    /// restarted, sends `stats` over a new one.
+    /// restarted, sends `stats` over a new connection.
     pub(crate) fn reuse(
         kept: Option<Self>,
         address: &Address,
@@ -161,7 +161,7 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// Fails with the reason why an idle socket is readable: it is closed, or got unrequested data.
+    /// Returns an error that says why the socket is readable while no reply is due.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent data without a command", self.address),
@@ -182,7 +182,7 @@ impl Client {
         result.map_err(|error| self.connection_error(&error))
     }
 
-    /// Makes the error of a connection that has failed.
+    /// Makes the error that reports a failed connection.
     fn connection_error(&self, error: &io::Error) -> anyhow::Error {
         let address = &self.address;
         match error.kind() {
@@ -239,7 +239,7 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Allocate at most one buffer in advance, because the announced length may be false.
+            // Allocate only a bounded buffer, because the length in the reply may be false.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -283,7 +283,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// Waits at most `limit` for the rest of a reply that has begun.
+    /// Waits at most `limit` for the rest of a reply that has begun to arrive.
     pub(crate) fn receive_begun_reply(&mut self, limit: Duration) -> Result<Reply> {
         self.stream.get_mut().deadline = Some(Instant::now() + limit);
         let reply = self.receive_reply();
@@ -344,7 +344,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the line of each item, as [`Self::pipeline`] does.
+    /// Sends a command of one line for each item, as [`Self::pipeline`] does.
     pub(crate) fn ask_each<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -375,7 +375,7 @@ impl Client {
             return Ok(size);
         }
         let stats = self.yaml("stats")?;
-        // Releases before 1.4 do not report the limit; 65,535 is the default of all releases.
+        // Before 1.4, beanstalkd does not report the limit; 65,535 is the default of all releases.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
@@ -409,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends these bytes over one connection, whatever the client sends.
+    /// Runs `act` with a client whose server sends `replies`, whatever the client sends.
     fn serving(replies: Vec<u8>, act: impl FnOnce(&mut Client)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

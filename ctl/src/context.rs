@@ -72,12 +72,12 @@ impl Outcome {
 /// The largest number of items of a server that wait to be shown.
 const ITEMS_AHEAD_MAX: usize = 100;
 
-/// Sends an item of a server to be shown; fails if nothing is shown any more.
+/// Sends an item of a server to be shown; fails if the command no longer shows items.
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Does `work` on all servers at once, so that one that hangs does not delay the others. Passes
-    /// the items that `work` sends to `show`, in the order of the servers.
+    /// Does `work` on all servers at once, so that a server that hangs does not delay the others.
+    /// Calls `show` with each item that `work` sends, in the order of the servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
@@ -164,7 +164,7 @@ impl Context {
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
-    /// Changes jobs by their ids, and reports each job that does not exist or is in another state.
+    /// Changes jobs by their ids, and reports each job that is missing or in a wrong state.
     pub(crate) fn change_by_ids(
         &mut self,
         ids: &[String],
@@ -201,7 +201,7 @@ impl Context {
         Ok(Outcome::done_if(count == ids.len() as u64))
     }
 
-    /// Asks for consent if an action concerns several servers.
+    /// Asks for consent if an action concerns several servers. Returns whether to continue.
     pub(crate) fn confirm_servers(&self, yes: bool, act: &str) -> Result<bool> {
         if self.servers.len() < 2 {
             return Ok(true);
@@ -245,7 +245,7 @@ impl Context {
         }
     }
 
-    /// Returns whether an existing tube is selected; warns if not, as for a misspelt name.
+    /// Returns whether a selected tube exists. If none exists, warns that no tube matches.
     pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
         let is_there = !statistics::tube_names(client, selected)?.is_empty();
         if !is_there {

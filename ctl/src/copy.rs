@@ -8,10 +8,10 @@ use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
 /// The delay of a buried job's copy before the copy is buried, in seconds. The delay is so long
-/// that no worker reserves the copy, even if this program is killed.
+/// that no worker reserves the copy, even if this program is killed before the burial.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// The largest number of copies with this delay at a time; all remain if this program is killed.
+/// The most copies delayed by [`HOLD_SECONDS`] at a time. If this program is killed, all remain.
 const HELD_COPIES_MAX: usize = 100;
 
 /// The largest number of ranges shown in a list of line numbers.
@@ -60,7 +60,8 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all these jobs were put; `before` of the `all` jobs were accepted earlier.
+    /// Fails unless all jobs of this batch were put. In earlier batches, the server has accepted
+    /// `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
         let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
@@ -76,8 +77,8 @@ impl Copies {
         })
     }
 
-    /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to find
-    /// them and to `act` on them: a move deletes its copies, because the originals still exist.
+    /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
+    /// them. `act` is the command for the copies: `bury`, or `delete` for a move.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -93,7 +94,7 @@ impl Copies {
     }
 
     /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
-    /// Also returns the number of the line to continue after, unless all lines are done.
+    /// Also returns the last line that the next import may skip, unless all lines are done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
@@ -105,7 +106,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // The next import continues at the first open line, and repeats all later lines.
+            // The next import starts at the first line not put, and repeats all later lines.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
@@ -157,7 +158,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
     for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
         let put = pipeline_copies(client, jobs, tube, results);
-        // Even after a failure, the copies put before it must be buried.
+        // Copies that were put before a failure must be buried as well.
         let buried = bury_copies(client, jobs, results, &mut copies.held);
         copies.failure = put.and(buried).err();
         if copies.failure.is_some() {
@@ -218,7 +219,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs, and leaves in `held` the ids of unconfirmed burials.
+/// Buries the copies of buried jobs. Adds to `held` the ids of copies that may not be buried.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],
@@ -267,7 +268,6 @@ mod tests {
         assert!(text.ends_with(", 38 and 10 more"), "{text}");
     }
 
-    /// The next import starts at the first line that may be missing, so later jobs may exist twice.
     #[test]
     fn an_import_continues_before_the_first_line_that_may_be_missing() {
         use Copied::{Put, Refused, TooLarge, Unconfirmed};

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long to wait for work after its deadline, because its thread may be late.
+/// How long to wait for a result after the deadline, because the thread may report it late.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
 /// Interval at which a wait checks for Ctrl-C.

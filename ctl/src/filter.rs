@@ -73,7 +73,7 @@ impl Filter {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
-    /// Restricts the filter to states in which jobs can be deleted or moved.
+    /// Restricts the filter to states in which jobs can be deleted or moved; fails for reserved.
     pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
         if self.states.is_empty() {
             self.states = State::DELETABLE.to_vec();

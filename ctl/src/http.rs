@@ -29,37 +29,37 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::interrupt::Interrupt;
 use crate::message::{print_notice, usage};
 
-/// The largest number of connections of a listener. For one more, the oldest connection without a
-/// complete request head is closed.
+/// The largest number of connections of a listener. If another client connects, the oldest
+/// connection without a complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A connection is closed if no byte passes for this time. Prometheus sends requests more often.
+/// A connection without a byte for this time is closed. Prometheus sends requests more often.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
-/// A response has ended if no byte of it is sent for this time, unless it waits for its client.
+/// A response is regarded as complete if no byte is sent for this time although the client reads.
 const RESPONSE_GAP: Duration = Duration::from_secs(1);
 
-/// While a new connection waits for a place, another one is closed at this interval.
+/// While a new connection waits, the server closes another connection at this interval.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time limit of the head of a request: from the connect for the first request, from its first
-/// byte for later ones. Without this limit, a byte now and then would hold a connection for ever.
+/// The time limit of a request's head, from the connect or, for later requests, from the first byte
+/// of the head. Without a limit, a byte now and then would hold a connection for ever.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A connection is closed if a response takes longer than this time and its client reads more
-/// slowly than this minimum. Otherwise, slow readers would hold large responses for ever.
+/// A response may take this time, plus the time that its bytes need at the minimum rate. Then the
+/// connection is closed, because slow readers would hold large responses for ever.
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// How long requests under way may continue after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The descriptor of the first socket from a service manager, and the largest number of them.
+/// The descriptor of the first socket from a service manager, and the most sockets it may pass.
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager. Without any, returns one that listens on
-/// `text`, if that is given: `HOST:PORT`, `HOST` or `:PORT`.
+/// Returns the sockets passed by a service manager. If there are none, opens a socket that listens
+/// on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
     let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
@@ -138,7 +138,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
         let _ = timeout(END_TIME_LIMIT, servers.join_all()).await;
         Ok(())
     });
-    // Threads that are still waiting for a server must not delay the exit.
+    // Threads that still wait for a beanstalkd server must not delay the exit.
     runtime.shutdown_background();
     served
 }
@@ -168,7 +168,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // The connection may keep a piece longer than the response, so each piece has the permit.
+        // A connection may hold a piece longer than its response, so each piece has the permit.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -264,9 +264,9 @@ impl Listener for BoundedListener {
 #[derive(Debug, Default)]
 struct RequestHead {
     began: Option<Instant>,
-    /// The number of newlines at the end, without CRs; `None` before the first other byte.
+    /// The number of LFs at the end, CRs ignored; `None` before the first byte except CR and LF.
     newlines: Option<u8>,
-    /// The head is complete; the next head cannot begin before a response.
+    /// Whether the head is complete. The next head cannot begin before a response.
     is_whole: bool,
 }
 
@@ -299,19 +299,19 @@ impl RequestHead {
 /// A connection with time limits.
 struct TimedConnection {
     stream: TcpStream,
-    /// The time when the last byte passed.
+    /// The time when the last byte was read or written.
     active: Instant,
     /// Wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
     head: RequestHead,
     /// The start of the response under way, and the number of its bytes written.
     response: (Instant, u64),
-    /// The response waits for its client to read.
+    /// Whether the response waits for its client to read.
     is_blocked: bool,
     headless: Headless,
-    /// Receives a value to close the connection; `None` once the head is complete.
+    /// Receives a value if the connection must close; `None` once the head is complete.
     close: Option<oneshot::Receiver<()>>,
-    /// Another connection needs the place of this one.
+    /// Whether this connection must close to admit another connection.
     is_unwanted: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -329,7 +329,7 @@ impl TimedConnection {
         }
     }
 
-    /// Returns when to close the connection if nothing happens.
+    /// Returns when to close the connection if no byte is read or written until then.
     fn deadline(&self) -> Instant {
         let mut deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
         if self.is_unwanted && !self.is_blocked {
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
-    /// Fifty slow readers would otherwise hold fifty large bodies.
+    /// If a permit were returned earlier, fifty slow readers could hold fifty large bodies.
     #[test]
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));

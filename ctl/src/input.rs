@@ -31,7 +31,7 @@ impl Read for InputSource {
 /// The input of a command.
 pub(crate) type Input = BufReader<InputSource>;
 
-/// Opens a file, or standard input for `-` or none.
+/// Opens a file, or standard input if the path is `-` or `None`.
 pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> {
     let file = match path.filter(|path| *path != Path::new("-")) {
         Some(path) => File::open(path).with_context(|| path.display().to_string())?,
@@ -62,7 +62,7 @@ pub(crate) fn has_input_line(input: &Input) -> bool {
 /// The longest line of ids on standard input, in bytes.
 const IDS_LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the ids from the arguments, and for `-` those on standard input, without duplicates.
+/// Returns the ids in the arguments, without duplicates; `-` means all ids on standard input.
 pub(crate) fn read_ids(words: &[String], interrupt: &Interrupt) -> Result<Vec<u64>> {
     let mut ids = Vec::new();
     let mut add = |word: &str| -> Result<()> {

@@ -39,13 +39,13 @@ struct Shared {
     signal: Arc<AtomicUsize>,
     /// Becomes readable with the first signal.
     wake: OnceLock<UnixStream>,
-    /// The notice: the reason for the wait after the first signal, and the effect of a second one.
+    /// The notice after a first signal: why the program waits, and what a second signal does.
     notice: Mutex<&'static str>,
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
-    /// How often Ctrl-Z has suspended the program and these groups.
+    /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// The interrupt of the enclosing work, if any.
+    /// The interrupt of the whole work, if this interrupt is for a part of it.
     parent: Option<Interrupt>,
 }
 
@@ -72,7 +72,7 @@ fn is_hangup_ignored() -> bool {
 impl Shared {
     /// Sends `sent` to the running commands, and then does what `signal` does by default.
     fn pass_on(&self, sent: Signal, signal: i32) {
-        // Keep the lock, so that no worker reacts to the end or suspension of its command.
+        // Hold the lock, so that no worker reacts to the end or suspension of its command.
         let groups = Interrupt::lock(&self.groups);
         for &group in &*groups {
             let _ = kill_process_group(group, sent);
@@ -94,7 +94,7 @@ impl Interrupt {
         let (mut sender, receiver) = UnixStream::pair()?;
         self.0.wake.set(receiver).expect("signals are caught once");
         for &signal in signals {
-            // The handler sets a flag for the next batch, even if the thread below wakes late.
+            // The signal handler stores the number at once, even if the thread below wakes late.
             let number = usize::try_from(signal).unwrap_or(ENDED_FROM_WITHIN);
             register_usize(signal, Arc::clone(&self.0.signal), number)?;
         }
@@ -120,12 +120,12 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Returns a socket that becomes readable with the first caught signal; panics without any.
+    /// Returns a socket that becomes readable with the first signal; panics if none are caught.
     pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
-    /// Sets the notice after the first signal: the reason for the wait, and what a second does.
+    /// Sets the notice after a first signal: why the program waits, and what a second signal does.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *Self::lock(&self.0.notice) = text;
     }
@@ -184,7 +184,7 @@ impl Interrupt {
                 return !self.is_set();
             }
             let mut wake = self.0.wake.get().map(|wake| PollFd::new(wake, PollFlags::IN));
-            // If the poll ends early without a signal, the loop repeats it.
+            // If the poll ends early without a signal, the loop polls again.
             let _ = Self::poll(wake.as_mut_slice(), Some(left));
         }
     }
@@ -234,7 +234,7 @@ impl Interrupt {
 
     /// Waits for events, at most for `limit`.
     pub(crate) fn poll(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-        // A limit that is too long for the system means no limit.
+        // A limit that is too long for the system is treated as no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
             // A signal was handled, an event is ready, or the limit has passed.

@@ -54,7 +54,7 @@ impl fmt::Display for State {
     }
 }
 
-/// A job; a field not read from the server is `None`.
+/// A job. Fields that were not read from the server are `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) id: u64,
@@ -311,13 +311,13 @@ mod tests {
             r#"{"body":"x","state":"lost"}"#,
             r#"{"body":"x","pri":4294967296}"#,
             r#"{"body":"x","pri":-1}"#,
-            // In a `put`, these values would make the server read the rest as commands.
+            // In a `put`, such a value would make the server read the body as commands.
             r#"{"body":"x","ttr":4294967296}"#,
             r#"{"body":"x","state":"delayed","time-left":4294967296}"#,
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
-            // These keys are unknown, or contradict each other.
+            // Lines with an unknown key, or with keys that contradict each other.
             r#"{"body":"x","priority":1}"#,
             r#"{"body":"x","state":"buried","delay":1}"#,
             r#"{"body":"x","count":1}"#,

@@ -1,4 +1,4 @@
-//! Lists the jobs of any server: by `list-jobs` if that can list them all, or by a sweep over ids.
+//! Lists the jobs of any server: by `list-jobs` if the command can list all of them, or by a sweep.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -42,7 +42,7 @@ pub(crate) enum Detail {
 pub(crate) struct Request<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) detail: Detail,
-    /// The largest number of jobs per tube and state, in order of service.
+    /// List only this many jobs per tube and state, the first in order of service.
     pub(crate) limit: Option<u64>,
     pub(crate) options: &'a Options,
     pub(crate) interrupt: &'a Interrupt,
@@ -56,7 +56,7 @@ impl Request<'_> {
     }
 }
 
-/// Passes all jobs that the filter selects to `take`, in batches, with the requested fields.
+/// Calls `take` with all jobs that the filter selects, in batches, with the requested fields.
 pub(crate) fn list_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -72,7 +72,7 @@ pub(crate) fn list_jobs(
     for (tube, states) in lists {
         interrupt.check()?;
         let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
-            // Since its jobs were counted, the tube has grown too large for one list.
+            // The tube has become too large for one list after its jobs were counted.
             let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
             let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
             if found == Coverage::Stopped {
@@ -91,8 +91,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Passes those of these jobs that the filter selects to `take`, in batches. First fetches the
-/// bodies if the filter or the requested fields need them.
+/// Calls `take` with those of the `jobs` that the filter selects, in batches. Before that, fetches
+/// the bodies if the filter or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -128,7 +128,7 @@ fn fill_jobs(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Returns the tubes and states of all requested jobs; `None` if `list-jobs` cannot list them.
+/// Returns the tubes and states of all requested jobs; `None` if `list-jobs` cannot list all jobs.
 fn complete_lists(client: &mut Client, request: &Request<'_>) -> Result<Option<Lists>> {
     if !client.has_extension("list-jobs")? {
         return Ok(None);
@@ -165,8 +165,8 @@ pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Requests the lists of a tube together, so that hardly any job changes state in between. Returns
-/// `None` if a list is full, because the tube may have more jobs.
+/// Requests the lists of all `states` of a tube together, so that hardly any job changes state in
+/// between. Returns `None` if a list is full, because the tube may have more jobs.
 pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,

@@ -6,9 +6,9 @@
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
 //! types such as `FilterArgs` and `Threshold`. Each command is in a file of its name in the folder
 //! `commands`, or in a folder of its name: `metrics` or `web`. Its entry point is `run`. The names
-//! of its other functions and types contain a form of the command's name, such as `kick_tube`,
-//! `CheckStatus` and `Mover`. `work_command` is the part of `work` with the `RunningCommand` and
-//! its `CommandEnd`, and `top_screen` is the `Screen` of `top`.
+//! of a command's other functions and types contain a form of its name, such as `kick_tube`,
+//! `CheckStatus` and `Mover`. `work_command` is the part of `work` with the `RunningCommand`, its
+//! errors and its `CommandEnd`, and `top_screen` is the `Screen` of `top`.
 //!
 //! The modules below the commands, from top to bottom:
 //!
@@ -16,10 +16,10 @@
 //! |---|---|
 //! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
 //! | | changes by ids, for `release`, `bury` and `kick` |
-//! | `plan` | `Plan`: the jobs that an action may change, of an `Instance` of the server |
+//! | `plan` | `Plan`: the jobs that an action may change, in order of service; `Instance` |
 //! | | `Summary`: the numbers of these jobs, for the question |
 //! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
-//! | `copy`, `save` | `Copies`: puts jobs into tubes; `SaveFile`: jobs in a new file |
+//! | `copy`, `save` | `Copies`: puts jobs, lists lines not put; `SaveFile`: jobs in a new file |
 //! | `binlog` | reads jobs from a binlog directory |
 //! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
 //! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
@@ -29,15 +29,15 @@
 //! | `job` | `Job`, its `State`, and its `Line` of JSON; the rules for names of tubes |
 //! | `deadline` | work that is abandoned after a deadline |
 //! | `client` | `Client`, `Reply`: a connection; writes commands and reads replies, pipelined |
-//! | `stream`, `address` | `Stream`: the socket to a server, with time limits; `Address` |
+//! | `stream`, `address` | `Stream`: a socket with time limits; `Address`, and words for a shell |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
 //! | `http` | the HTTP server of `metrics` and `web`: sockets, a `BoundedListener`, |
 //! | | each `TimedConnection` with a `RequestHead`, and the `SharedBody` of responses |
 //! | `input` | reads lines and each `Id` from an `InputSource`: a file or standard input |
 //! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
-//! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; `counted`: `2 jobs` |
-//! | `progress` | `Progress`, and `Pacer`, the limit of rate; `count_as_f64` |
+//! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; text of server states |
+//! | `progress` | `Progress`: a line on a terminal; `Pacer`: a limit on commands per second |
 //! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
 //!
 //! `metrics` is for Prometheus:
@@ -45,11 +45,11 @@
 //! | module | content |
 //! |---|---|
 //! | `names` | the `Family` of each metric with its `Kind` and `Source`, by the keys of servers |
-//! | `foreign` | the same with the names of two other exporters, `messagebird`, `davidtannock` |
+//! | `foreign` | the metrics with the names of two other exporters: `messagebird`, `davidtannock` |
 //! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
 //! | `page` | `Page`: the text format: `Lines` of a family, labels, histograms |
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
-//! | `textfile` | writes a file instead, and replaces it as a whole |
+//! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
 //! `web` is the page for operators, a `Site` whose handlers begin with `serve_`, and whose error
 //! responses are each a `Failure`:
@@ -64,8 +64,8 @@
 //! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
 //! | `jobs` | `ListRequest`, `JobRequest`: jobs as JSON: lists, searches, previews, bodies |
 //! | `questions` | `Questions`: each `Question` with its plan, kept until a page answers it |
-//! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; a |
-//! | | `JobAction` is a `Verb` for `Jobs`; a `Tube` is checked, and a `Report` describes |
+//! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; |
+//! | | `JobAction`: a `Verb` for `Jobs`; `Tube`: a checked name; `Report`: the result |
 //!
 //! The manual lists the exit statuses that `main` returns.
 
@@ -138,14 +138,14 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
-    // Exit status 0 would mean a whole backup after `export`, and no problem after `check`.
+    // A truncated `export` is no backup, and a truncated `check` may lack problems: both fail.
     let may_be_cut = is_read_only && !is_check && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
         let out = Output::new(cli.json);
         let mut context = Context { servers: cli.server, out, interrupt: interrupt.clone() };
         let result = run(cli.command, &mut context);
-        // Flush even after a failure: the output before it is still useful.
+        // Flush even after a failure: the output before the failure is still useful.
         let flushed = context.out.flush();
         let outcome = result?;
         flushed.map(|()| outcome)

@@ -12,7 +12,7 @@ pub(crate) enum Tone {
     Plain,
     /// A problem that an operator should look at.
     Red,
-    /// Something is paused on purpose.
+    /// Something that is paused on purpose, and no problem.
     Yellow,
 }
 
@@ -30,7 +30,7 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
-    /// Makes a cell with this tone if `is_odd`, otherwise a plain one.
+    /// Makes a cell with this tone if `is_odd`, otherwise a plain cell.
     pub(crate) fn toned(value: &(impl ToString + ?Sized), tone: Tone, is_odd: bool) -> Self {
         let text = inert_text(&value.to_string());
         Self { text, tone: if is_odd { tone } else { Tone::Plain } }
@@ -152,7 +152,7 @@ impl Output {
         self.object(json_object(object), server)
     }
 
-    /// Writes an object as a line of JSON, with the server if it is given.
+    /// Writes an object as a line of JSON, with the server if one is given.
     pub(crate) fn object(
         &mut self,
         object: Map<String, Value>,
@@ -171,7 +171,7 @@ impl Output {
         Ok(self.writer.flush()?)
     }
 
-    /// Formats an object as a line of JSON, with the server if it is given.
+    /// Formats an object as a line of JSON, with the server if one is given.
     pub(crate) fn json_line(mut object: Map<String, Value>, server: Option<&str>) -> String {
         object.extend(server.map(|server| ("server".to_owned(), server.into())));
         let text = Value::Object(object).to_string();
@@ -214,8 +214,8 @@ pub(crate) fn inert_text(text: &str) -> String {
     text.chars().map(|it| if is_terminal_control(it) && it != '\n' { '?' } else { it }).collect()
 }
 
-/// Formats a body as one line: bytes that are not text, or that a terminal would act on, are
-/// escaped.
+/// Formats a body as one line. Escapes bytes that are not UTF-8, and characters that a terminal
+/// would act on.
 pub(crate) fn inert_body(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {

@@ -4,11 +4,11 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
 //!   connection from plan to end. The web page keeps no connection, so it checks the instance.
-//! - A job is changed only if the filter still matches it, and others have not changed its state.
-//!   Both are checked just before the change; beanstalkd cannot exclude a change in between.
-//! - Jobs are in order of service, so copies are served in the same order as their originals: ready
-//!   ones by priority and id, delayed ones by the time left, and buried ones in the order of their
-//!   burial if the server lists it, otherwise by id.
+//! - Just before its change, a job must still match the filter, and nobody may have changed its
+//!   state. The protocol cannot exclude that another client changes the job after this check.
+//! - Jobs are in order of service, so copies are served in the same order as their originals. Ready
+//!   jobs are ordered by priority and id, and delayed jobs by the time left. Buried jobs are in the
+//!   order of their burial if the server lists that order, otherwise ordered by id.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,13 +37,13 @@ const NAMED_TUBES_MAX: usize = 10;
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the dictionary of `stats`. Old releases have no id, but every process has a pid.
+    /// Reads the dictionary of `stats`. Old releases report no random id, but all report a pid.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))
     }
 
-    /// Fails if the client is connected to another instance, because its ids are of other jobs.
+    /// Fails if the client is connected to another instance, where an id means another job.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         let text = "the server was restarted, so ids may mean other jobs now: list the jobs again";
         ensure!(self == now, conflict(format!("{}: {text}", client.address())));
@@ -105,7 +105,7 @@ impl fmt::Display for Summary {
 }
 
 /// If a batch takes longer than this, the next batch is smaller: the longer a batch takes, the more
-/// jobs other clients change between its check and its change.
+/// jobs other clients change after the check of the jobs and before their change.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A place in the order of service: a rank by state, and a place among the jobs of that rank.
@@ -114,9 +114,9 @@ type Place = (u8, u32);
 /// A planned job: its place in the order of service, and its id.
 pub(crate) type PlannedJob = (Place, u64);
 
-/// Returns the place of a state in the order in which jobs are served.
+/// Returns the rank of a state in the order of service.
 fn rank(state: State) -> u8 {
-    // A reserved job has the rank of a ready one, because it was ready before.
+    // A reserved job has the rank of a ready job, because it was ready before.
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }
 }
 
@@ -140,8 +140,8 @@ impl Plan {
         plan
     }
 
-    /// Makes a plan for the jobs with these ids, which must be distinct, that are in one of these
-    /// states. Also returns the numbers of other jobs and ids, one sentence for each reason.
+    /// Makes a plan for the jobs with these distinct ids, as far as they are in one of these
+    /// states. Also returns sentences about ids without a job, and about jobs in other states.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],
@@ -187,7 +187,7 @@ impl Plan {
             let place = match job.state {
                 State::Ready | State::Reserved => job.pri,
                 State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
-                // Jobs without counts are from `list-jobs`, in the order of their burial.
+                // Jobs without counts come from `list-jobs`, which keeps the order of burial.
                 State::Buried if job.counts.is_some() => 0,
                 State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };
@@ -257,7 +257,7 @@ impl Plan {
         let mut planned = batch.iter();
         jobs.retain(|job| {
             let before = planned.find(|(_, id)| *id == job.id).map(|((rank, _), _)| *rank);
-            // A delayed job becomes ready by itself.
+            // When its delay ends, a delayed job becomes ready without a change by a client.
             let is_due = before == Some(rank(State::Delayed)) && job.state == State::Ready;
             (is_due || before == Some(rank(job.state))) && self.filter.matches(job)
         });

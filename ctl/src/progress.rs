@@ -68,7 +68,7 @@ impl Pacer {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Adds commands to the count, and sleeps if there were more than the limit allows.
+    /// Adds commands to the count, and sleeps if the commands exceed the limit.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };

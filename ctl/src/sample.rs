@@ -1,5 +1,5 @@
-//! Samples of a server and its tubes. Rates compare two samples of one process; after a restart
-//! they start again.
+//! Samples of a server and its tubes. A rate compares two samples of one server process. After a
+//! restart of the server, no rate is known until the second sample.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The counts of servers and tubes, by the last parts of their keys.
+/// The names of the counts of servers and tubes: the last words of the keys in `stats`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.
@@ -47,7 +47,7 @@ pub(crate) struct Sample {
     pub(crate) stats: String,
 }
 
-/// The totals of a sample, for the rates of the next one.
+/// The totals of a sample, for the rates of the next sample.
 #[derive(Debug, Default)]
 struct Totals {
     instance: Instance,
@@ -72,7 +72,7 @@ impl Sampler {
         Self { address, client: None, limit, before: Totals::default() }
     }
 
-    /// Takes a sample. After an error the next sample connects again.
+    /// Takes a sample. After an error, the next call connects again.
     pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
         let (mut client, mut stats) = Client::reuse(self.client.take(), &self.address, deadline)?;
@@ -147,7 +147,7 @@ impl Sample {
         yaml::value(&self.stats, "draining") == Some("true")
     }
 
-    /// Returns the state of a binlog that is full or has failed; only our daemon reports it.
+    /// Returns the state of a binlog that is full or has failed, if the server reports that state.
     pub(crate) fn binlog_trouble(&self) -> Option<&str> {
         yaml::value(&self.stats, "binlog-state").filter(|state| !matches!(*state, "none" | "sound"))
     }

@@ -25,7 +25,7 @@ pub(crate) struct SaveFile {
 
 /// Checks the argument of `--save`.
 pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
-    // `import` reads `-` as standard input, and such a file only as `./-`.
+    // `import` would read standard input for `-`, and not a file of that name.
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
@@ -33,7 +33,7 @@ pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
 /// Fails if the file already exists; called before any work or question.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
-    // A dangling link also counts as an existing file.
+    // A dangling link is treated as an existing file, too.
     let is_there = path.symlink_metadata().is_ok();
     ensure!(!is_there, "{}: the file exists and is not overwritten", path.display());
     Ok(())

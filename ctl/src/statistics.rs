@@ -3,9 +3,9 @@
 //! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
 //! has found every job, without changing anything:
 //!
-//! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. If a sweep has found
-//!   as many jobs as existed at its start plus as many as were put since, it has found all. Only
-//!   the selected tubes are counted, so puts and deletes in other tubes do not matter.
+//! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. A sweep has found all
+//!   jobs if it has found as many as existed at its start plus as many as were put since. Only the
+//!   selected tubes are counted, so puts and deletes in other tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
 //!   With a binlog, ids continue after the last id before the restart. But a job younger than the
 //!   process was put by one of the counted lines, so at most `cmd-put` ids are above that job's id.
@@ -97,7 +97,7 @@ pub(crate) fn tube_stats(client: &mut Client, names: &[String]) -> Result<Vec<(S
     Ok(all)
 }
 
-/// Returns the dictionary of `stats-tube`. Fails if there is no such tube. Does not create one.
+/// Returns the dictionary of `stats-tube`. Fails if the tube does not exist, and never creates it.
 pub(crate) fn existing_tube_stats(client: &mut Client, name: &str) -> Result<String> {
     let reply = client.ask(&format!("stats-tube {name}"))?;
     if reply.is("NOT_FOUND") {
@@ -147,7 +147,7 @@ impl Counters {
         }
     }
 
-    /// Returns an upper bound on the ids when the counters were read, if there is no binlog.
+    /// Returns an upper bound on the ids when the counters were read; `None` with a binlog.
     pub(crate) fn last_id(&self) -> Option<u64> {
         (!self.has_binlog).then_some(self.puts)
     }
@@ -172,8 +172,8 @@ impl Counters {
     }
 }
 
-/// Fails if a server does not report these numbers: otherwise every count would be 0, and the sweep
-/// would look complete.
+/// Fails if a server does not report these numbers: a missing number would be read as 0, and a
+/// sweep would seem complete.
 fn require_counters(client: &Client, command: &str, text: &str, keys: &str) -> Result<()> {
     for key in keys.split(' ') {
         let is_there = yaml::value(text, key).is_some_and(|value| value.parse::<u64>().is_ok());
@@ -222,10 +222,10 @@ mod tests {
             now.is_covered_by(&seen, &before)
         };
         assert!(covers(&before, 10) && !covers(&before, 9));
-        // Three were put and five deleted: the ten seen may include only five of the eight now.
+        // Three jobs were put, five deleted: five of the ten found may be gone, and three missing.
         let after = census(8, 103, 1);
         assert!(!covers(&after, 10) && covers(&after, 13));
-        // A recreated tube has other jobs.
+        // A recreated tube has none of the jobs that existed at the start.
         assert!(covers(&census(2, 2, 1), 0));
         assert!(!covers(&census(u64::MAX, u64::MAX, 1), 99));
     }

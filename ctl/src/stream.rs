@@ -38,7 +38,7 @@ fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::R
 }
 
 /// Connects to a UNIX socket. If a server hangs and its backlog is full, a blocking connect would
-/// never return, so a nonblocking one is repeated.
+/// never return, so a nonblocking connect is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
@@ -81,7 +81,7 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Marks the beginning or end of a reply, which has a time limit as a whole.
+    /// Marks the beginning or end of a reply; the whole reply has a time limit.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// If a server hangs and its backlog is full, a blocking connect never returns.
+    /// A blocking connect to a server that hangs with a full backlog would never return.
     #[test]
     fn a_unix_socket_that_accepts_nothing_is_given_up() {
         let folder = tempfile::tempdir().unwrap();

@@ -66,9 +66,9 @@ struct Sweep<'a> {
     before: Counters,
     /// An upper bound on the ids, if one is known.
     last: Option<u64>,
-    /// The user has given the bound, which may be too low.
+    /// Whether the user has given the bound, which may then be too low.
     is_last_given: bool,
-    /// Jobs found in the selected tubes, in any state.
+    /// The numbers of jobs found in the selected tubes, in any state.
     found: FoundCounts,
     highest: u64,
     pacer: Pacer,
@@ -76,7 +76,7 @@ struct Sweep<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Passes all jobs that the filter selects, apart from its pattern, to `take` in batches.
+/// Calls `take` with all jobs that the filter selects, in batches. Ignores the filter's pattern.
 pub(crate) fn sweep(
     client: &mut Client,
     filter: &Filter,

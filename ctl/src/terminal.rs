@@ -12,7 +12,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use crate::interrupt::Interrupt;
 
-/// The alternate screen, without a cursor and without automatic line breaks.
+/// Enters and leaves the alternate screen, without a cursor and without automatic line breaks.
 const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
@@ -69,7 +69,7 @@ impl Terminal {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
         for (row, line) in (1..=size[1]).zip(lines) {
-            // Erase before the text: after a full line the cursor is still in the last column.
+            // Erase before the text: after a full line, an erase would remove the last character.
             let _ = write!(frame, "\x1b[{row}H\x1b[K{line}");
         }
         let frame = (frame, size);

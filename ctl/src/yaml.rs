@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
-//! No value contains quotes, so no full YAML parser is needed. Such a parser would read a tube
-//! named `1.5` as a number. Releases of beanstalkd differ in which values they quote.
+//! No value contains quotes, so no full YAML parser is needed. A full parser would read the name
+//! `1.5` of a tube as a number. Releases of beanstalkd differ in which values they quote.
 
 use serde_json::{Map, Value};
 

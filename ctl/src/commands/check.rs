@@ -18,7 +18,7 @@ use crate::statistics;
 use crate::sweep;
 use crate::yaml;
 
-/// A result, whose number is the exit status.
+/// The result of a check. Its number is the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CheckStatus {
     Ok,
@@ -27,11 +27,11 @@ pub(crate) enum CheckStatus {
     Unknown,
 }
 
-/// A problem, with its description.
+/// The status of a problem, and its description.
 type CheckFinding = (CheckStatus, String);
 
 impl CheckStatus {
-    /// Returns the first word of the output.
+    /// Returns the word that names the status in the output.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -132,7 +132,7 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the state of the server, such as `serving`; other servers report only draining.
+/// Returns the state of the server, such as `serving`; without `capabilities`, only `draining`.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {

@@ -24,8 +24,8 @@ pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     Ok(outcome.and(Outcome::done_if(others.is_empty() && plan.count() > 0)))
 }
 
-/// Asks for consent, deletes the jobs of a plan, and reports their number, even after a failure in
-/// between.
+/// Asks for consent, deletes the jobs of a plan, and reports how many were deleted, even after a
+/// failure.
 pub(crate) fn delete_planned(
     client: &mut Client,
     plan: &Plan,
@@ -45,7 +45,7 @@ pub(crate) fn delete_planned(
     let progress = Progress::new("deleting", Some(plan.count()));
     let result = deletion.carry_out(client, plan, &progress, &context.interrupt);
     drop(progress);
-    // After an interrupt, fewer jobs are deleted than planned.
+    // Report the plan too, because after an interrupt fewer jobs are deleted than planned.
     let done = format!("{} deleted (plan: {planned})", counted(deletion.done, "job"));
     context.report_action(client.address(), "delete", deletion.done, &done)?;
     print_notices(&deletion.describe_leftovers());

@@ -12,7 +12,7 @@ use crate::job::State;
 use crate::message::print_notice;
 use crate::yaml;
 
-/// Interval at which `drain wait` counts the jobs, and the number of counts per report.
+/// The interval at which `drain wait` counts the jobs, and the number of counts per printed line.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const PROGRESS_CHECKS: u64 = 10;
 
@@ -43,7 +43,7 @@ pub(crate) fn run(switch: &str, yes: bool, context: &mut Context) -> Result<Outc
     })
 }
 
-/// Begins or ends draining, or reports the state; returns whether the server is draining.
+/// Begins or ends draining, or only asks for the state. Returns whether the server is draining.
 fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
     if client.has_extension("drain")? {
         let reply = client.ask(&format!("drain {switch}"))?;
@@ -68,7 +68,7 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
     Ok(known.with_context(|| format!("{address}: it does not report draining"))? == "true")
 }
 
-/// Waits until a server has only buried jobs, and sometimes reports its numbers of jobs. Returns
+/// Waits until a server has only buried jobs, and prints its numbers of jobs now and then. Returns
 /// the last numbers, as text and as JSON.
 fn wait_until_drained(client: &mut Client, interrupt: &Interrupt) -> Result<(String, Value)> {
     let mut checks = 0_u64;

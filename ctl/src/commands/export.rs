@@ -20,7 +20,7 @@ use crate::sweep;
 /// The largest number of jobs exported at once.
 const BATCH_JOBS: usize = 1_000;
 
-/// The destination of the lines.
+/// The file or output to which the jobs are exported.
 struct ExportTarget<'a> {
     file: Option<SaveFile>,
     /// Standard output, used if there is no file.
@@ -41,7 +41,7 @@ impl ExportTarget<'_> {
         Ok(())
     }
 
-    /// Writes the count, after all jobs.
+    /// Writes the last line, which has the number of jobs.
     fn finish(self) -> Result<()> {
         if let Some(file) = self.file {
             return file.finish();
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     result
 }
 
-/// Exports the jobs of a server, without jobs put meanwhile.
+/// Exports the jobs of a server, except jobs that are put during the export.
 fn export_server(
     args: &ExportArgs,
     client: &mut crate::client::Client,

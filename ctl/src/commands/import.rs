@@ -18,10 +18,10 @@ use crate::progress::{Pacer, Progress};
 pub(super) const BATCH_JOBS: u64 = 2_000;
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// The longest line with `--dry-run`, in bytes.
+/// The longest line with `--dry-run`, which knows no limit of a server, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// At most so many bytes of a line for each byte of the body, and beside the body.
+/// The most bytes of a line for each byte of the largest body, and for all other fields together.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
@@ -36,11 +36,11 @@ pub(super) struct ImportLines<'a> {
     skip: usize,
     /// The number of jobs read since the start, or since the last line with a count.
     uncounted: u64,
-    /// Whether `export` or `--save` wrote the last of these jobs, so that a count must follow.
+    /// Whether `export` or `--save` wrote the last job read, so that a count must follow.
     is_exported: bool,
     /// The number of jobs that the server accepted.
     pub(super) count: u64,
-    /// The number of the line to continue after: no line up to it has to be repeated.
+    /// The number of the last line that the next import may skip, with all lines before.
     pub(super) after: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'a> ImportLines<'a> {
             let line = match input::read_line(&mut self.input, self.most) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
-                // A signal, or an error of the disk, is not the fault of the line.
+                // A signal or a failed read does not mean that the line is too large.
                 Err(error) if error.is::<io::Error>() => return Err(error),
                 Err(error) => {
                     self.number = number;
@@ -95,7 +95,7 @@ impl<'a> ImportLines<'a> {
         }
     }
 
-    /// Reads jobs until the batch is full, or until the next line is not available yet.
+    /// Reads jobs until the batch is full, or until it would wait for the rest of a line.
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
@@ -149,8 +149,8 @@ impl<'a> ImportLines<'a> {
                 self.count += jobs.len() as u64;
             }
             let is_over = end?;
-            // The same signal may have ended the writer of the lines, so the last line may be
-            // missing.
+            // A signal to this program may also have ended the writer of the lines, and then the
+            // last lines are missing.
             interrupt.check()?;
             if is_over {
                 return Ok(outcome);
@@ -161,7 +161,7 @@ impl<'a> ImportLines<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
-    // A dry run only checks the lines, which needs no server.
+    // A dry run only checks the lines, and needs no server.
     let mut client = if args.dry_run { None } else { Some(context.client()?) };
     let most = match &mut client {
         Some(client) => client.max_job_size()? * LINE_BYTES_PER_BYTE + LINE_BYTES_BESIDE_BODY,

@@ -30,8 +30,8 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
 
 /// Kicks the first jobs of a tube in a state, at most `most`, and adds their number to `kicked`.
 ///
-/// The jobs are kicked by their ids, because once other clients have kicked the last buried job,
-/// the command `kick` silently takes delayed jobs.
+/// The jobs are kicked by their ids, because the command `kick` takes delayed jobs without notice
+/// once other clients have kicked the last buried job.
 fn kick_tube(
     client: &mut Client,
     tube: &str,
@@ -63,8 +63,8 @@ fn kick_tube(
     Ok(())
 }
 
-/// Returns the ids of the first jobs of the tube in use: up to `most` if the server has
-/// `list-jobs`, otherwise one.
+/// Returns the ids of the first jobs in a state of the tube in use: up to `most` ids if the server
+/// has `list-jobs`, otherwise one id.
 fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
     if client.has_extension("list-jobs")? && listing::fits_list_jobs_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
         let is_there = count > 0 || Context::warn_if_no_tube(client, &filter.tubes)?;
         Ok(Context::report_coverage(client, coverage).and(Outcome::done_if(is_there)))
     };
-    // Jobs are sorted and printed only after all servers have sent theirs.
+    // With `--sort`, jobs are printed only after all servers have sent their jobs.
     let (mut left, mut sorted) = (most, Vec::new());
     let outcome = context.each_server(work, |context, server, mut jobs: Vec<Job>| {
         let label = context.label(server);

@@ -7,7 +7,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::context::{Context, Outcome};
 
-/// The part of the manual page that is not made from the definition.
+/// The part of the manual page that is not made from the definition of the commands.
 const MANUAL_REST: &str = include_str!("../manual.roff");
 
 /// Runs the command.
@@ -48,7 +48,7 @@ fn manual_page(cli: Command) -> Result<Vec<u8>> {
         synopsis.text([bold(usage)]);
         synopsis.to_writer(&mut part)?;
         man.render_options_section(&mut part)?;
-        // The options stand below the heading of their command, and need no headings of their own.
+        // Omit the heading of the options, which are below the heading of their command.
         let text = String::from_utf8(part)?;
         let lines =
             text.lines().filter(|line| !line.starts_with(".SH")).map(|line| format!("{line}\n"));

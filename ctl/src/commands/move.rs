@@ -1,9 +1,9 @@
 //! `move`: moves jobs to another tube, on this server or on another one.
 //!
-//! For each job, a copy in the same state is put first, and then the job is deleted. A ready job is
-//! reserved before the copy is put, so that no worker gets it. If a worker has reserved the job
-//! first, the copy is deleted instead. If a connection fails in between, the jobs that may be in
-//! both places are reported.
+//! For each job, a copy in the same state is put first, and then the original is deleted. A ready
+//! job is reserved before its copy is put, so that no worker gets the job. If another client takes
+//! or changes the job nevertheless, its copy is deleted instead. If a connection fails before the
+//! delete, the command reports the jobs that may be in both tubes.
 
 use anyhow::{Result, ensure};
 
@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 use crate::statistics;
 
-/// The largest number of jobs that are in both places at once.
+/// The largest number of jobs that are in both tubes at once.
 const BATCH_JOBS: usize = 200;
 
 /// Moves jobs in batches, and counts them.
@@ -31,11 +31,11 @@ pub(crate) struct Mover<'a> {
     tube: &'a str,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
-    /// The number of jobs that other clients took or changed first.
+    /// The number of jobs not moved, because other clients took or changed them.
     skipped: u64,
     /// The ids of jobs that are too large for the other server.
     too_large: Vec<u64>,
-    /// Sentences about jobs that may be in both places.
+    /// Sentences about jobs that may be in both tubes.
     doubts: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Mover<'a> {
         plan.each_batch(most, progress, interrupt, |batch| self.move_batch(batch, plan))
     }
 
-    /// Describes jobs that were not moved, or may be in both places, one sentence each.
+    /// Describes jobs that were not moved, or that may be in both tubes.
     pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = self.doubts.clone();
         if self.skipped > 0 {
@@ -138,7 +138,7 @@ impl<'a> Mover<'a> {
             |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
         self.skip_too_large(&select(Copied::TooLarge));
         let Some(failure) = failure else { return self.delete_originals(&copied) };
-        // Releases jobs without a copy, and deletes jobs with one, if that is still possible.
+        // After a failure, release jobs without a copy. Delete jobs with a copy if `to` answers.
         let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
         let id_of = |(job, copy): &(&Job, u64)| (job.id, *copy);
         let held: Vec<_> = held.iter().map(id_of).collect();
@@ -176,9 +176,9 @@ impl<'a> Mover<'a> {
         Ok(taken)
     }
 
-    /// Deletes the jobs that have a copy, or the copies of jobs that others took or changed first.
-    /// Just before the deletes, a touch shows that a ready job is still reserved here; the counts
-    /// of other jobs show that no other client has had them.
+    /// Deletes the jobs that have a copy, or the copy if another client took or changed the job.
+    /// Before the deletes, a touch shows that a ready job is still reserved by this connection. The
+    /// counts of a delayed or buried job show that no other client has changed that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
@@ -231,7 +231,7 @@ impl<'a> Mover<'a> {
         result
     }
 
-    /// Leaves jobs that are too large for the other server where they are.
+    /// Leaves jobs that are too large for the other server in their tube.
     fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
         self.release_unmoved(jobs);
@@ -260,7 +260,7 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns the line of a command: `ready` and the id of a ready job, or `other` and the id.
+    /// Returns a line with the job's id: the command is `ready` for a ready job, otherwise `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

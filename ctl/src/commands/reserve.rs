@@ -29,8 +29,8 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
 }
 
 /// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
-/// waits until Ctrl-C. Also returns an instant just before the touch restarted the time to run. The
-/// jobs in `kept` stay reserved, and are never returned.
+/// only Ctrl-C ends the wait for a job. Also returns an instant just before the touch restarted the
+/// time to run. The jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
@@ -40,8 +40,8 @@ pub(crate) fn reserve_next(
     let began = Instant::now();
     loop {
         interrupt.check()?;
-        // A remainder of `wait` below 1 second is rounded up: with 0 the server would reply at
-        // once, again and again.
+        // Let the server wait 1 second even if less of `wait` remains: with 0 the server would
+        // reply at once, again and again.
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
@@ -49,7 +49,7 @@ pub(crate) fn reserve_next(
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();
-                // If this program was suspended, the reply may be older than the time to run.
+                // If this program was suspended after the reply, the job may have timed out.
                 let touched = Instant::now();
                 let is_ours = client.ask(&format!("touch {id}"))?.is("TOUCHED");
                 let job = job.filter(|job| is_ours && touched.elapsed() < job.lease());
@@ -63,7 +63,7 @@ pub(crate) fn reserve_next(
             }
             ("TIMED_OUT", _) => {}
             ("DEADLINE_SOON", _) => {
-                // The server repeats DEADLINE_SOON at once until a touch.
+                // Until the jobs are touched, the server replies DEADLINE_SOON without waiting.
                 for job in kept {
                     client.ask(&format!("touch {}", job.id))?;
                 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
     let mut kept = Vec::new();
     let mut count = 0;
     while count < args.count {
-        // Only with --wait does the command wait for jobs after the first.
+        // Without --wait, the command waits only for the first job.
         let wait = wait.or((count > 0).then_some(Duration::ZERO));
         let next = reserve_next(&mut client, wait, &kept, &context.interrupt)?;
         let Some((job, _)) = next else { break };

@@ -1,4 +1,4 @@
-//! `stats`: shows the statistics of servers or of a tube, side by side.
+//! `stats`: shows the statistics of servers, or of a tube on each server, side by side.
 
 use anyhow::Result;
 

@@ -15,17 +15,17 @@ use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
 
-/// Interval at which a wait for a key checks for samples and Ctrl-C.
+/// The longest wait for a key before new samples and Ctrl-C are checked for.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The smallest number of lines for the table and its heading, and of columns for the names.
+/// The fewest lines for the table with its heading, and the smallest width of names in characters.
 const TABLE_LINES_MIN: usize = 3;
 const NAME_COLUMNS_MIN: usize = 12;
 
 /// The number of rows that `PageUp` and `PageDown` scroll.
 const PAGE_KEY_ROWS: usize = 20;
 
-/// Colors and weights in control sequences.
+/// Colors and font weights, as parameters of control sequences.
 const DEFAULT_COLOR: &str = "39";
 const RED: &str = "31";
 const YELLOW: &str = "33";
@@ -47,11 +47,11 @@ struct Screen {
 /// The samples of a server, and the time of the last one.
 type Samples = (Receiver<Result<Sample, String>>, Instant);
 
-/// How long a sample may be overdue before that is reported.
+/// How long a sample may be overdue before the screen shows that the server does not answer.
 const LATE_TIME: Duration = Duration::from_secs(1);
 
-/// Samples a server in a thread of its own, which ends with the program, so that a server that does
-/// not answer delays neither keys nor the other servers.
+/// Samples a server in a separate thread, so that a server that does not answer delays neither keys
+/// nor the other servers. The thread runs until the program exits.
 fn start_sampling(mut sampler: Sampler, selected: Tubes, interval: Duration) -> Samples {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -135,7 +135,7 @@ impl Screen {
         KeyEffect::Nothing
     }
 
-    /// Returns the lines of a screen of this width and height, including the selected row.
+    /// Returns the lines for a screen of this width and height. One line is the selected row.
     fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
         let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
         lines.push(String::new());
@@ -297,7 +297,7 @@ mod tests {
         }
         let (images, mail) = (text.find("a:1 images").unwrap(), text.find("a:1 mail").unwrap());
         assert!(images < mail, "{text}");
-        // In a small terminal the selected row is on the screen.
+        // Even in a small terminal, the selected row is on the screen.
         screen.press(Key::PageDown);
         let lines = screen.lines([110, 4]);
         assert!(lines.len() == 4 && lines[3].contains("a:1 mail"), "{lines:?}");

@@ -1,11 +1,11 @@
 //! `work`: runs a command for each job, with the body on its standard input.
 //!
-//! If the command exits with 0, the job is deleted. Otherwise the job is released, each time with
-//! twice the delay, and after a number of failures it is buried. While the command runs, the job is
-//! touched. If the server answers that the job is no longer reserved, or does not answer until the
-//! reservation times out, another worker may have the job, so the command is ended. After Ctrl-C
-//! the running commands may finish; a second Ctrl-C kills them and ends the program, and the server
-//! releases the jobs.
+//! If the command exits with 0, the job is deleted. If the command fails, the job is released with
+//! a delay that doubles at each failure, and buried after a number of failures. While the command
+//! runs, the job is touched. The command is ended if the server answers that the job is no longer
+//! reserved, or does not answer before the reservation times out: another worker may have the job.
+//! After Ctrl-C the running commands may finish. A second Ctrl-C kills the commands and ends the
+//! program, and the server releases the jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -34,7 +34,7 @@ const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 /// this program had been suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
-/// Interval of checks whether the reservation has timed out without a reply to a touch.
+/// How often to check whether the reservation has timed out, while the reply to a touch is due.
 const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The notice after a first signal.
@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
         Ok(Self { args, interrupt, client, wake })
     }
 
-    /// Works on one job after another until the shared number `left` is 0.
+    /// Works on one job after another until `left`, which all workers decrement, is 0.
     fn run(&mut self, left: &AtomicU64) -> Result<()> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
@@ -98,7 +98,7 @@ impl<'a> Worker<'a> {
             match reserve_next(&mut self.client, wait, &[], self.interrupt) {
                 Ok(Some((job, touched))) => self.work(&job, touched)?,
                 Ok(None) => break,
-                // A signal between two jobs ends the worker cleanly.
+                // A signal between two jobs ends the worker without an error.
                 Err(_) if self.interrupt.is_set() => break,
                 Err(error) => return Err(error),
             }
@@ -148,18 +148,18 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
-    /// ended; `None` if the reservation ended before, so that other workers may have the job.
-    ///
-    /// The reservation lasts for the time to run after `touched`, when the last confirmed touch was
-    /// sent. The loop waits for no reply, because the server may hang for longer.
+    /// ended; `None` if the reservation ended before the command, and other workers may have the
+    /// job. The last confirmed touch was sent at `touched`, and the reservation lasts for the time
+    /// to run from then. The loop does not block until a reply arrives, because the server may hang
+    /// for longer than the time to run.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;
-        // A touch after each third of the time to run is early enough, and seldom enough.
+        // Touch after each third of the time to run: early enough, and not too often.
         let (lease, interval) = (job.lease(), job.lease() / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
         let began = Instant::now();
-        // When the last touch was sent, while its reply is due.
+        // When the last touch was sent; `None` if its reply has arrived.
         let mut asked: Option<Instant> = None;
         let (mut is_heard, mut is_stopped, mut is_lost, mut failure) = (false, false, false, None);
         loop {
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
                 failure = held.err();
                 self.give_up(job, failure.is_some(), &mut command);
             }
-            // After a suspension longer than the time to run, wait for the reply to a touch.
+            // If the time to run has passed, resume only after the server has confirmed a touch.
             if is_stopped && (is_lost || touched.elapsed() < lease) {
                 is_stopped = false;
                 command.resume();
@@ -207,12 +207,13 @@ impl<'a> Worker<'a> {
             };
             let server = (!is_lost).then(|| self.client.socket());
             is_heard = command.wait(&self.wake, server, next.min(left))?;
-            // The next round of the loop finds the reason for the wake-up.
+            // Drop the bytes of the wake-up: the next round of the loop finds what has changed.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         }
     }
 
-    /// Reports that a job is no longer reserved here, and ends its command unless that may go on.
+    /// Reports that a job is no longer reserved here, and ends its command. With `--keep-going`,
+    /// ends the command only after a lost connection.
     fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
         let is_ended = command.is_running() && (is_disconnected || !self.args.keep_going);
@@ -223,8 +224,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Decides whether a job is deleted, released or buried; `releases` is the number of its
-    /// earlier releases.
+    /// Decides what to do with a job that was released `releases` times before.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> WorkVerdict {
         if is_success {
             return WorkVerdict::Delete;

@@ -1,4 +1,4 @@
-//! The commands of `work`: each is a process group that gets a body as its input.
+//! The commands that `work` runs: each is a process group that gets a body on standard input.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -24,10 +24,10 @@ use crate::job::Job;
 /// Time from SIGTERM to SIGKILL for a command that is ended.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// Interval of checks for what outlives a command: its processes, and its standard error.
+/// How often to check, after a command has ended, for its other processes and its standard error.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait for the rest of standard error, which other processes may hold open.
+/// How long to wait for the end of standard error, which other processes may hold open.
 const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest line of standard error in a notice, in bytes.
@@ -69,7 +69,7 @@ impl<'a> RunningCommand<'a> {
         command.env("BEANSTALKD_JOB_ID", job.id.to_string());
         command.env("BEANSTALKD_JOB_TUBE", &job.tube);
         sys::kill_with_parent(&mut command);
-        // In a process group of its own, the command does not get Ctrl-C.
+        // In a process group of its own, the command gets no SIGINT from Ctrl-C.
         let started = interrupt.spawn_group(&mut command);
         let (child, group) = started.with_context(|| program.to_string_lossy().into_owned())?;
         let (stdin, pipe) = (child.stdin, child.stderr.context("it is a pipe")?);
@@ -88,7 +88,7 @@ impl<'a> RunningCommand<'a> {
         self.status.is_none()
     }
 
-    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]; only the first reason is kept.
+    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]. A second call has no effect.
     pub(super) fn end(&mut self, why: &'static str) {
         if self.ending.is_none() {
             self.ending = Some((why, Instant::now()));
@@ -103,19 +103,19 @@ impl<'a> RunningCommand<'a> {
         let _ = kill_process_group(self.group, Signal::CONT);
     }
 
-    /// Returns the time left until SIGKILL; `None` if the command is not being ended.
+    /// Returns the time until SIGKILL; `None` if the command is not being ended.
     fn kill_wait(&self) -> Option<Duration> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status and writes the body, without waiting. Returns the end once all has ended.
+    /// Reads the status and writes the body, without waiting. Returns the command's end once known.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;
         }
         if let Some(signal) = self.status.and_then(|status| status.stopped_signal()) {
             self.status = None;
-            // Other signals, such as SIGSTOP, suspend the command on purpose.
+            // Signals such as SIGSTOP are sent on purpose, and the command stays suspended.
             if matches!(signal, SIGTTIN | SIGTTOU) {
                 self.end("it tried to use the terminal");
             }
@@ -128,7 +128,7 @@ impl<'a> RunningCommand<'a> {
             match pipe.write(self.body) {
                 Ok(count) => self.body = &self.body[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // This is no failure, because a command need not read its input.
+                // A failed write is ignored, because a command need not read its input.
                 Err(_) => self.body = &[],
             }
         }
@@ -175,7 +175,7 @@ impl<'a> RunningCommand<'a> {
 }
 
 impl Drop for RunningCommand<'_> {
-    /// After an error, kills a command that has not ended.
+    /// Kills a command that has not ended, after an error of `work`.
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.group, Signal::KILL);
@@ -186,15 +186,15 @@ impl Drop for RunningCommand<'_> {
     }
 }
 
-/// The last line of standard error that is not blank, and the unfinished line after it.
+/// The last line of standard error that is not blank, and the unfinished line at the end.
 type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
 
-/// Copies the standard error of a command to ours, in a thread of its own: the job must be touched
-/// even while our reader is stuck. A process that outlives the command may still write.
+/// Copies the standard error of a command to that of this program. A write may block, so the copy
+/// has its own thread, and the job is touched meanwhile.
 fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-        // If standard error is closed, there is no other place to report that.
+        // If this program's standard error is closed, a failure cannot be reported.
         let _ = io::stderr().write_all(&buffer[..count]);
         let [last, line] = &mut *lines.lock().unwrap_or_else(PoisonError::into_inner);
         for byte in &buffer[..count] {

@@ -9,7 +9,7 @@ const STATS_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-re
     current-jobs-delayed current-jobs-buried job-timeouts total-jobs current-tubes \
     current-connections current-producers current-workers current-waiting total-connections";
 
-/// The numbers of `stats` that only the first exporter has.
+/// The numbers of `stats` that only the exporter `messagebird` has.
 const MORE_STATS_KEYS: &str = "max-job-size rusage-utime rusage-stime uptime binlog-oldest-index \
     binlog-current-index binlog-records-migrated binlog-records-written binlog-max-size draining";
 
@@ -34,7 +34,7 @@ fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
-/// Names: keys with underscores, `tube_` before keys of tubes; the address is label `instance`.
+/// Returns the names of `messagebird`: keys with underscores, with `tube_` in front for tubes.
 pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
@@ -47,8 +47,8 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Names: keys with underscores, between `beanstalkd_` and a unit; no label for the server, unless
-/// there are several.
+/// Returns the names of `davidtannock`: keys with underscores, between `beanstalkd_` and a unit. A
+/// single server has no label.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

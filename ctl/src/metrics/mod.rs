@@ -6,8 +6,8 @@
 //! - `scrape` reads all servers at once, each in bounded time;
 //! - `serve` sends the text over HTTP, and `textfile` writes it to a file.
 //!
-//! The lines are written without a library. Libraries count events of their own process, but this
-//! program converts numbers of other processes, and that takes only a table and one function.
+//! No Prometheus library is used. Such a library counts the events of its own process, but this
+//! program converts numbers of other processes, which takes only a table and one function.
 
 mod args;
 mod foreign;

@@ -26,13 +26,13 @@ pub(crate) enum Source {
     Number(&'static str),
     /// The numeric value of a key, with a label and the label's value.
     Labelled(&'static str, &'static str, &'static str),
-    /// 1 if the value of a key is this word, which is also the value of label `state`; else 0.
+    /// 1 if the value of a key is this word, else 0. The label `state` has the word.
     State(&'static str, &'static str),
-    /// A histogram of all keys with this prefix.
+    /// A histogram made of all keys with this prefix.
     Histogram(&'static str),
     /// The number 1, with the values of these keys as labels.
     Labels(&'static [&'static str]),
-    /// Several sources.
+    /// The samples of several sources.
     Each(&'static [Source]),
 }
 
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// The rules of Prometheus: names without digits, and a help text for each metric.
+    /// Each metric needs a unique name of letters and underscores, a help text, and a source.
     #[test]
     fn names_follow_the_rules() {
         let names = Names::own();

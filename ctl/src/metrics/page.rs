@@ -1,6 +1,6 @@
 //! The text format of Prometheus.
 //!
-//! The format requires all lines of a metric to stand together. So each server has a separate text
+//! The format requires that all lines of a metric are adjacent. So each server has a separate text
 //! for each family, and the texts of all servers are joined at the end.
 
 use std::mem;
@@ -11,7 +11,7 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first the server's own, then its tubes'.
+/// The lines of one server, by family: first the families of the server, then those of tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,

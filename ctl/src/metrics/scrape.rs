@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands sent without a reply yet. The number is small, because the server
-/// serves no other client while it carries them out.
+/// The largest number of commands that wait for replies at a time. The number is small, because the
+/// server serves no other client while it carries out these commands.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.
@@ -37,7 +37,7 @@ struct Settings {
 struct Target {
     address: Address,
     client: Mutex<Option<Client>>,
-    /// The last error printed; empty if the server was up.
+    /// The error of the last scrape; empty if that scrape succeeded.
     last_error: Mutex<String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    /// Makes a scraper, which connects with the first scrape.
+    /// Makes a scraper, which connects at the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
         // Drop repeated servers: each of their series would occur twice, and Prometheus rejects
         // that.
@@ -105,7 +105,7 @@ impl Target {
         let last_error = page.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
         let mut page = page.unwrap_or_else(|error| {
             up = "0";
-            // Otherwise each scrape would print the same error.
+            // While a server is down, print its error only once and not at each scrape.
             if *self.lock_last_error() != last_error {
                 print_error(&error);
             }
@@ -120,7 +120,7 @@ impl Target {
         page
     }
 
-    /// Scrapes the server. The connection is kept unless something failed.
+    /// Scrapes the server, and keeps the connection if the scrape succeeds.
     fn scrape(&self, settings: &Settings, deadline: Instant) -> Result<Page> {
         let mut kept = match self.client.try_lock() {
             Ok(kept) => kept,

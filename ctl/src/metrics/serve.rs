@@ -1,4 +1,4 @@
-//! `--listen`: the metrics over HTTP. Requests during a scrape share its text.
+//! `--listen`: the metrics over HTTP. All requests during a scrape get the text of that scrape.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +25,7 @@ const INDEX_HTML: &str =
 /// client reads it.
 const TEXTS_MAX: usize = 8;
 
-/// The text of a scrape, once it is complete. All requests share its bytes.
+/// The text of a scrape, once the scrape is complete. All requests share the bytes of the text.
 type Answer = watch::Receiver<Option<SharedBody>>;
 
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub(super) fn metrics_router(scraper: Scraper) -> Router {
 
 async fn serve_metrics(State(shared): State<SharedScrape>) -> Response {
     let mut answer = shared.answer();
-    // Cloned at once, because the borrowed value keeps the channel locked.
+    // Clone the text at once, because the borrowed value keeps the channel locked.
     let text = answer.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
     match text {
         Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::new(text)).into_response(),
@@ -61,7 +61,7 @@ impl SharedScrape {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer of the scrape under way, or starts one.
+    /// Returns the answer of the scrape under way, or of a scrape that it starts.
     fn answer(&self) -> Answer {
         let mut running = self.lock_running();
         if let Some(answer) = &*running {
@@ -70,7 +70,7 @@ impl SharedScrape {
         let (sender, answer) = watch::channel(None);
         *running = Some(answer.clone());
         let shared = self.clone();
-        // A separate task goes on if the request that started it ends.
+        // A separate task continues even if the request that started the task ends.
         task::spawn(async move {
             let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);

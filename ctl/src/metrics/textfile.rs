@@ -1,4 +1,4 @@
-//! `--textfile`: a file for `node_exporter`, which never sees it half written.
+//! `--textfile`: a file for `node_exporter`, which never sees an incomplete file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -12,11 +12,11 @@ use super::scrape::Scraper;
 use crate::interrupt::Interrupt;
 use crate::message::print_error;
 
-/// Every user may read the file, because `node_exporter` has a user of its own.
+/// Every user may read the file, because `node_exporter` runs as another user.
 const FILE_MODE: u32 = 0o644;
 
-/// Writes the file once, or repeatedly with an interval in seconds until a signal arrives. A failed
-/// write is repeated, unless it is the first: then the path is probably wrong.
+/// Writes the file once, or at an interval in seconds until a signal arrives. If the first write
+/// fails, returns the error, because the path is probably wrong. Later writes are tried again.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
@@ -50,7 +50,7 @@ pub(super) fn run(
 /// Replaces the file with a complete, synced one.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
-    // Otherwise, a device or a link would be replaced.
+    // Without this check, a device or a link would be replaced.
     let is_odd = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
     ensure!(!is_odd, "--textfile {}: not a regular file", path.display());
     // `node_exporter` ignores this file, because its name does not end in .prom.
@@ -75,7 +75,7 @@ fn write_textfile(path: &Path, text: &[String]) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)?;
-    // Set the mode again, because the umask may have restricted it.
+    // Set the mode again, because the umask may have restricted the mode.
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     for piece in text {
         file.write_all(piece.as_bytes())?;

@@ -33,7 +33,7 @@ use crate::statistics;
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an action. After that, the action ends with its current batch.
+/// The time limit of an action. After this time, the action ends with its current batch.
 const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of ids in a request.
@@ -47,12 +47,12 @@ const LOGGED_ITEMS_MAX: usize = 10;
 #[serde(deny_unknown_fields)]
 pub(super) struct ActionRequest {
     server: usize,
-    /// Whether to only find the jobs.
+    /// Whether the request only asks for the plan, and changes nothing.
     dry: bool,
-    /// The instance of the server that listed the jobs.
+    /// The instance of the server from which the page has the jobs.
     instance: Option<Instance>,
     what: Option<Action>,
-    /// The name of the question that is answered, if this is not a dry run.
+    /// The name of the question that the request answers; `None` for a dry run.
     question: Option<String>,
 }
 
@@ -92,8 +92,8 @@ enum Verb {
     Delete,
 }
 
-/// Jobs given by their ids; or the jobs of a tube, in these states or in all states that the action
-/// accepts. With `count`, only the first jobs of a state.
+/// Jobs given by their ids; or the jobs of a tube in these states. Without states, all states that
+/// the action accepts are meant. With `count`, only the first jobs of a single state.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
@@ -104,7 +104,7 @@ struct Jobs {
     count: Option<u64>,
 }
 
-/// A tube name by the rules of the protocol, so that it is one word to the server.
+/// A name of a tube that follows the rules of the protocol, so the name is one word to the server.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 pub(super) struct Tube(String);
@@ -220,7 +220,7 @@ impl Action {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
-    /// Carries out the action, and reports it, even after a failure in between.
+    /// Carries out the action, and describes what was done, even if the action failed halfway.
     fn carry_out(
         self,
         client: &mut Client,
@@ -286,7 +286,7 @@ impl JobAction {
         }
     }
 
-    /// Returns the verb, its past participle, and the states of jobs that it accepts.
+    /// Returns the verb, its past participle, and the states in which the action accepts jobs.
     fn words(&self) -> (&'static str, String, &'static [State]) {
         let of_move = ("move", "moved", &State::DELETABLE[..]);
         let (verb, past, states) = self.change().map_or(of_move, Change::words);
@@ -339,7 +339,7 @@ impl JobAction {
         let is_there = |Tube(into): &Tube| plan.summary.tubes.contains_key(into);
         let is_same = self.into.as_ref().is_some_and(is_there);
         ensure!(!is_same, usage("the jobs are already in that tube"));
-        // The question names only these states, so jobs that enter another one are left out.
+        // The question names only these states, so a job that leaves them is not changed.
         plan.filter.states = plan.summary.states();
         let (verb, count) = (self.words().0, plan.count());
         let into = self.into.as_ref();
@@ -395,8 +395,8 @@ fn abridge(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    /// Of 100,000 ids, only the first are logged, with the number of the others; of a body, only
-    /// its size.
+    /// Of 100,000 ids, only the first are logged, with the number of the others. Of a body, only
+    /// the size is logged.
     #[test]
     fn the_line_of_an_action_is_bounded() {
         let ids: Vec<_> = (1..=100_000).map(|id: u32| id.to_string()).collect();

@@ -1,12 +1,12 @@
 //! Refuses requests from other pages, and bounds the requests of the page itself.
 //!
-//! Without `--auth-file` the page has no login; with a password, browsers add it automatically. So
-//! the risk comes from other pages in the operator's browser:
+//! Without `--auth-file` the page has no login. With a password, browsers add it to each request.
+//! So requests from other pages in the operator's browser must be detected:
 //!
-//! - A page whose name resolves to our address (DNS rebinding) sends its own name in `Host`.
+//! - If a page's name resolves to our address (DNS rebinding), `Host` has that name, not ours.
 //! - If a page sends cross-site requests, the browser reports that in `Origin` and
 //!   `Sec-Fetch-Site`. Such a page cannot read the token, and cannot send JSON without permission.
-//! - The headers of each response forbid other pages to show ours in a frame.
+//! - The headers of each response forbid other pages to show our page in a frame.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -32,16 +32,16 @@ use tokio::time::{sleep, timeout};
 use super::{Failure, Site, WebArgs};
 use crate::message::{log_line, usage};
 
-/// The largest number of concurrent requests with bodies of jobs, and of those without bodies.
+/// The largest number of concurrent requests for bodies of jobs, and of all other requests.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
 const REQUEST_TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// After a wrong password, the address of the client cannot try another one for this time.
+/// After a wrong password, passwords from the same client address are refused for this time.
 const WRONG_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 
-/// The port that browsers omit.
+/// The port that browsers omit from addresses.
 const HTTP_PORT: u16 = 80;
 
 /// The header with the token.
@@ -79,7 +79,7 @@ pub(super) struct Guard {
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// The limits on concurrent requests without and with bodies; the latter may wait for permits.
+    /// The limits on concurrent requests: first without bodies of jobs, then with bodies.
     rooms: [Semaphore; 2],
 }
 
@@ -133,7 +133,7 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether this is a name of the page. No other page can have an IP address as its name.
+    /// Whether this is a name of the page. IP addresses are safe: DNS rebinding needs a name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {
@@ -187,7 +187,7 @@ impl Guard {
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
-        // Another page may link to this page, because a link gives no access.
+        // Another page may link to this page, but cannot read the response.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(forbidden("the request comes from another page"));

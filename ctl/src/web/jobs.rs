@@ -44,10 +44,10 @@ const JOBS_MAX: usize = 500;
 /// The number of bytes of a body shown in a list.
 const PREVIEW_BYTES: usize = 160;
 
-/// The number of bytes of a body shown before a match.
+/// The number of bytes of a body that a list shows before a match.
 const PREVIEW_BYTES_BEFORE: usize = 40;
 
-/// The number of bodies fetched at once for a list, and the largest total of bytes in all of them.
+/// The number of bodies fetched at once for a list, and the most bytes of all bodies of a list.
 const BODIES_AT_ONCE: usize = 8;
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
@@ -80,9 +80,9 @@ impl ListRequest {
         Ok(Filter { tubes, states, pattern, ..Filter::default() })
     }
 
-    /// Finds jobs, and reports whether there are more.
+    /// Finds jobs, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
-        // An id has a meaning only together with the instance of the server.
+        // Another instance of the server may have other jobs with the same ids.
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let detail = if filter.pattern.is_some() {
             Detail::Whole
@@ -128,7 +128,7 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // Keep the permit here, because the work may outlive its request.
+        // Hold the permit until the work ends, because the work may outlive its request.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
@@ -143,7 +143,7 @@ fn page_job_object(mut job: Job) -> Value {
     Value::Object(fields)
 }
 
-/// Returns a job with the beginning of its body, or the text around the first match.
+/// Returns a job with the beginning of its body, or with the text around the first match.
 fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| body_preview(&body, pattern));
     let mut fields = page_job_object(job);
@@ -215,7 +215,7 @@ impl JobRequest {
     }
 }
 
-/// Responds with a job, and with its body or the beginning of it.
+/// Responds with a job and its body; a long body is truncated.
 pub(super) async fn serve_job(
     Shared(site): Shared<Arc<Site>>,
     one: Result<Query<JobRequest>, QueryRejection>,

@@ -1,6 +1,6 @@
 //! Figures of tubes, from our daemon's command `metrics`: histograms, the wait of the next job, and
-//! the number of jobs that `--bury-after` has buried. Other daemons lack the command; then the
-//! figures are unknown, not zero.
+//! the number of jobs that `--bury-after` has buried. On servers without the command, the figures
+//! are unknown, not zero.
 
 use std::collections::{HashMap, HashSet};
 
@@ -73,8 +73,8 @@ impl Histogram {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
 
-    /// Returns the durations since `before`; `None` if `before` is from an earlier tube of the same
-    /// name.
+    /// Returns the durations counted since `before`; `None` if the tube was deleted and created
+    /// again since.
     pub(super) fn since(&self, before: &Self) -> Option<Self> {
         if self.counts.len() != before.counts.len() {
             return None;

@@ -1,6 +1,6 @@
 //! `web`: a page that shows servers, tubes and jobs, and acts on them.
 //!
-//! - `guard` refuses requests from other pages, and bounds all others;
+//! - `guard` refuses requests from other pages, and limits the page's own requests;
 //! - `args` defines the options, and `assets` has the page's files;
 //! - `watch` samples a server while a page is open, and `metrics` reads figures of its tubes;
 //! - `view` responds with servers and tubes, `jobs` with jobs;
@@ -45,8 +45,8 @@ use watch::Watcher;
 /// The largest body of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// The largest number of searches and bodies under way; others wait. A search needs up to 128 MiB,
-/// and a body up to twice its size until its last byte is sent.
+/// The largest number of concurrent requests for searches and bodies; others wait. A search needs
+/// up to 128 MiB, and a body up to twice its size until its last byte is sent.
 const BODY_REQUESTS_MAX: usize = 4;
 
 /// The state shared by all requests.
@@ -105,7 +105,7 @@ impl IntoResponse for Failure {
 }
 
 impl Site {
-    /// Waits until a request may hold whole bodies of jobs.
+    /// Waits for a permit to hold whole bodies of jobs.
     async fn body_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.body_permits).acquire_owned().await;
         permit.map_err(|error| Error::from(error).into())

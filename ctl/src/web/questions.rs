@@ -1,5 +1,5 @@
 //! The questions that pages have not answered yet. A page gets only the random name of a question,
-//! and the plan stays here. So an action changes exactly the jobs of its question.
+//! and this module keeps the plan. So an action changes only jobs of its question.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::plan::{Instance, Plan};
 /// The time within which a question can be answered.
 const QUESTION_TIME: Duration = Duration::from_secs(600);
 
-/// The largest number of questions, and of bytes of all their plans. If there are more, the oldest
+/// The largest number of questions, and of bytes of all their plans. Above a limit, the oldest
 /// questions are dropped.
 const QUESTIONS_MAX: usize = 64;
 const PLANS_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +37,7 @@ impl Question {
     }
 }
 
-/// The open questions, each after its name and the time when it was asked, oldest first.
+/// The open questions, oldest first, each with its name and the time when it was asked.
 #[derive(Debug, Default)]
 pub(super) struct Questions(Mutex<Vec<(String, Instant, Question)>>);
 

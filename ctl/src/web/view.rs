@@ -21,7 +21,7 @@ use crate::progress::count_as_f64;
 use crate::sample::{COUNT_NAMES, Sample, TubeSample};
 use crate::yaml;
 
-/// The longest time that a page waits for a new sample if sampling had ended.
+/// How long a request waits for a first sample, if the server was not being sampled.
 const SAMPLE_WAIT: Duration = Duration::from_millis(1_500);
 
 /// The largest number of rows in a response.
@@ -34,7 +34,7 @@ const SPARK_POINTS: usize = 60;
 /// the same limit.
 const LATE_SECONDS: f64 = 300.0;
 
-/// The part of the data that a page shows.
+/// A request for the part of the data that a page shows.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ViewRequest {
@@ -44,21 +44,21 @@ pub(super) struct ViewRequest {
     sort: String,
     reverse: bool,
     rows: usize,
-    /// The number of rows before the first one shown.
+    /// The number of rows before the first row shown.
     from: usize,
     /// The tube whose details are shown.
     tube: Option<String>,
 }
 
-/// Reasons why a tube needs attention, the gravest first: it has buried jobs, it is paused, its
-/// next job has waited too long, or it has ready jobs but no workers.
+/// Reasons why a tube needs attention, the gravest first: the tube has buried jobs, it is paused,
+/// its next job has waited too long, or it has ready jobs but no workers.
 const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 
 /// A tube, with a flag for each of the [`TROUBLE_NAMES`].
 type Judged<'a> = (&'a TubeSample, [bool; 4]);
 
 impl ViewRequest {
-    /// Adds the rows of tubes, and the open tube. Returns the names of the tubes in the rows.
+    /// Adds the rows of tubes, and the tube with details. Returns the names of the tubes in rows.
     fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
         let Some(Ok(sample)) = &state.now else { return Vec::new() };
         let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
@@ -142,7 +142,7 @@ pub(super) async fn serve_overview(
     let at = shown.server;
     let (mut answer, names) = spawn_blocking(move || {
         let (name, request) = &requests[at];
-        // The chosen server comes first; the others are sampled while the request waits.
+        // Wait only for the chosen server; the other servers are sampled meanwhile.
         let state = request.wait(SAMPLE_WAIT);
         let mut answer = Map::from_iter([("server".to_owned(), server_details(name, &state))]);
         let names = shown.add_tube_rows(&state, &mut answer);
@@ -154,7 +154,7 @@ pub(super) async fn serve_overview(
     })
     .await
     .map_err(Error::from)?;
-    // Request the figures of these tubes for the next sample.
+    // The next sample should have the figures of the tubes in the rows.
     chosen.request(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());
     Ok(Json(Value::Object(answer)))
@@ -258,7 +258,7 @@ mod tests {
         TubeSample { tube: tube.to_owned(), counts, puts: 0.0, deletes: 0.0, paused, watching }
     }
 
-    /// Otherwise a tube with a buried job might not be among the 100 shown of 121 tubes.
+    /// In another order, a tube with a buried job might not be among the first 100 of 121 tubes.
     #[test]
     fn trouble_comes_first_and_the_gravest_before_all() {
         let mut lines: Vec<_> =

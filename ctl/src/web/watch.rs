@@ -1,5 +1,5 @@
-//! Samples a server in a thread of its own while a page is open. While no page is open, the thread
-//! sends no commands, and the connection is closed.
+//! Samples a server in a separate thread while a page is open. While no page is open, the thread
+//! sends no commands, and its connection is closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ use crate::sample::{Sample, Sampler, TubeSample};
 /// The shortest time between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sampling takes at most `1/SAMPLE_TIME_SHARE` of the time, so that a server with many tubes is
-/// not busy with samples.
+/// The thread spends at most `1/SAMPLE_TIME_SHARE` of its time on samples, so that a server with
+/// many tubes still has time for other clients.
 const SAMPLE_TIME_SHARE: u32 = 4;
 
 /// The time limit of a sample, after which the server is reported as down.
@@ -37,13 +37,13 @@ const HISTORY_MILLISECONDS: u64 = 180_000;
 /// The time span of the percentiles of waits.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 
-/// The largest number of tubes with a history; on servers with more, only tubes shown have one.
+/// If a server has more tubes than this, only the tubes that a page shows have a history.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
 /// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// How long after its time limit the work may continue before its connection is abandoned.
+/// How long work may continue after its time limit, until its commands fail.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -72,7 +72,7 @@ pub(super) struct TubeHistory {
 }
 
 impl TubeHistory {
-    /// Returns the waits of the last minute.
+    /// Returns the histogram of the waits in the last minute.
     pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
@@ -94,7 +94,7 @@ impl TubeHistory {
     }
 
     fn push_point(&mut self, point: Point) {
-        // If the clock was set back, points in the future would stay until their time comes.
+        // If the clock was set back, drop the points, because their times are in the future.
         if self.points.back().is_some_and(|last| last.at > point.at) {
             self.points.clear();
         }
@@ -168,7 +168,7 @@ impl SharedState {
     }
 }
 
-/// A request to the thread. The answer can be awaited on another thread.
+/// A request for a sample by the sampling thread. Any thread can wait for the answer.
 #[derive(Debug)]
 pub(super) struct SampleRequest(Arc<SharedState>);
 
@@ -186,7 +186,7 @@ impl SampleRequest {
     }
 }
 
-/// Ends work between two batches when its request is abandoned.
+/// Ends the work of a request between two batches if the request is dropped.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -221,7 +221,7 @@ impl Watcher {
 
     /// Runs `act` on another thread, with a connection of its own to the server. After `limit`, or
     /// when the page is shut down, the interrupt is set, so that the work ends after its current
-    /// batch. If the server does not answer, the work is abandoned after [`LATE_WORK_TIME`] more.
+    /// batch. If the server does not answer, the work fails [`LATE_WORK_TIME`] after `limit`.
     pub(super) async fn with_client<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -296,14 +296,14 @@ impl Watched {
                     known.is_seen = true;
                 }
             }
-            // Drops tubes that no longer exist, or that no page shows.
+            // Drop the history of tubes that no longer exist, or that no page shows.
             self.tubes.retain(|_, known| std::mem::take(&mut known.is_seen));
         }
         self.now = Some(result);
     }
 
-    /// Adds tubes with ready jobs that no page shows, in rotation if there are many, so that tubes
-    /// whose jobs wait too long are found.
+    /// Adds tubes with ready jobs that no page shows, to find jobs that wait too long. If there are
+    /// many such tubes, each sample has the next ones in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }
 
-    /// Without turns, a job that waits for ever far down the list of tubes would go unnoticed.
+    /// Without the rotation, jobs that wait too long in late tubes of the list would be missed.
     #[test]
     fn every_tube_has_its_turn() {
         let line = |number| TubeSample {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::harness::{bury, each_server, four, put, state};
 
-/// A body may come from any source, and consist of any bytes.
+/// `put` must accept a body from an argument, a file or standard input, with any bytes.
 #[test]
 fn jobs_are_put_from_everywhere() {
     each_server(&[], |server| {
@@ -32,7 +32,7 @@ fn jobs_are_put_from_everywhere() {
     });
 }
 
-/// Jobs from a pipe that stays open must not wait for its end.
+/// A line from a pipe must become a job at once, even if the pipe stays open.
 #[test]
 fn a_line_is_put_as_soon_as_it_comes() {
     each_server(&[], |server| {
@@ -60,7 +60,7 @@ fn what_the_server_refuses_is_told() {
     });
 }
 
-/// A `-` in place of a body is standard input, as for ids and files; it was put as a body.
+/// A `-` in place of a body must mean standard input, as for ids and files, and not be the body.
 #[test]
 fn a_body_may_come_from_standard_input() {
     each_server(&[], |server| {
@@ -73,7 +73,7 @@ fn a_body_may_come_from_standard_input() {
     });
 }
 
-/// With a number outside the protocol's range, the server would take the body for commands.
+/// With a number outside the protocol's range, the server would read the body as commands.
 #[test]
 fn a_body_is_never_taken_for_commands() {
     each_server(&[], |server| {
@@ -103,7 +103,7 @@ fn a_body_is_never_taken_for_commands() {
     });
 }
 
-/// The jobs after a refused line have already been sent.
+/// If the server refuses a line, the jobs of later lines are already sent, and must be reported.
 #[test]
 fn a_refused_line_does_not_hide_what_became_of_the_others() {
     each_server(&["-z", "10"], |server| {
@@ -150,7 +150,7 @@ fn buried_jobs_are_kicked() {
     });
 }
 
-/// No job may be deleted by accident.
+/// `delete` must delete nothing without `--yes`, with `--dry-run`, or if a job is reserved.
 #[test]
 fn jobs_are_deleted_only_with_consent() {
     each_server(&[], |server| {

@@ -1,5 +1,5 @@
-//! The advice of each message is carried out after the failure that prints it: nothing is lost, and
-//! a job that exists twice was named.
+//! After each kind of failure, the test carries out the advice that the message gives. Then no job
+//! may be missing, and the message must have named each job that exists twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::harness::{PROGRAM, Ran, Server, drain, ours, programs, send_signal};
 
-/// A server with a binlog in a folder of its own.
+/// A server with a binlog in a temporary folder.
 struct Durable {
     server: Server,
     flags: Vec<String>,
@@ -27,8 +27,8 @@ impl Durable {
         Self { server, flags, _folder: folder }
     }
 
-    /// Runs a command that is held when `word` begins a line for the n-th time; kills the server
-    /// there, and starts it again after the end of the command.
+    /// Runs a command behind a proxy. Kills the server when `word` begins a line for the n-th time,
+    /// and starts the server again after the end of the command.
     fn kill_during(&mut self, word: &'static str, count: usize, arguments: &[&str]) -> Ran {
         let proxy = Proxy::new(&self.server.address, word, count);
         let arguments = [&["--server", &proxy.address], arguments].concat();
@@ -58,7 +58,7 @@ fn lines_after(text: &str, words: &str) -> Vec<usize> {
     ends.flat_map(|(first, last)| first.parse().unwrap()..=last.parse().unwrap()).collect()
 }
 
-/// Fails unless the tube has the bodies `1` to `count`, each once, or twice if it was named.
+/// Fails unless the tube has each body from `1` to `count` once; a named body may be there twice.
 fn check(server: &Server, tube: &str, count: usize, named: &[usize]) {
     let mut found = BTreeMap::new();
     for job in server.objects(&["list", tube, "--bodies"]) {
@@ -79,12 +79,12 @@ fn lines(count: usize, state: &str) -> String {
     })
 }
 
-/// Lines for `put --lines` with the same bodies.
+/// Lines for `put --lines` with the bodies `1` to `count`.
 fn numbers(count: usize) -> String {
     (1..=count).map(|number| format!("{number}\n")).collect::<Vec<_>>().concat()
 }
 
-/// Carries out a line for a shell, for the server that it names, and returns what it prints.
+/// Runs a command line in a shell, and returns the output.
 fn carry_out(advice: &str) -> String {
     let mut shell = Command::new("sh");
     shell.args(["-c", &advice.replace("beanstalkctl", PROGRAM)]).stderr(Stdio::null());
@@ -99,7 +99,7 @@ fn continue_put(ran: &Ran, file: &str) {
     carry_out(&advice.replace("FILE", file));
 }
 
-/// A server that drains refuses every put: no line is done.
+/// A draining server refuses every put, so an import must continue at the first refused line.
 #[test]
 fn refused_lines_are_repeated() {
     for program in programs() {
@@ -141,7 +141,7 @@ fn refused_lines_are_repeated() {
     }
 }
 
-/// Lines that a killed server did not confirm may be missing.
+/// Jobs of lines that a killed server did not confirm may be missing, so they must be put again.
 #[test]
 fn lines_that_were_not_confirmed_are_repeated() {
     for program in programs() {
@@ -166,7 +166,7 @@ fn lines_that_were_not_confirmed_are_repeated() {
     }
 }
 
-/// A server that is short of memory refuses one put and accepts the next.
+/// A server that is short of memory may refuse a line and accept later lines, which are reported.
 #[test]
 fn a_line_may_be_refused_and_later_ones_accepted() {
     let played = Played::new(|line| match line {
@@ -189,7 +189,7 @@ fn a_line_may_be_refused_and_later_ones_accepted() {
     }
 }
 
-/// A line that is too large can never be put, so it is not repeated.
+/// The server will never accept a line that is too large, so `import` must continue after it.
 #[test]
 fn a_line_that_is_too_large_is_reported_and_left_out() {
     let server = Server::tcp(&ours(), &["-z", "100"]);
@@ -209,7 +209,7 @@ fn a_line_that_is_too_large_is_reported_and_left_out() {
     }
 }
 
-/// A line that is no job ends an import, and can be corrected.
+/// A line that is no job ends an import. After its correction, the import continues at that line.
 #[test]
 fn a_wrong_line_is_corrected() {
     let server = Server::tcp(&ours(), &[]);
@@ -252,15 +252,15 @@ fn sigquit_ends_an_import_and_a_move_between_two_batches() {
     check(&server, "b", 5_000, &[]);
 }
 
-/// Returns the ids of copies that a command has left with a delay of a year, by the command in the
-/// manual, and checks that they are few.
+/// Returns the ids of copies that an ended command left delayed by a year, found by the command in
+/// the manual. Fails if there are more than 100.
 fn held_ids(server: &Server) -> Vec<String> {
     let held = server.objects(&["list", "*", "--due-after", "300d"]);
     assert!(held.len() <= 100, "{} copies are delayed", held.len());
     held.iter().map(|job| job["id"].to_string()).collect()
 }
 
-/// Buries such copies, as the message and the manual advise.
+/// Buries the copies that a command left delayed by a year, as the manual advises.
 fn bury_held(server: &Server) {
     let ids = held_ids(server);
     if ids.is_empty() {
@@ -270,8 +270,8 @@ fn bury_held(server: &Server) {
     assert!(held_ids(server).is_empty());
 }
 
-/// Begins a command, and kills it when `word` begins a line for the n-th time. The proxy keeps the
-/// rest of its commands as long as it lives.
+/// Begins a command, and kills it when `word` begins a line for the n-th time. Until the returned
+/// proxy is dropped, the server does not get the rest of the command's lines.
 fn kill_at(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Proxy {
     let proxy = Proxy::new(&server.address, word, count);
     let arguments = [&["--server", &proxy.address], arguments].concat();
@@ -282,7 +282,7 @@ fn kill_at(server: &Server, word: &'static str, count: usize, arguments: &[&str]
     proxy
 }
 
-/// If the server of an import is killed before copies are buried, the message names them.
+/// If the server is killed before `import` has buried its copies, the message names these copies.
 #[test]
 fn copies_that_a_killed_server_left_delayed_are_buried() {
     for program in programs() {
@@ -309,13 +309,13 @@ fn copies_that_a_killed_server_left_delayed_are_buried() {
             check(server, "a", 1_000, &lines_after(&ran.stderr, "so their jobs may exist"));
             let stats = &server.objects(&["stats", "a"])[0];
             let count = |state| stats[format!("current-jobs-{state}")].as_u64().unwrap();
-            // The one between its two commands is ready once the server has started again.
+            // A copy between its reserve and its bury is ready after the restart of the server.
             assert!(count("ready") <= 1 && count("delayed") == 0, "{stats}");
         }
     }
 }
 
-/// An import that is killed reports nothing; the manual has the command that finds what it left.
+/// A killed import reports nothing. The command in the manual must find the copies that it left.
 #[test]
 fn copies_that_a_killed_command_left_delayed_are_found() {
     for program in programs() {
@@ -326,10 +326,10 @@ fn copies_that_a_killed_command_left_delayed_are_found() {
         assert!(!held_ids(&server).is_empty());
         bury_held(&server);
         let stats = &server.objects(&["stats", "a"])[0];
-        // The one between its two commands is ready once its connection is closed.
+        // A copy between its reserve and its bury is ready once the connection is closed.
         assert!(stats["current-jobs-buried"].as_u64().unwrap() >= 299, "{stats}");
         server.must(&["import", &file, "--skip", "300"]);
-        // Only after a move, the originals are still there.
+        // Unlike an import, a move still has the originals, so the copies can be deleted.
         let _move = kill_at(&server, "reserve-job ", 250, &["move", "a", "b", "--yes"]);
         let held = held_ids(&server);
         assert!(!held.is_empty());
@@ -344,7 +344,7 @@ fn copies_that_a_killed_command_left_delayed_are_found() {
     }
 }
 
-/// Carries out the advice of a move that was cut.
+/// Carries out the advice of a move that did not end normally.
 fn follow_move(ran: &Ran) {
     let (_, advice) = ran.stderr.split_once("may be in both places; if ").unwrap();
     let (commands, pairs) = advice.split_once(" delete: ").unwrap();
@@ -368,7 +368,7 @@ fn follow_move(ran: &Ran) {
     }
 }
 
-/// Of the jobs that may be in both places, the copy is deleted if both are found.
+/// If a job is in both tubes after a failed move, the advice must delete the copy, and only that.
 #[test]
 fn jobs_in_both_places_lose_their_copies() {
     for program in programs() {
@@ -394,7 +394,7 @@ fn jobs_in_both_places_lose_their_copies() {
     }
 }
 
-/// The ids of copies on another server mean other jobs here.
+/// A copy's id on the target server may be another job's id on this server, which must stay.
 #[test]
 fn the_advice_of_a_move_to_another_server_changes_nothing_here() {
     for program in programs() {
@@ -419,7 +419,7 @@ fn the_advice_of_a_move_to_another_server_changes_nothing_here() {
     }
 }
 
-/// A server that refuses to bury the copies keeps the originals, and no copies.
+/// If the target refuses to bury a copy, the move must delete the copy and keep the original.
 #[test]
 fn a_copy_that_cannot_be_buried_is_deleted() {
     let played = Played::new(|line| match line.split(' ').next().unwrap() {
@@ -443,7 +443,7 @@ fn a_copy_that_cannot_be_buried_is_deleted() {
     }
 }
 
-/// The number of accepted jobs counts those of earlier batches, and jobs that may exist.
+/// The message must count the accepted jobs of all batches, and the jobs that may exist.
 #[test]
 fn a_put_that_is_cut_reports_each_body() {
     let server = Server::tcp(&ours(), &[]);
@@ -464,7 +464,7 @@ fn a_put_that_is_cut_reports_each_body() {
     }
 }
 
-/// All jobs of an unconfirmed batch of `clear --save` are in its file.
+/// If a server is killed during `clear --save`, the file must have all jobs of the last batch.
 #[test]
 fn a_file_of_a_clear_that_was_not_confirmed_is_imported() {
     for program in programs() {
@@ -480,7 +480,7 @@ fn a_file_of_a_clear_that_was_not_confirmed_is_imported() {
     }
 }
 
-/// A kick that ended early reports how many jobs it kicked, and is repeated.
+/// A kick that ends early must report how many jobs it kicked, and a second kick does the rest.
 #[test]
 fn a_kick_that_was_not_confirmed_is_repeated() {
     for program in programs() {

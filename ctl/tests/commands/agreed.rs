@@ -9,7 +9,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::{Ran, Server, bury, drain, each_server, four, ours, programs, put, state};
 use serde_json::json;
 
-/// Begins a command behind a proxy that holds it when `word` begins a line for the n-th time.
+/// Begins a command behind a proxy, which holds its lines when `word` begins a line the n-th time.
 fn held(server: &Server, word: &'static str, count: usize, arguments: &[&str]) -> Held {
     let proxy = Proxy::new(&server.address, word, count);
     let arguments = [&["--server", &proxy.address], arguments].concat();
@@ -24,7 +24,7 @@ struct Held {
 }
 
 impl Held {
-    /// Lets it continue, and waits for its end.
+    /// Lets the command continue, and waits for its end.
     fn finish(self) -> Ran {
         self.proxy.go_on();
         Ran::of(self.child.wait_with_output().unwrap())
@@ -47,8 +47,8 @@ fn a_job_that_comes_after_the_plan_stays() {
     }
 }
 
-/// As many jobs leave a large plan as others come into its state: the former are reported, the
-/// latter stay.
+/// As many planned jobs are deleted by others as new jobs become ready: the deleted jobs must be
+/// reported, and the new ready jobs must stay.
 #[test]
 fn swapped_jobs_of_a_large_tube_are_reported() {
     for program in programs() {
@@ -75,7 +75,7 @@ fn swapped_jobs_of_a_large_tube_are_reported() {
     }
 }
 
-/// If others kick the buried jobs first, the delayed ones must not be kicked.
+/// If other clients kick the buried jobs first, `kick` must not kick delayed jobs instead.
 #[test]
 fn only_jobs_of_the_state_that_was_meant_are_kicked() {
     for program in programs() {
@@ -92,7 +92,7 @@ fn only_jobs_of_the_state_that_was_meant_are_kicked() {
     }
 }
 
-/// A job that others buried before its batch is theirs, whatever its state was.
+/// A job that another client buries before its batch starts must not be deleted or moved.
 #[test]
 fn a_job_that_others_bury_before_its_batch_stays() {
     for program in programs() {
@@ -100,7 +100,7 @@ fn a_job_that_others_bury_before_its_batch_stays() {
             let server = Server::tcp(&program, &[]);
             let mut client = server.client();
             let [ready, ..] = four(&mut client, "a");
-            // On the original, all four ids are requested first.
+            // On the original, the plan requests all four ids first.
             let count = if program == ours() { 1 } else { 5 };
             let held = held(&server, "stats-job ", count, act);
             bury(&mut client, ready);
@@ -111,7 +111,7 @@ fn a_job_that_others_bury_before_its_batch_stays() {
     }
 }
 
-/// While copies are put, others may get a job whose reservation has timed out, or a buried job.
+/// While copies are put, other clients may change the originals, which must then not be moved.
 #[test]
 fn a_job_that_others_change_during_its_move_stays() {
     for program in programs() {
@@ -126,7 +126,7 @@ fn a_job_that_others_change_during_its_move_stays() {
         ids.reverse();
         let held = held(&server, "put ", 1, &["move", "a", "b", "--yes"]);
         assert_eq!(client.command(&format!("kick-job {}", ids[1])).unwrap(), "KICKED");
-        // The original does not notice the timeout while the connection is idle.
+        // The original beanstalkd notices no timeout while the connection is idle.
         let changed = if program == ours() { &ids[..] } else { &ids[1..] };
         ct::eventually("the reservation times out", || {
             changed.iter().all(|id| state(&mut client, *id).as_deref() == Some("ready"))
@@ -143,7 +143,7 @@ fn a_job_that_others_change_during_its_move_stays() {
     }
 }
 
-/// A job that is delayed anew is the first again, and hides the others.
+/// A job that is kicked and delayed again is peeked first again, and must not hide later jobs.
 #[test]
 fn a_kick_continues_after_a_job_that_others_delay_anew() {
     let Some(original) = ct::Original::find() else { return };
@@ -159,7 +159,7 @@ fn a_kick_continues_after_a_job_that_others_delay_anew() {
     assert_eq!(states, ["delayed", "ready", "ready"]);
 }
 
-/// A job that others kick and delay during the search is no longer buried.
+/// If another client kicks and delays a buried job during the search, `kick` must not change it.
 #[test]
 fn a_kick_by_bodies_takes_only_jobs_that_are_still_buried() {
     for program in programs() {
@@ -199,7 +199,7 @@ fn many_buried_jobs_are_kicked_in_their_order() {
     });
 }
 
-/// Only the selected jobs may be cleared, kicked or exported.
+/// Only jobs whose bodies match `--grep` may be cleared, kicked or exported.
 #[test]
 fn jobs_are_chosen_by_their_bodies() {
     each_server(&[], |server| {
@@ -219,7 +219,7 @@ fn jobs_are_chosen_by_their_bodies() {
     });
 }
 
-/// Puts C, A, B, D so that they are served in this order, but a sweep finds them in another.
+/// Puts four jobs that are served as C, A, B, D, but that a sweep finds as A, B, C, D.
 fn shuffled(server: &Server) -> [&'static [u8]; 4] {
     let mut client = server.client();
     for (pri, body) in [(5, "A"), (5, "B"), (1, "C"), (5, "D")] {
@@ -251,7 +251,7 @@ fn copies_are_served_in_the_order_of_their_originals() {
     }
 }
 
-/// A kick takes the job that was buried first, so its copy must be buried first.
+/// A kick takes the job that was buried first. So copies must be buried in the same order.
 #[test]
 fn copies_are_buried_in_the_order_of_their_originals() {
     let server = Server::tcp(&ours(), &[]);
@@ -283,7 +283,7 @@ fn copies_are_buried_in_the_order_of_their_originals() {
     assert_eq!(ready.len(), 2, "the first two are kicked");
 }
 
-/// If there are more jobs than a server lists, they are found in another order.
+/// If there are more jobs than a server lists, a sweep finds the jobs in order of their ids.
 #[test]
 fn the_order_holds_for_more_jobs_than_a_server_lists() {
     let server = Server::tcp(&ours(), &[]);
@@ -328,7 +328,7 @@ fn each_act_is_reported_in_one_line() {
     });
 }
 
-/// The question names the tube, which shows if an id is from before a restart of the server.
+/// After a restart, an id may belong to a job in another tube. So the question names the tube.
 #[test]
 fn a_question_names_the_tubes() {
     each_server(&[], |server| {
@@ -341,7 +341,7 @@ fn a_question_names_the_tubes() {
     });
 }
 
-/// An act on several servers may be larger than intended.
+/// An act on several servers may affect more than intended, so it must ask first.
 #[test]
 fn an_act_on_several_servers_asks() {
     let (one, two) = (Server::tcp(&ours(), &[]), Server::tcp(&ours(), &[]));

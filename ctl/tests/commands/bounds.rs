@@ -1,4 +1,4 @@
-//! Bounds on time, and output that programs read: `check`, several servers, `drain wait`, JSON.
+//! Time limits, and output for other programs: `check`, several servers, `drain wait`, JSON.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::harness::played::{Heard, Played};
 use crate::harness::proxy::Proxy;
 use crate::harness::{PROGRAM, Ran, Server, bury, each_server, four, ours, put, state};
 
-/// A server that answers nothing.
+/// A server that never replies.
 fn silent() -> Played {
     Played::new(|_| Heard::Nothing)
 }
@@ -42,7 +42,7 @@ fn run_on(servers: &[&str], arguments: &[&str]) -> (Ran, Duration) {
     (Ran::of(command.output().unwrap()), began.elapsed())
 }
 
-/// A monitoring system ends a plugin that takes too long, and shows nothing of it.
+/// A monitoring system kills a plugin that takes too long, and then shows none of its output.
 #[test]
 fn a_check_ends_in_time_and_reports_the_servers_that_answered() {
     let server = Server::tcp(&ours(), &[]);
@@ -64,8 +64,8 @@ fn a_check_ends_in_time_and_reports_the_servers_that_answered() {
     assert_eq!(line["problems"][2]["status"], json!("WARNING"));
 }
 
-/// Without `--timeout`, the limit is 30 seconds, also for a reply that never ends; servers that
-/// hang are waited for at the same time, wherever they hang.
+/// Without `--timeout`, the limit is 30 seconds, also for a reply that never ends. For several
+/// servers that hang, the limits must run at the same time.
 #[test]
 fn hanging_servers_are_waited_for_together() {
     let server = Server::tcp(&ours(), &[]);
@@ -92,7 +92,7 @@ fn hanging_servers_are_waited_for_together() {
     });
 }
 
-/// A server that is slow at any moment holds up only the output of the others.
+/// A slow server must delay only the output of the other servers, and not their commands.
 #[test]
 fn servers_are_worked_on_at_the_same_time_and_shown_in_their_order() {
     for (command, held, key) in [
@@ -121,7 +121,7 @@ fn servers_are_worked_on_at_the_same_time_and_shown_in_their_order() {
     }
 }
 
-/// An old job at the head of a tube means that its workers are stuck, however few jobs there are.
+/// If the next job of a tube is old, its workers are stuck, so `check --age` must report that.
 #[test]
 fn check_knows_the_age_of_the_next_job() {
     each_server(&[], |server| {
@@ -137,7 +137,7 @@ fn check_knows_the_age_of_the_next_job() {
     });
 }
 
-/// A part of an export would be taken for a backup.
+/// With exit status 0, a truncated export would look like a whole backup.
 #[test]
 fn an_export_into_a_closed_pipe_fails() {
     let server = Server::tcp(&ours(), &[]);
@@ -153,7 +153,7 @@ fn an_export_into_a_closed_pipe_fails() {
     assert!(ran.code() == Some(1) && ran.stderr.contains("not all"), "{ran:?}");
 }
 
-/// Before maintenance, the operator waits until the workers have emptied the queue.
+/// `drain wait` must end when no job is ready, delayed or reserved, so that maintenance can begin.
 #[test]
 fn drain_wait_ends_when_only_buried_jobs_are_left() {
     each_server(&[], |server| {
@@ -200,7 +200,7 @@ fn json_is_json_or_refused() {
     }
 }
 
-/// A line that means a delayed job must not become a ready one.
+/// A line with `time-left` but no state must be refused, because it would make a ready job.
 #[test]
 fn a_time_left_needs_a_state() {
     let server = Server::tcp(&ours(), &[]);
@@ -252,7 +252,7 @@ fn jobs_are_listed_by_age_and_size() {
     });
 }
 
-/// The same server has several names.
+/// `127.0.0.1` and `localhost` name the same server, so a move to the same tube must be refused.
 #[test]
 fn a_move_to_the_same_tube_by_another_name_is_refused() {
     let server = Server::tcp(&ours(), &[]);
@@ -263,7 +263,7 @@ fn a_move_to_the_same_tube_by_another_name_is_refused() {
     assert_eq!(state(&mut server.client(), id).as_deref(), Some("ready"));
 }
 
-/// An error shows the right way to write an address.
+/// The error about an invalid address must show how to write the address.
 #[test]
 fn addresses_are_explained() {
     for (arguments, expected) in [

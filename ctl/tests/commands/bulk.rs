@@ -1,4 +1,4 @@
-//! `clear`, `delete` and `move`, complete and interrupted halfway, on this daemon and the original.
+//! `clear`, `delete` and `move`, also interrupted halfway, on this daemon and on the original.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::harness::{
 /// The number of jobs for the interrupted commands.
 const JOBS: usize = 2_500;
 
-/// Makes a tube of jobs, every third of them delayed and every fifth buried; returns their bodies.
+/// Puts jobs into a tube, delays every third and buries every fifth. Returns the bodies.
 fn fill(server: &Server, tube: &str) -> BTreeSet<Vec<u8>> {
     let mut client = server.client();
     let body = |number: usize| format!("job {number}").into_bytes();
@@ -84,7 +84,7 @@ fn begin_removal(server: &Server, command: &[&str], input: &str) -> (Proxy, Stri
     (proxy, file, child)
 }
 
-/// The current batch is completed, and each job is in the tube or in the file.
+/// Interrupts a removal. The current batch must be completed, and each job be in tube or file.
 fn interrupt_and_check(
     server: &Server,
     (proxy, file, child): (Proxy, String, Child),
@@ -132,7 +132,7 @@ fn a_cleared_job_is_in_the_file_if_the_server_is_killed() {
     }
 }
 
-/// Ids that `delete` takes from its standard input.
+/// Returns the ids of a tube's jobs, as standard input for `delete`.
 fn ids_of(server: &Server, tube: &str) -> String {
     let ids = server.objects(&["list", tube]).into_iter().map(|job| job["id"].to_string());
     ids.collect::<Vec<_>>().join("\n")
@@ -169,7 +169,7 @@ fn a_deleted_job_is_in_the_file_if_the_server_is_killed() {
     }
 }
 
-/// If a worker gets a job after it was saved, the job is both in the file and with the worker.
+/// If a worker reserves a job after it was saved, the message must name that job.
 #[test]
 fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
     for program in programs() {
@@ -189,8 +189,8 @@ fn a_job_that_is_saved_and_taken_by_a_worker_is_told() {
     }
 }
 
-/// Between the saving of a batch and its deletion, its jobs are looked at once more. The original
-/// lists no jobs, so there the plan sends thousands of `stats-job`, too.
+/// If the server is killed after a batch was saved and before its deletes, the message must report
+/// the batch. Only this daemon is tested: on the original, the plan sends `stats-job`, too.
 #[test]
 fn a_batch_that_is_saved_and_not_yet_deleted_is_reported() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -210,15 +210,15 @@ fn a_batch_that_is_saved_and_not_yet_deleted_is_reported() {
     assert_eq!(saved(&file).len(), 1, "all bodies are equal");
 }
 
-/// Only buried jobs are to be changed; a job that is kicked before its turn is no longer buried.
+/// With `--state buried`, a job that another client kicks before its batch must not be deleted.
 #[test]
 fn a_job_that_is_no_longer_meant_stays() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
         let mut client = server.client();
         let [_, _, buried, _] = four(&mut client, "a");
-        // The job is read a second time before its delete; on the original, all four ids are
-        // requested first.
+        // The job is read once more before its delete. On the original, the plan requests all four
+        // ids first.
         let count = if program == harness::ours() { 1 } else { 5 };
         let proxy = Proxy::new(&server.address, "stats-job ", count);
         let file = server.file("saved");
@@ -235,7 +235,7 @@ fn a_job_that_is_no_longer_meant_stays() {
     }
 }
 
-/// On a full disk, a job that cannot be saved is neither deleted nor partly in the file.
+/// On a full disk, a job that cannot be saved must not be deleted, nor be partly in the file.
 #[test]
 fn what_cannot_be_saved_stays() {
     for program in programs() {
@@ -277,7 +277,7 @@ fn what_cannot_be_saved_stays() {
     }
 }
 
-/// An existing file is detected before any question.
+/// If the file of `--save` exists, the command must fail before it asks a question.
 #[test]
 fn a_file_that_exists_is_told_first() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -343,7 +343,7 @@ fn a_queue_moves_to_another_server() {
     }
 }
 
-/// Ends a move at the n-th `word` by a signal, and checks that each job is in exactly one place.
+/// Ends a move at the n-th `word` by a signal, and checks that each job is in exactly one tube.
 fn interrupted_move(word: &'static str, count: usize, signal: &str, status: i32) {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
@@ -364,7 +364,7 @@ fn interrupted_move(word: &'static str, count: usize, signal: &str, status: i32)
     }
 }
 
-/// A job that a worker gets in the middle of a move must not run twice.
+/// If a worker reserves a job in the middle of a move, the copy must be deleted.
 #[test]
 fn a_job_that_is_taken_during_a_move_loses_its_copy() {
     for program in programs() {
@@ -391,11 +391,11 @@ fn a_job_that_is_taken_during_a_move_loses_its_copy() {
 fn an_interrupted_move_leaves_no_job_in_two_places() {
     interrupted_move("delete ", 300, "INT", 130);
     interrupted_move("put ", 300, "TERM", 143);
-    // This is the signal when an SSH session is lost.
+    // SIGHUP is sent when an SSH connection breaks.
     interrupted_move("delete ", 300, "HUP", 129);
 }
 
-/// Kills the server of a move at the n-th `word`, and checks that jobs in two places are reported.
+/// Kills the server of a move at the n-th `word`, and checks that jobs in both tubes are reported.
 fn killed_move(word: &'static str, count: usize) {
     for program in programs() {
         let folder = tempfile::tempdir().unwrap();

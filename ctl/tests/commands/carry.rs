@@ -1,4 +1,4 @@
-//! `export` and `import`: between servers, through files, and from a binlog.
+//! `export` and `import`: from server to server, through files, and from a binlog.
 
 use std::process::Stdio;
 
@@ -77,7 +77,7 @@ fn a_file_is_checked_and_never_overwritten() {
     });
 }
 
-/// A buried job must not run because it is copied.
+/// While a buried job is copied, no worker may get the copy.
 #[test]
 fn a_copy_of_a_buried_job_is_never_ready() {
     for program in programs() {
@@ -96,7 +96,7 @@ fn a_copy_of_a_buried_job_is_never_ready() {
     }
 }
 
-/// A backup must have the jobs that the server had.
+/// An export from a binlog must have the same jobs as an export from its server.
 #[test]
 fn a_copy_of_a_binlog_has_the_jobs_of_its_server() {
     for program in programs() {
@@ -186,8 +186,7 @@ fn an_import_to_a_server_that_is_killed_tells_what_is_not_confirmed() {
     }
 }
 
-/// Ctrl-C interrupts a copy between two servers: neither side may report that everything was
-/// copied.
+/// If the server is killed during an export, the export must fail and report that jobs are missing.
 #[test]
 fn an_interrupted_export_says_that_it_is_not_all() {
     for program in programs() {
@@ -209,7 +208,7 @@ fn an_interrupted_export_says_that_it_is_not_all() {
     }
 }
 
-/// It is not a failure if the reader closes the output early.
+/// A list must not fail if the reader, such as `head`, closes the output early.
 #[test]
 fn a_reader_may_leave_early() {
     each_server(&[], |server| {

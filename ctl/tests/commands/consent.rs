@@ -1,8 +1,8 @@
-//! Acts whose jobs others change between the question and the answer: no job is taken that the
-//! question did not name, and each named one that was not taken is reported.
+//! Acts whose jobs other clients change between the question and the answer. An act must change
+//! only jobs that its question named, and report each named job that it did not change.
 //!
 //! `ROUNDS=n cargo test -p beanstalkctl --test commands consent` makes n rounds on each daemon,
-//! from the round `FROM` on. A failing round prints its number, which determines its choices.
+//! from the round `FROM` on. A failing round prints its number, the seed of all its choices.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use crate::harness::page::Page;
 use crate::harness::{PROGRAM, Server, bury, has_tool, programs, put};
 
-/// Numbers of jobs, below and above each bound; the small ones are chosen more often.
+/// Numbers of jobs below and above each limit. Small numbers occur more often, to be chosen more.
 const COUNTS: [usize; 12] = [1, 3, 20, 150, 150, 300, 300, 500, 9_999, 9_999, 10_001, 100_001];
 
-/// The acts of the command and of the page, each with the states that it takes jobs of.
+/// The acts of the command and of the page, each with the states in which it changes jobs.
 const ACTS: [(&str, &[&str]); 9] = [
     ("clear a", &["ready", "delayed", "buried"]),
     ("clear a --save", &["ready", "delayed", "buried"]),
@@ -31,35 +31,35 @@ const ACTS: [(&str, &[&str]); 9] = [
     ("page move", &["ready", "delayed", "buried"]),
     ("page kick", &["delayed", "buried"]),
     ("page bury", &["ready", "delayed"]),
-    // They are delayed afterwards.
+    // The released jobs are delayed afterwards, so jobs that are delayed already are left out.
     ("page release", &["ready", "buried"]),
 ];
 
-/// The largest number of jobs chosen by their ids, or by their number.
+/// The largest number of jobs for [`Choice::Ids`] and [`Choice::First`].
 const CHOSEN_MAX: usize = 500;
 
 /// How the jobs of an act are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    /// All in some states.
+    /// All jobs in some states.
     States,
-    /// Some of them, by their ids.
+    /// Some jobs in these states, by their ids.
     Ids,
-    /// The first ones of a state.
+    /// The first jobs in one state.
     First,
 }
 
 /// The states of jobs by their ids.
 type States = BTreeMap<u64, String>;
 
-/// The report of an act: the number of jobs that it took, and of those that it left.
+/// The report of an act: the numbers of jobs that the act changed, and that it left unchanged.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Report {
     taken: usize,
     left: usize,
 }
 
-/// Returns the number before the first of these words that is there, or after it.
+/// Finds the first of these words in the text, and returns the number before or after the word.
 fn number(text: &str, words: &[&str], is_before: bool) -> Option<usize> {
     let (before, after) = words.iter().find_map(|word| text.split_once(word))?;
     let digits = if is_before { before.rsplit(' ').next()? } else { after.split(' ').next()? };
@@ -67,7 +67,7 @@ fn number(text: &str, words: &[&str], is_before: bool) -> Option<usize> {
 }
 
 impl Report {
-    /// Reads the text of a command, or of the page's answer.
+    /// Reads the report in the output of a command or in the page's answer.
     fn read(text: &str) -> Self {
         let words = ["jobs deleted (", "job deleted (", "jobs moved (", "job moved ("];
         let words = words.map(|word| format!(" {word}"));
@@ -81,7 +81,7 @@ fn choose<T: Copy>(all: &[T], prng: &mut Prng) -> T {
     all[usize::try_from(prng.below(all.len() as u64)).unwrap()]
 }
 
-/// Returns all jobs of a server.
+/// Returns the states of all jobs of a server.
 fn states(server: &Server) -> States {
     let of = |job: &Value| (job["id"].as_u64().unwrap(), job["state"].as_str().unwrap().to_owned());
     server.objects(&["list", "*"]).iter().map(of).collect()
@@ -101,7 +101,7 @@ fn fill(server: &Server, count: usize, prng: &mut Prng) -> States {
     states
 }
 
-/// Does what other clients may do to any job, and returns the jobs afterwards.
+/// Changes random jobs in each way that other clients can, and returns the states afterwards.
 fn disturb(client: &mut ct::Client, jobs: &States, prng: &mut Prng) -> States {
     let mut jobs = jobs.clone();
     let last = *jobs.keys().next_back().unwrap();
@@ -183,13 +183,13 @@ struct Round {
     chosen: Vec<&'static str>,
     is_restarted: bool,
     is_durable: bool,
-    /// The ids of the jobs that the act is to take, once there are any.
+    /// The ids of the jobs that the question names; empty before `name` chooses the jobs.
     named: Vec<u64>,
 }
 
 impl Round {
     fn choose(number: u64, prng: &mut Prng) -> Self {
-        // The largest one takes seconds.
+        // A round with the largest number of jobs takes seconds.
         let choices = if env::var_os("ROUNDS").is_some() { COUNTS.len() } else { COUNTS.len() - 1 };
         let count = choose(&COUNTS[..choices], prng);
         let (act, accepted) = choose(&ACTS, prng);
@@ -224,7 +224,7 @@ impl Round {
         self.named.iter().map(ToString::to_string).collect()
     }
 
-    /// Acts by the page, and calls `meanwhile` while its question is open.
+    /// Sends the act to the page, and calls `meanwhile` before it answers the page's question.
     fn act_by_page(&self, address: &str, verb: &str, meanwhile: impl FnOnce()) -> Report {
         let page = Page::start(address, &[]);
         let Self { number, chosen, named, .. } = self;
@@ -252,7 +252,7 @@ impl Round {
         Report { taken, ..Report::read(&done["notes"].to_string()) }
     }
 
-    /// Acts by the command, and calls `meanwhile` while its question is open.
+    /// Runs the act as a command, and calls `meanwhile` before it answers the command's question.
     fn act_by_command(&self, address: &str, file: &str, meanwhile: impl FnOnce()) -> Report {
         let act = self.act.replace("--save", &format!("--save {file}"));
         let arguments = match self.choice {
@@ -267,7 +267,7 @@ impl Round {
     }
 }
 
-/// Restarts a server, and returns its jobs afterwards. Without a binlog, there are others.
+/// Restarts a server, and puts new jobs if it has no binlog. Returns the states afterwards.
 fn restart(server: &mut Server, flags: &[&str]) -> States {
     server.restart(flags);
     if flags.is_empty() {
@@ -279,7 +279,7 @@ fn restart(server: &mut Server, flags: &[&str]) -> States {
     states(server)
 }
 
-/// Makes a round on a daemon. Its choices follow from its number.
+/// Plays a round on a daemon. The number of the round is the seed of all choices.
 fn play(program: &Path, number: u64) {
     let prng = &mut Prng::new(number);
     let mut round = Round::choose(number, prng);
@@ -308,7 +308,7 @@ fn play(program: &Path, number: u64) {
         None => round.act_by_command(&address, &file, meanwhile),
     };
     let named = &round.named;
-    // Whatever differs now was done by the act.
+    // The act has changed each job whose state differs from the expected one.
     let after = states(&server);
     let changed = expected.iter().filter(|(id, state)| after.get(id) != Some(state));
     let changed: Vec<u64> = changed.map(|(id, _)| *id).collect();

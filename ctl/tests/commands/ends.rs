@@ -1,5 +1,5 @@
-//! The ends of commands: by signals, if a server is lost or hangs, if a reader leaves; and the exit
-//! statuses.
+//! How commands end: after signals, if a server is killed or hangs, if a reader closes the output;
+//! and the exit statuses.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,7 +22,7 @@ fn is_alive(pid: &str) -> bool {
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))
 }
 
-/// Begins `work` on a job with a command that starts another one, whose pid is in the file.
+/// Begins `work` with a command that starts a second process. Returns the pid of that process.
 fn begin_work(server: &Server, arguments: &[&str]) -> (Child, String) {
     let file = server.file("pid");
     let script = format!("sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; wait");
@@ -32,7 +32,7 @@ fn begin_work(server: &Server, arguments: &[&str]) -> (Child, String) {
     (child, fs::read_to_string(file).unwrap())
 }
 
-/// A command that outlives its worker would run the job a second time beside the next worker.
+/// If a command outlived its worker, the next worker would run the job at the same time.
 #[test]
 fn a_second_signal_ends_a_worker_with_all_that_it_started() {
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
@@ -53,7 +53,7 @@ fn a_second_signal_ends_a_worker_with_all_that_it_started() {
     }
 }
 
-/// A monitoring system must not take lost output for a good result.
+/// If the output of `check` cannot be written, the exit status must not report success.
 #[test]
 fn a_check_without_a_reader_is_no_success() {
     let server = Server::tcp(&ours(), &[]);
@@ -68,7 +68,7 @@ fn a_check_without_a_reader_is_no_success() {
     }
 }
 
-/// Without its server, the command works in vain, and another worker may soon have the job.
+/// Once the server is killed, another worker may soon have the job, so the command must end.
 #[test]
 fn a_lost_server_ends_the_command_at_once() {
     let server = Server::tcp(&ours(), &[]);
@@ -80,8 +80,8 @@ fn a_lost_server_ends_the_command_at_once() {
     assert!(!is_alive(&pid));
 }
 
-/// A command that hangs is killed at its time limit, even if it reads nothing of a body that fills
-/// its pipe.
+/// A command that hangs must be killed after `--timeout`, even if its body fills the pipe and the
+/// command reads nothing.
 #[test]
 fn a_command_is_killed_when_its_time_is_over() {
     let server = Server::tcp(&ours(), &["-z", "1000000"]);
@@ -96,7 +96,7 @@ fn a_command_is_killed_when_its_time_is_over() {
     ct::eventually("the other command is gone", || !is_alive(&pid));
 }
 
-/// A large body reaches a command that reads it, even slowly.
+/// A command that reads slowly must get the whole of a body that is larger than a pipe.
 #[test]
 fn a_command_gets_the_whole_body() {
     let server = Server::tcp(&ours(), &["-z", "1000000"]);
@@ -124,8 +124,8 @@ fn several_commands_run_at_a_time() {
     assert_eq!(server.objects(&["stats"])[0]["current-jobs-ready"], 0);
 }
 
-/// The system stops a background command that reads the terminal, and nothing would ever continue
-/// it.
+/// The system suspends a background command that reads the terminal. Without `work`'s SIGTERM, the
+/// command would stay suspended for ever.
 #[test]
 fn a_command_that_reads_the_terminal_is_not_stopped_for_ever() {
     if !has_tool("script", "--version") {
@@ -145,7 +145,7 @@ fn a_command_that_reads_the_terminal_is_not_stopped_for_ever() {
     assert_eq!(state(&mut server.client(), id).as_deref(), Some("delayed"));
 }
 
-/// A program started with SIGHUP ignored is intended to outlive its terminal.
+/// A program that is started by `nohup` must not end when its terminal is closed.
 #[test]
 fn nohup_is_respected() {
     let server = Server::tcp(&ours(), &[]);
@@ -158,7 +158,7 @@ fn nohup_is_respected() {
     server.must(&["put", "a", "later"]);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.status.success() && ran.stdout.contains("later"), "{ran:?}");
-    // Once a page listens, all its signal handlers are set.
+    // All signal handlers of a page are set before the page listens.
     let mut nohup = Command::new("nohup");
     let web = nohup.arg(PROGRAM).args(["web", "--listen", "127.0.0.1:0"]).stdin(Stdio::null());
     let mut web = web.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -171,14 +171,14 @@ fn nohup_is_respected() {
     assert_eq!(u64::from_str_radix(caught, 16).unwrap() & 1, 0, "it catches SIGHUP: {status}");
 }
 
-/// 99 % of the lines would be missing, and a script would not notice.
+/// If `put` exited with 0 after its output was closed, a script would not notice the missing jobs.
 #[test]
 fn an_act_whose_output_breaks_has_failed() {
     each_server(&[], |server| {
         let mut put = server.command(&["put", "a", "--lines"]);
         let mut put = put.stdin(Stdio::piped()).spawn().unwrap();
         drop(put.stdout.take());
-        // It may have ended before it has read everything.
+        // The command may end before it has read all lines.
         let _ = put.stdin.take().unwrap().write_all("line\n".repeat(100_000).as_bytes());
         let ran = Ran::of(put.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(1), "{ran:?}");
@@ -187,7 +187,7 @@ fn an_act_whose_output_breaks_has_failed() {
     });
 }
 
-/// If a server hangs, Ctrl-C would seem to do nothing unless the program prints what it waits for.
+/// After Ctrl-C, the program may wait for a server that hangs, so it must print why it waits.
 #[test]
 fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
@@ -217,7 +217,7 @@ fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
     assert_eq!(child.wait().unwrap().signal(), Some(2));
 }
 
-/// The manual has one table of exit statuses, and every command must follow it.
+/// Every command must exit with the statuses in the manual.
 #[test]
 fn every_command_keeps_the_table_of_statuses() {
     each_server(&[], |server| {
@@ -255,7 +255,7 @@ fn every_command_keeps_the_table_of_statuses() {
     });
 }
 
-/// The ids printed by one command are the input of another.
+/// Commands must accept ids on standard input, so that another command can print them.
 #[test]
 fn ids_are_read_from_standard_input() {
     for program in programs() {

@@ -1,5 +1,5 @@
-//! A server with more commands than the original, played by the test: which of them are used, and
-//! in which form.
+//! The test plays a server that has more commands than the original, and checks which of these
+//! commands `beanstalkctl` sends, and in which form.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A server that has these replies, and answers `UNKNOWN_COMMAND` to everything else.
+/// A server that sends given replies to some commands, and `UNKNOWN_COMMAND` to all others.
 struct Played {
     address: String,
     heard: Arc<Mutex<Vec<String>>>,
@@ -58,7 +58,7 @@ impl Played {
 const CAPABILITIES: &str = "---\nversion: \"2.0.0\"\nstate: serving\nextensions:\n- capabilities\n\
                             - list-jobs\n- delete-tube\n- drain\n";
 
-/// A tube with this number of ready jobs and two delayed ones.
+/// Returns the statistics of a tube with this number of ready jobs and two delayed jobs.
 fn tube(ready: u64) -> String {
     format!(
         "---\nname: \"a\"\ncurrent-jobs-ready: {ready}\ncurrent-jobs-reserved: 0\n\
@@ -92,7 +92,7 @@ fn lists_of_the_server_are_used() {
     assert!(output.status.success() && server.has_heard("list-jobs a ready 1"));
 }
 
-/// The server lists at most 10,000 jobs of a state; the rest must not be missing.
+/// `list-jobs` returns at most 10,000 jobs of a state. For more jobs, `list` must use a sweep.
 #[test]
 fn more_jobs_than_a_list_has_are_swept() {
     let (many, one) =
@@ -126,7 +126,7 @@ fn the_server_drains_by_a_command() {
     assert_eq!(server.run(&["drain", "status"]).stdout, b"not draining\n");
 }
 
-/// A number that the server does not report is not 0.
+/// If a server does not report its numbers of jobs, a command must fail and not assume 0.
 #[test]
 fn a_server_without_statistics_is_not_taken_for_an_empty_one() {
     let server = Played::new(&[
@@ -141,7 +141,7 @@ fn a_server_without_statistics_is_not_taken_for_an_empty_one() {
     }
 }
 
-/// Replies that belong to other commands must not become deletes of other jobs.
+/// If a reply describes another job than was asked for, the command must fail and delete nothing.
 #[test]
 fn a_reply_about_another_job_ends_the_command() {
     let stats = |id: u64| format!("---\nid: {id}\ntube: a\nstate: ready\npri: 0\nage: 0\n");
@@ -154,7 +154,7 @@ fn a_reply_about_another_job_ends_the_command() {
     assert!(!output.status.success() && output.stdout.is_empty());
 }
 
-/// If the list grows while it is requested, it may lack the least urgent jobs.
+/// A full list may lack the least urgent jobs, so `list` must use a sweep instead.
 #[test]
 fn a_list_that_is_full_is_swept() {
     let items = (1..=10_000).map(|id| format!("- id: {id}\n  pri: 0\n  age: 0\n  size: 1\n"));
@@ -177,7 +177,7 @@ fn a_list_that_is_full_is_swept() {
     assert!(server.has_heard("stats-job 3"));
 }
 
-/// The most urgent jobs are not the selected ones.
+/// If the filter drops the most urgent job, `--limit 1` must show the next job.
 #[test]
 fn a_limit_counts_only_jobs_that_are_meant() {
     let ready =

@@ -1,4 +1,4 @@
-//! Odd input: servers that send anything, truncated or wrong files, lines without an end.
+//! Wrong input: servers that send random replies, truncated or invalid files, endless lines.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use crate::harness::{
 };
 use ct::Prng;
 
-/// Commands that receive each kind of reply, separated by `|`.
+/// Commands, separated by `|`, that together receive every kind of reply.
 const COMMANDS: &str = "tubes|tubes --json|stats|stats a|list a|list a --json|job 1|grep x|big|\
     report|top --plain --count 1|top a --plain --count 1|metrics|check|clear a --yes|\
     clear a --dry-run|delete 1 --yes|kick a|kick a --all|kick --id 1|move a b --yes|\
@@ -34,8 +34,8 @@ fn try_all(server: &Played) {
     }
 }
 
-/// The replies of a server with one tube and one job. All numbers in them are this one, and all
-/// names have these characters.
+/// Returns the reply of a server with one tube and one job. All numbers in the reply are `number`,
+/// and all names are `name`.
 fn replies(line: &str, number: &str, name: &str) -> String {
     let words: Vec<_> = line.split(' ').collect();
     let counts = |keys: &str| {
@@ -76,8 +76,8 @@ fn replies(line: &str, number: &str, name: &str) -> String {
     }
 }
 
-/// A server may send any number and any character. Neither may end the program, which would affect
-/// other servers, too, nor reach the terminal unescaped.
+/// A server may send any number and any character. No number may end the program, which may serve
+/// other servers, and no character may reach the terminal unescaped.
 #[test]
 fn no_number_and_no_name_of_a_server_does_harm() {
     let name = "\u{1b}[2J\u{7f}\u{9b}31m\u{202e}x\0";
@@ -85,7 +85,7 @@ fn no_number_and_no_name_of_a_server_does_harm() {
         let server = Played::new(move |line| match line {
             // `put` expects no reply to its body.
             "x" => Heard::Nothing,
-            // With this many jobs, the search would not end.
+            // The server reports so many jobs that the sweep would not end.
             "stats-job 15000" => Heard::End,
             _ => Heard::Reply(replies(line, number, name)),
         });
@@ -99,7 +99,7 @@ fn no_number_and_no_name_of_a_server_does_harm() {
     }
 }
 
-/// Replies of any bytes: `REPLIES=n` plays n servers, each wrong in its own way.
+/// Replies may have random errors. `REPLIES=n` plays n servers, each with another random seed.
 #[test]
 fn no_reply_of_a_server_does_harm() {
     let count = std::env::var("REPLIES").map_or(8, |text| text.parse().unwrap());
@@ -126,7 +126,7 @@ fn no_reply_of_a_server_does_harm() {
                     _ => reply.splice(at..at, *b"18446744073709551615").for_each(drop),
                 }
             }
-            // A client that expects more must not wait.
+            // Close the connection, so that a client that expects more bytes does not wait.
             Heard::Last(String::from_utf8_lossy(&reply).into_owned())
         });
         try_all(&server);
@@ -143,7 +143,7 @@ fn a_line_without_end_is_refused() {
     });
 }
 
-/// A job that should be delayed, or more urgent, must not be put as usual instead.
+/// If `import` ignored an unknown key, a job might be put without its delay or priority.
 #[test]
 fn a_key_that_import_does_not_know_is_refused_with_its_line() {
     let server = Server::tcp(&ours(), &[]);
@@ -158,7 +158,7 @@ fn a_key_that_import_does_not_know_is_refused_with_its_line() {
     assert!(jobs.iter().all(|job| job["state"] == "delayed" && job["pri"] == 7), "{jobs:?}");
 }
 
-/// Half of a backup looks like a backup.
+/// Without a check of the count, a truncated backup would look like a whole backup.
 #[test]
 fn a_file_that_was_cut_short_is_noticed() {
     each_server(&[], |server| {
@@ -183,7 +183,7 @@ fn a_file_that_was_cut_short_is_noticed() {
     });
 }
 
-/// On a full disk, the count is the number of whole lines in the file.
+/// On a full disk, `export` must report exactly the number of whole lines in the file.
 #[test]
 fn an_export_to_a_full_disk_counts_what_it_has() {
     let server = Server::tcp(&ours(), &[]);
@@ -202,13 +202,13 @@ fn an_export_to_a_full_disk_counts_what_it_has() {
     assert!(ran.stderr.contains(&told), "{ran:?}");
 }
 
-/// Lines that arrive slowly are put as they arrive.
+/// Each line of a slow pipe must be put at once, before the next line arrives.
 #[test]
 fn lines_of_a_slow_pipe_are_put_at_once() {
     for command in [&["import"][..], &["put", "default", "--lines"]] {
         let server = Server::tcp(&ours(), &[]);
         let mut child = server.command(command).stdin(Stdio::piped()).spawn().unwrap();
-        // It stays open, because the end of the input would race with the signal.
+        // The pipe stays open, because the end of the input would race with the signal.
         let mut stdin = child.stdin.take().unwrap();
         for count in 1..=2 {
             stdin.write_all(b"{\"body\":\"x\"}\n").unwrap();
@@ -221,7 +221,7 @@ fn lines_of_a_slow_pipe_are_put_at_once() {
     }
 }
 
-/// A job that is too large for the other server stays; the others are moved.
+/// A job that is too large for the other server must stay, and all other jobs must be moved.
 #[test]
 fn a_job_that_is_too_large_stays_and_is_named() {
     for program in programs() {
@@ -249,8 +249,8 @@ fn a_job_that_is_too_large_stays_and_is_named() {
     }
 }
 
-/// While a job is held and the next one is waited for, the server must not be flooded, nor the job
-/// be printed again.
+/// While `reserve` holds a job and waits for the next job, it must not flood the server with
+/// commands, and must not print the first job again.
 #[test]
 fn a_job_is_kept_while_the_next_one_is_waited_for() {
     each_server(&[], |server| {
@@ -264,10 +264,10 @@ fn a_job_is_kept_while_the_next_one_is_waited_for() {
     });
 }
 
-/// Jobs that come and go in other tubes must not prolong a list without end.
+/// The sweep of a tube must end, even if other clients put and delete jobs in other tubes.
 #[test]
 fn a_list_ends_with_the_jobs_of_its_tube() {
-    // Ids are requested only from a server that cannot list its jobs.
+    // Only a server without `list-jobs` gets a sweep over ids.
     for program in programs().into_iter().filter(|program| *program != ours()) {
         let server = Server::tcp(&program, &[]);
         let mut client = server.client();

@@ -1,4 +1,4 @@
-//! A command of `work` ends with the lease of its job, whatever ends `work` or the lease.
+//! A command of `work` must end when the reservation of its job ends, or when `work` itself ends.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ struct Leased {
     other: Client,
     id: u64,
     child: Option<Child>,
-    /// Grows while the command runs.
+    /// The path of a file that grows while the command runs.
     file: String,
 }
 
@@ -40,7 +40,7 @@ impl Leased {
         self.child.as_ref().unwrap()
     }
 
-    /// Whether the command runs on.
+    /// Whether the command still runs.
     fn runs(&self) -> bool {
         let size = || fs::metadata(&self.file).unwrap().len();
         let before = size();
@@ -48,7 +48,7 @@ impl Leased {
         size() > before
     }
 
-    /// Ends the command by its own trap, as if it were done.
+    /// Makes the command exit with success, and checks that its job is deleted.
     fn succeed(&mut self) {
         let ran = self.end_by_trap();
         assert!(ran.status.success(), "{ran:?}");
@@ -66,8 +66,8 @@ impl Leased {
     }
 }
 
-/// Runs `act` for this daemon and for the original at the same time, because it waits more than it
-/// works.
+/// Runs `act` for this daemon and for the original at the same time, because `act` waits longer
+/// than it computes.
 fn each_program(act: impl Fn(&Path) + Sync) {
     let (act, programs) = (&act, programs());
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn each_program(act: impl Fn(&Path) + Sync) {
     });
 }
 
-/// The next worker gets the job at once, and both commands would run at the same time.
+/// If the command outlived `work`, the next worker's command would run at the same time.
 #[test]
 fn the_command_ends_with_its_worker_whatever_ends_that() {
     for signal in ["QUIT", "ABRT", "USR1", "KILL"] {
@@ -90,7 +90,7 @@ fn the_command_ends_with_its_worker_whatever_ends_that() {
     }
 }
 
-/// Ctrl-\ ends all that the command started, as a second Ctrl-C does.
+/// Ctrl-\ must end all processes that the command started, as a second Ctrl-C does.
 #[test]
 fn sigquit_ends_the_whole_group() {
     let file_loop = "(while :; do echo >> $0; sleep 0.02; done) & sleep 1000";
@@ -108,8 +108,8 @@ fn sigquit_ends_the_whole_group() {
     assert_eq!(size(), before);
 }
 
-/// A stopped worker touches nothing, so its command must not go on, neither then nor once the job
-/// has timed out. The original may not notice that; then the job is still ours afterwards.
+/// A suspended worker does not touch its job, so its command must be suspended too, and end if the
+/// job times out. The original may not notice the timeout, and then the job is still reserved.
 #[test]
 fn ctrl_z_stops_the_command_and_a_job_lost_meanwhile_ends_it() {
     each_program(|program| {
@@ -140,7 +140,7 @@ fn ctrl_z_stops_the_command_and_a_job_lost_meanwhile_ends_it() {
     });
 }
 
-/// A short break costs neither the job nor the command.
+/// After a suspension shorter than the time to run, the command must continue and keep its job.
 #[test]
 fn ctrl_z_for_a_moment_loses_nothing() {
     each_program(|program| {
@@ -155,7 +155,7 @@ fn ctrl_z_for_a_moment_loses_nothing() {
     });
 }
 
-/// Puts a worker to sleep until its job is lost; its command hears nothing of it.
+/// Suspends a worker, but not its command, until the job has timed out.
 fn lose(leased: &mut Leased) {
     send_signal(leased.child(), "STOP");
     let (other, id) = (&mut leased.other, leased.id);
@@ -163,7 +163,7 @@ fn lose(leased: &mut Leased) {
     send_signal(leased.child(), "CONT");
 }
 
-/// A worker that was stopped while it waited for a job finds a reply that is too old.
+/// A worker that was suspended during a reserve may read the reply after the job has timed out.
 #[test]
 fn no_command_is_started_for_a_job_that_timed_out_before() {
     let server = Server::tcp(&ours(), &[]);
@@ -189,8 +189,8 @@ fn no_command_is_started_for_a_job_that_timed_out_before() {
     assert!(!Path::new(&runs).exists());
 }
 
-/// The server may hang longer than a reservation or `--timeout` lasts. This one answers a touch
-/// only once the command has been ended.
+/// A server may hang for longer than a reservation or `--timeout`. The played server answers a
+/// touch only after the command has ended, so a command that waits for the answer would hang.
 #[test]
 fn a_command_is_ended_in_time_although_the_server_hangs() {
     for (arguments, text) in [
@@ -224,7 +224,7 @@ fn a_command_is_ended_in_time_although_the_server_hangs() {
     }
 }
 
-/// A reply that has begun holds up neither the end of the reservation nor `--timeout`.
+/// An incomplete reply to a touch must not delay the end of the command.
 #[test]
 fn a_reply_that_stays_incomplete_is_a_lost_connection() {
     let touches = AtomicUsize::new(0);
@@ -241,7 +241,7 @@ fn a_reply_that_stays_incomplete_is_a_lost_connection() {
     assert!(is_told && ran.stderr.contains("no complete reply in time"), "{ran:?}");
 }
 
-/// SIGTERM first, so that the command can clean up; SIGKILL ten seconds later.
+/// A command gets SIGTERM first, so that it can clean up, and SIGKILL ten seconds later.
 #[test]
 fn a_command_that_ignores_sigterm_is_killed_ten_seconds_later() {
     let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 1, &["--count", "1"], "trap '' TERM");
@@ -255,7 +255,7 @@ fn a_command_that_ignores_sigterm_is_killed_ten_seconds_later() {
     assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
 }
 
-/// A command that must not be cut off may run on, but its job is another worker's.
+/// With `--keep-going`, a command may finish after its job has timed out; the job must stay ready.
 #[test]
 fn with_keep_going_the_command_runs_on_and_the_job_is_left_alone() {
     let server = Server::tcp(&ours(), &[]);
@@ -268,7 +268,7 @@ fn with_keep_going_the_command_runs_on_and_the_job_is_left_alone() {
     assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
 }
 
-/// "Why was it buried?" is the first question at night.
+/// The notice of a buried job must show why the command failed.
 #[test]
 fn the_notice_of_a_buried_job_has_the_last_line_of_its_command() {
     let server = Server::tcp(&ours(), &[]);
@@ -281,7 +281,7 @@ fn the_notice_of_a_buried_job_has_the_last_line_of_its_command() {
     assert!(ran.stderr.ends_with(&notice), "{ran:?}");
 }
 
-/// Megabytes of errors pass through, and a process that outlives its command does not hold it up.
+/// All standard error must pass through, and a process that keeps it open must not delay `work`.
 #[test]
 fn standard_error_is_passed_on_whole_and_holds_nothing_up() {
     let server = Server::tcp(&ours(), &[]);

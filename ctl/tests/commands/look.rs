@@ -1,4 +1,4 @@
-//! Commands that only show, on this daemon and on the original, over TCP and a UNIX socket.
+//! Commands that change nothing, on this daemon and on the original, over TCP and a UNIX socket.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn ids(objects: &[Value]) -> Vec<u64> {
     ids
 }
 
-/// An operator must see at once which tube needs attention.
+/// `tubes` must show the counts of each tube in a row, and select, sort and filter as asked.
 #[test]
 fn tubes_are_one_table() {
     each_server(&[], |server| {
@@ -43,7 +43,7 @@ fn tubes_are_one_table() {
     });
 }
 
-/// Looking at several servers, one of which is down, must still show the others.
+/// If one of several servers is down, the other servers must still be shown.
 #[test]
 fn several_servers_stand_side_by_side() {
     for program in programs() {
@@ -98,7 +98,7 @@ fn a_job_is_shown_with_its_body() {
     });
 }
 
-/// With the protocol alone, no client can see all jobs of a tube, least of all reserved ones.
+/// The original has no command that lists all jobs. Still, `list` must find reserved jobs, too.
 #[test]
 fn all_jobs_of_a_tube_are_listed() {
     each_server(&[], |server| {
@@ -119,7 +119,7 @@ fn all_jobs_of_a_tube_are_listed() {
         assert_eq!(server.objects(&["list", "a", "--limit", "2"]).len(), 2);
         assert_eq!(server.objects(&["list", "a", "--older-than", "1h"]).len(), 0);
         assert_eq!(ids(&server.objects(&["list", "a", "--rate", "50"])), jobs);
-        // This includes servers that list the jobs, where only the bodies are requested one by one.
+        // The rate also limits servers with `list-jobs`, where each body needs a command.
         for number in 0..40 {
             put(&mut client, "slow", 5, 0, format!("{number}").as_bytes());
         }
@@ -127,14 +127,13 @@ fn all_jobs_of_a_tube_are_listed() {
         let found = server.objects(&["list", "slow", "--bodies", "--rate", "20"]);
         assert_eq!(found.len(), 40);
         assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
-        // It has changed nothing.
+        // The lists have changed no job.
         let states = jobs.map(|id| state(&mut client, id).unwrap());
         assert_eq!(states, ["ready", "delayed", "buried", "reserved"]);
     });
 }
 
-/// A reserved job is not found by `peek-ready` and the like, so its id may be below all those
-/// found.
+/// No peek finds a reserved job, so its id may be lower than the id at which the sweep begins.
 #[test]
 fn an_old_reserved_job_is_listed() {
     each_server(&[], |server| {
@@ -146,8 +145,8 @@ fn an_old_reserved_job_is_listed() {
     });
 }
 
-/// After a restart ids continue, and no counter shows how far. No job may be missing without a
-/// report.
+/// After a restart with a binlog, no counter bounds the ids. Each job must be found, or the command
+/// must report that jobs may be missing.
 #[test]
 fn jobs_from_before_a_restart_are_listed() {
     for program in programs() {
@@ -170,7 +169,7 @@ fn jobs_from_before_a_restart_are_listed() {
         assert_eq!(ids(&server.objects(&["list", "a"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "*"])), [first, last, new]);
         assert_eq!(ids(&server.objects(&["list", "a", "--probe"])), [first, last, new]);
-        // If the bound is too low, only a server that lists its jobs finds the new job.
+        // If the bound is too low, the new job is found only on a server with `list-jobs`.
         let ran = server.run(&["--json", "list", "a", "--last-id", &last.to_string()]);
         let bounded = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap());
         let bounded = ids(&bounded.collect::<Vec<_>>());
@@ -201,7 +200,7 @@ fn jobs_are_found_by_their_bodies() {
     });
 }
 
-/// A sweep ends by counting. On a busy server, it must not miss jobs that existed all the time.
+/// A sweep ends when it has found enough jobs. Jobs deleted meanwhile must not hide other jobs.
 #[test]
 fn jobs_that_come_and_go_hide_no_others() {
     for program in programs() {
@@ -234,7 +233,7 @@ fn jobs_that_come_and_go_hide_no_others() {
     }
 }
 
-/// A misspelt name looks like an empty tube, because empty tubes vanish.
+/// Without a message, a misspelt name would look like an empty tube.
 #[test]
 fn a_name_without_a_tube_is_told() {
     each_server(&[], |server| {
@@ -247,7 +246,7 @@ fn a_name_without_a_tube_is_told() {
     });
 }
 
-/// The longest names leave no space for a limit in the line of `list-jobs`.
+/// A `list-jobs` command with the longest name is too long, so `list` must use a sweep.
 #[test]
 fn tubes_with_the_longest_names_are_listed() {
     each_server(&[], |server| {
@@ -260,7 +259,7 @@ fn tubes_with_the_longest_names_are_listed() {
     });
 }
 
-/// A bound given by the user may be too low.
+/// If `--last-id` is too low, the command must report that jobs may be missing.
 #[test]
 fn jobs_above_a_told_last_id_are_not_forgotten() {
     // Ids are requested only from a server that cannot list its jobs.

@@ -1,9 +1,9 @@
 //! The tests that run the real `beanstalkctl` on this daemon, on the original, and on servers that
 //! a test plays. doc/hacking.md has the subject of each module.
 //!
-//! Each test starts servers of its own on free ports of the loopback. They run the daemon that was
-//! built last, or the one given by `BEANSTALKD`. `ORIGINAL` names the original; without it, the
-//! tests that need it are reported as skipped.
+//! Each test starts its own servers on free ports of the loopback, with the daemon that was built
+//! last or that `BEANSTALKD` names. `ORIGINAL` names the original beanstalkd. Tests that need the
+//! original, but do not find it, are reported as skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -20,14 +20,14 @@ fn run(server: &str, arguments: &[&str]) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Runs it and returns its output. It must succeed.
+/// Runs `beanstalkctl`, which must succeed, and returns its output.
 fn text(server: &str, arguments: &[&str]) -> String {
     let ran = run(server, arguments);
     assert_eq!(ran.code(), Some(0), "{ran:?}");
     ran.stdout
 }
 
-/// Whether there is a line with these labels after that of the server.
+/// Whether the text has a line with the label of the server, these labels and this value.
 fn has(text: &str, name: &str, server: &str, labels: &str, value: &str) -> bool {
     let comma = if labels.is_empty() { "" } else { "," };
     let wanted = format!("{name}{{server=\"{server}\"{comma}{labels}}} {value}");
@@ -46,8 +46,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Runs promtool: the one given by `PROMTOOL`, the one from `make promtool`, or the installed one.
-/// Reports the test as skipped if there is none.
+/// Runs the promtool named by `PROMTOOL`, made by `make promtool`, or installed. If there is none,
+/// reports the test as skipped.
 fn promtool(arguments: &[&str], input: &str) -> Option<Ran> {
     let named = std::env::var_os("PROMTOOL").filter(|path| !path.is_empty()).map(PathBuf::from);
     let got = Path::new(PROGRAM).ancestors().nth(2).unwrap().join("prometheus/usr/bin/promtool");
@@ -64,8 +64,8 @@ fn promtool(arguments: &[&str], input: &str) -> Option<Ran> {
     Some(Ran::of(child.wait_with_output().unwrap()))
 }
 
-/// Prometheus would refuse metrics that promtool objects to, or they would break a rule that users
-/// rely on.
+/// If promtool reports a problem, Prometheus would refuse the metrics, or a metric breaks a
+/// convention that users rely on.
 #[test]
 fn promtool_has_no_complaint() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn what_servers_count_is_told() {
         }
         has("beanstalkd_tube_urgent_jobs", "tube=\"mail\"", "1");
         has("beanstalkd_tube_users", "tube=\"mail\"", "1");
-        // Its own connection watches it, too.
+        // The connection of `metrics` watches `default`, too.
         has("beanstalkd_tube_watchers", "tube=\"default\"", "2");
         assert!(text.contains("beanstalkd_info{server=\""), "{text}");
         assert!(!text.contains("binlog_current_segment"), "there is no binlog:\n{text}");
@@ -117,7 +117,7 @@ fn what_servers_count_is_told() {
     });
 }
 
-/// A zero that no server has counted would be misleading.
+/// A metric that a server does not report must be left out, because a zero would be misleading.
 #[test]
 fn what_the_original_lacks_is_left_out() {
     let Some(original) = Original::find() else { return };
@@ -172,7 +172,7 @@ fn labels_are_escaped() {
     assert!(has(&text, "beanstalkd_up", &format!("unix:{shown}"), "", "1"), "{text}");
 }
 
-/// Between the list and the query, the last job and the last watcher of a tube may vanish.
+/// A tube may be deleted after `list-tubes` and before `stats-tube`, which must not be an error.
 #[test]
 fn a_tube_that_vanishes_is_no_error() {
     let played = Played::new(|line| match line {
@@ -190,7 +190,7 @@ fn a_tube_that_vanishes_is_no_error() {
     assert!(jobs("last") > 0 && has(&text, "beanstalkd_up", &played.address, "", "1"), "{text}");
 }
 
-/// A server that is down, or never answers, must not hide the others.
+/// A server that is down, or never answers, must not hide the metrics of other servers.
 #[test]
 fn a_server_that_is_down_is_told_as_such() {
     let silent = Played::new(|_| Heard::Nothing);
@@ -211,7 +211,8 @@ fn a_server_that_is_down_is_told_as_such() {
     }
 }
 
-/// A server that stops halfway is reported as down: half of its tubes would look like all.
+/// A server that fails during a scrape must be reported as down, because some of its tubes would
+/// look like all of them.
 #[test]
 fn a_server_that_tells_half_is_down() {
     for odd in [Heard::End, "INTERNAL_ERROR".into()] {
@@ -278,7 +279,7 @@ fn names_of_other_programs_are_spoken() {
     });
 }
 
-/// `node_exporter` may read at any time, and would pass on half of a file.
+/// `node_exporter` may read the file at any time, and must never see an incomplete file.
 #[test]
 fn a_textfile_is_whole_at_any_time() {
     let server = Server::tcp(&ours(), &[]);
@@ -320,7 +321,7 @@ fn a_textfile_is_written_again_until_a_signal_comes() {
         line.is_some_and(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap() >= least)
     };
     ct::eventually("it is written again", || uptime(2));
-    // A folder that is temporarily missing does not end it, and neither does a full disk.
+    // A write that fails for some time must not end the command.
     let aside = server.file("aside.prom");
     fs::rename(&path, &aside).unwrap();
     fs::create_dir(&path).unwrap();
@@ -332,7 +333,7 @@ fn a_textfile_is_written_again_until_a_signal_comes() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// A server that never answers takes the whole interval of each scrape.
+/// A signal must end a scrape that waits for a server, and not only the pause between scrapes.
 #[test]
 fn a_signal_ends_a_scrape_that_waits() {
     let silent = Played::new(|_| Heard::Nothing);
@@ -342,7 +343,7 @@ fn a_signal_ends_a_scrape_that_waits() {
         let mut command = Command::new(PROGRAM);
         command.args(["--server", &silent.address, "metrics", "--timeout", "60"]);
         let mut child = command.arg("--textfile").arg(&path).args(interval).spawn().unwrap();
-        // It catches signals before it scrapes.
+        // Give the command time to catch signals and to begin a scrape.
         thread::sleep(Duration::from_secs(1));
         let began = Instant::now();
         harness::interrupt(&child);
@@ -351,8 +352,7 @@ fn a_signal_ends_a_scrape_that_waits() {
     }
 }
 
-/// Prometheus refuses a text in which a series occurs twice, and with it the metrics of all other
-/// servers.
+/// If a series occurred twice in the text, Prometheus would refuse the metrics of all servers.
 #[test]
 fn no_series_is_there_twice() {
     let played = Played::new(|line| match line {
@@ -374,7 +374,7 @@ fn no_series_is_there_twice() {
     assert!(text.contains("tube=\"b\""), "{text}");
 }
 
-/// A server that is not a beanstalkd must not affect the others.
+/// A server that announces a huge or invalid length must be down, and not affect other servers.
 #[test]
 fn a_server_that_promises_too_much_is_down() {
     let server = Server::tcp(&ours(), &[]);
@@ -386,7 +386,7 @@ fn a_server_that_promises_too_much_is_down() {
     }
 }
 
-/// The table in the documentation must have exactly these names.
+/// The table in doc/monitoring.md must have exactly the names that `metrics` prints.
 #[test]
 fn every_metric_is_documented() {
     let text = text(&everything().address, &[]);
@@ -402,7 +402,7 @@ fn every_metric_is_documented() {
     assert_eq!(documented, told);
 }
 
-/// A query for a name that does not exist shows nothing, and an alert on it never fires.
+/// An alert on a name that does not exist would never fire, and a dashboard would show nothing.
 #[test]
 fn the_dashboard_and_the_alerts_use_names_that_exist() {
     let text = text(&everything().address, &[]);

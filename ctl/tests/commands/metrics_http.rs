@@ -1,4 +1,4 @@
-//! `metrics` over HTTP: its answers, its bounds, its end, and sockets passed to it.
+//! `metrics` over HTTP: responses, limits, shutdown, and sockets passed by a service manager.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,7 @@ impl Serving {
         stderr.read_line(&mut line).unwrap();
         let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("{line}"));
         let address = address.trim().trim_end_matches('/').to_owned();
-        // Later output must not block it.
+        // Read all later output, so that a full pipe does not block the program.
         thread::spawn(move || stderr.read_to_string(&mut String::new()));
         Self { child, address }
     }
@@ -59,7 +59,7 @@ impl Serving {
 }
 
 impl Drop for Serving {
-    /// It does not matter if it has already ended.
+    /// Kills the program, which may have ended already.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -89,7 +89,7 @@ fn it_answers_what_prometheus_asks_and_ends_in_order() {
     });
 }
 
-/// A connection is kept between scrapes. If the server restarts, it must be replaced.
+/// Scrapes share one connection. After a restart of the server, the next scrape must connect anew.
 #[test]
 fn a_server_that_was_started_anew_is_up_at_once() {
     for program in harness::programs() {
@@ -108,12 +108,12 @@ fn a_server_that_was_started_anew_is_up_at_once() {
         let address = server.address.clone();
         let up = format!("beanstalkd_up{{server=\"{address}\"}} 1\n");
         assert!(serving.ask("GET", "/metrics").2.contains(&up));
-        // Three scrapes took one connection; Daemon::start has made another.
+        // Three scrapes used one connection, and `Daemon::start` used another.
         assert!(accepted <= 2, "{accepted} connections");
     }
 }
 
-/// Ten Prometheus servers that ask at once must not ask the queue ten times.
+/// Ten Prometheus servers that request metrics at once must not cause ten scrapes.
 #[test]
 fn one_scrape_is_shared() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -134,11 +134,11 @@ fn one_scrape_is_shared() {
         }
     });
     let asked = asked.load(Ordering::SeqCst);
-    // On a busy machine, late requests share another one.
+    // On a busy machine, late requests may share a second or third scrape.
     assert!((1..=3).contains(&asked), "{asked} scrapes for 10 requests");
 }
 
-/// A connection beyond the bound closes the oldest one without a request.
+/// At the limit, a new connection must close the oldest connection without a request.
 #[test]
 fn the_number_of_connections_has_a_bound() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -147,7 +147,7 @@ fn the_number_of_connections_has_a_bound() {
         let folder = format!("/proc/{}/fd", serving.child.id());
         std::fs::read_dir(folder).unwrap().count()
     };
-    // It keeps a connection to the queue, and closes the one of the first request.
+    // The program keeps its connection to the queue, and closes that of the first request.
     let held = descriptors() + 1 + 64;
     assert_eq!(serving.ask("GET", "/metrics").0, 200);
     let mut idle: Vec<_> = (0..64).map(|_| TcpStream::connect(&serving.address).unwrap()).collect();
@@ -165,7 +165,7 @@ fn the_number_of_connections_has_a_bound() {
     assert!(last.read(&mut [0; 10]).is_err(), "the youngest one stays open");
 }
 
-/// If clients keep idle connections, others must be served after a while.
+/// Clients that keep 64 idle connections must not prevent requests of other clients.
 #[test]
 fn idle_connections_shut_nobody_out() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -181,8 +181,8 @@ fn idle_connections_shut_nobody_out() {
     drop(idle);
 }
 
-/// This does the same as a socket unit of systemd. The shell knows its process id before it becomes
-/// the program.
+/// Passes a socket as a socket unit of systemd does. The shell sets `LISTEN_PID` to its own process
+/// id, which the program keeps after `exec`.
 #[test]
 fn it_serves_a_socket_that_is_passed_on() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -200,12 +200,12 @@ fn it_serves_a_socket_that_is_passed_on() {
         assert!(status == 200 && body.contains("beanstalkd_up{"), "{body}");
         assert_eq!(serving.end("TERM"), Some(0));
     }
-    // Sockets for another process are not taken.
+    // Sockets that are meant for another process must not be used.
     let mut command = Command::new(PROGRAM);
     command.arg("metrics").env("BEANSTALKD_SERVER", &server.address);
     let output = command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1").output().unwrap();
     assert!(output.status.success() && output.stdout.starts_with(b"# HELP"), "{output:?}");
-    // A descriptor that does not listen is refused.
+    // A descriptor that is not a listening socket must be refused.
     let mut command = Command::new("sh");
     let script = format!("exec 3</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec {PROGRAM} metrics");
     let output = command.args(["-c", &script]).output().unwrap();

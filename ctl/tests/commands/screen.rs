@@ -1,5 +1,5 @@
-//! The screen of `top`, also in a pseudo-terminal, the question before a delete, and the pages made
-//! from the definition of the commands.
+//! The screen of `top`, also in a pseudo-terminal; the question before a delete; the manual and the
+//! completions, made from the definition of the commands.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -11,20 +11,20 @@ use crate::harness::{
 };
 use serde_json::Value;
 
-/// A terminal of its own that a test can type into.
+/// A pseudo-terminal by tmux, in which a test can press keys.
 struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// Runs `beanstalkctl` in it.
+    /// Runs `beanstalkctl` in a terminal.
     fn start(server: &Server, arguments: &[&str]) -> Self {
         Self::sized(server, arguments, ["110", "20"])
     }
 
-    /// Runs `beanstalkctl` in one with this number of columns and lines.
+    /// Runs `beanstalkctl` in a terminal with these numbers of columns and lines.
     fn sized(server: &Server, arguments: &[&str], [width, height]: [&str; 2]) -> Self {
-        // The server of an earlier terminal may still be ending at its own socket.
+        // Each terminal has its own socket, because an earlier tmux may still be ending.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let terminal = Self { socket: server.file(&format!("tmux-{number}")) };
@@ -55,7 +55,7 @@ impl Terminal {
         self.tmux(&[], &["send-keys", key]);
     }
 
-    /// Waits until the screen shows something.
+    /// Waits until the screen shows this text.
     fn shows(&self, what: &str) {
         ct::eventually(&format!("{what} on the screen"), || self.picture().contains(what));
     }
@@ -76,7 +76,7 @@ fn top_prints_lines_as_vmstat_does() {
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert_eq!(lines[0][..5], ["server", "ready", "reserved", "delayed", "buried"]);
-        // The client has gone, so its reserved job is ready again.
+        // The client was dropped, so its reserved job is ready again.
         ct::eventually("four jobs are counted", || {
             let objects = server.objects(&["top", "--count", "1"]);
             objects[0]["tubes"]["a"]["ready"] == 2 && objects[0]["buried"] == 1
@@ -104,7 +104,7 @@ fn top_prints_a_line_for_each_tube_that_is_meant() {
     });
 }
 
-/// On a dumb terminal, as in the shell of an editor, control sequences would appear in the text.
+/// A dumb terminal, such as a shell in an editor, would show control sequences as text.
 #[test]
 fn a_dumb_terminal_gets_no_control_sequences() {
     if !has_tool("script", "--version") {
@@ -154,7 +154,7 @@ fn top_ends_by_ctrl_c_and_survives_a_restart() {
         interrupt(&child);
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code(), Some(0), "{ran:?}");
-        // A sample while the daemon is down reports that; the next one has numbers again.
+        // Samples during the restart report an error, but the last sample has numbers again.
         let last = ran.stdout.lines().last().unwrap();
         assert!(last.split_whitespace().count() == 9, "{ran:?}");
     }
@@ -193,7 +193,7 @@ fn top_fills_a_terminal() {
     }
 }
 
-/// Replaces all digits by zeros and runs of spaces by single ones, so that only the form is left.
+/// Replaces each number by 0 and each run of spaces by one space, so that only the form remains.
 fn form_of(picture: &str) -> String {
     let mut form = String::new();
     for line in picture.trim_end().lines() {
@@ -207,8 +207,8 @@ fn form_of(picture: &str) -> String {
     form
 }
 
-/// The picture of `top` must match the one in `screens/`, except for its changing numbers.
-/// `KEEP_SCREENS=1` rewrites it.
+/// The screen of `top` must match the files in `screens/`, except for numbers that change.
+/// `KEEP_SCREENS=1` rewrites the files.
 #[test]
 fn top_looks_as_it_is_kept() {
     if !has_tool("tmux", "-V") {
@@ -260,7 +260,7 @@ fn top_can_be_left_while_a_server_hangs() {
     hung.daemon.signal(18).unwrap();
 }
 
-/// Ctrl-C at a question is no answer, and ends the program.
+/// One Ctrl-C must end a program that waits at a question or for input, and change nothing.
 #[test]
 fn a_question_ends_by_one_ctrl_c() {
     if !has_tool("tmux", "-V") {
@@ -276,7 +276,7 @@ fn a_question_ends_by_one_ctrl_c() {
         let terminal = Terminal::start(&server, arguments);
         terminal.shows(question);
         if question.is_empty() {
-            // It waits for input, which only a moment of silence shows.
+            // Without a question on the screen, only a pause ensures that the program waits.
             std::thread::sleep(std::time::Duration::from_millis(500));
         }
         terminal.press("C-c");
@@ -286,7 +286,7 @@ fn a_question_ends_by_one_ctrl_c() {
     assert_eq!(state(&mut client, id).as_deref(), Some("ready"));
 }
 
-/// Without `--yes` the user is asked, and any answer but yes changes nothing.
+/// Without `--yes`, `clear` must ask, and delete nothing unless the answer is yes.
 #[test]
 fn a_person_is_asked() {
     if !has_tool("tmux", "-V") {

@@ -1,8 +1,8 @@
-//! Acts ended at any moment by any signal, beside other clients and restarts: no job may be lost,
-//! exist twice, or be deleted without confirmation, unless that is reported.
+//! Acts that signals end at random moments, while other clients work or the server restarts. No job
+//! may be lost, exist twice, or be deleted without confirmation, unless that is reported.
 //!
 //! `ACTS=n cargo test -p beanstalkctl --test commands stress -- --ignored` makes n runs, from the
-//! run `FROM` on. A failing run prints its number, which determines its choices.
+//! run `FROM` on. A failing run prints its number, the seed of all its choices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,7 +17,7 @@ use ct::Prng;
 /// The number of jobs of an act.
 const JOBS: usize = 3_000;
 
-/// The acts, each with the fate of the jobs that it changes.
+/// The acts, as arguments of the program.
 const ACTS: [&str; 6] = [
     "clear a --yes",
     "clear a --yes --save",
@@ -29,24 +29,24 @@ const ACTS: [&str; 6] = [
 
 const SIGNALS: [&str; 4] = ["INT", "TERM", "HUP", "KILL"];
 
-/// Other events at the server.
+/// What else happens at the server during the act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
-    /// Other clients put, reserve, release and kick.
+    /// Another client puts, reserves and releases jobs.
     Others,
     /// The server is killed, and started again with its binlog.
     Restart,
 }
 
-/// One run, chosen by its number.
+/// One run. Its number is the seed of all choices.
 #[derive(Debug)]
 struct Run {
     act: &'static str,
     signal: &'static str,
     /// The number of signals, 20 ms apart.
     signals: u64,
-    /// When the first one comes, in units of 10 ms.
+    /// The time until the first signal, in units of 10 ms.
     at: u64,
     beside: Beside,
 }
@@ -87,7 +87,7 @@ fn fill(server: &Server) -> BTreeSet<Vec<u8>> {
     (0..JOBS).map(|number| format!("job {number}").into_bytes()).collect()
 }
 
-/// Works beside the act until it is over: puts new jobs, and reserves and releases others.
+/// Puts new jobs, and reserves and releases jobs, until the act is over. Returns the new bodies.
 fn others(server: &Server, is_over: &AtomicBool) -> BTreeSet<Vec<u8>> {
     let mut client = server.client();
     client.command("watch a").unwrap();
@@ -100,7 +100,7 @@ fn others(server: &Server, is_over: &AtomicBool) -> BTreeSet<Vec<u8>> {
         if let Some(rest) = line.strip_prefix("RESERVED ") {
             let (id, length) = rest.split_once(' ').unwrap();
             client.bytes(length.parse::<usize>().unwrap() + 2).unwrap();
-            // Another worker's time to run may end at any moment; ours does not.
+            // The release succeeds, because the time to run of this job has not passed.
             let reply = client.command(&format!("release {id} 7 0")).unwrap();
             assert_eq!(reply, "RELEASED");
         }
@@ -115,14 +115,14 @@ fn end(child: Child, run: &Run) -> Ran {
     for _ in 0..run.signals {
         let mut probe = std::process::Command::new("sh");
         let kill = format!("kill -{} {} 2> /dev/null", run.signal, child.id());
-        // It may have ended earlier.
+        // The command may have ended before the signal.
         let _ = probe.args(["-c", &kill]).status();
         thread::sleep(Duration::from_millis(20));
     }
     Ran::of(child.wait_with_output().unwrap())
 }
 
-/// The bodies of the whole lines of a file, and whether the file ends with its count.
+/// Returns the bodies in the complete lines of a file.
 fn saved(path: &str) -> BTreeSet<Vec<u8>> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -131,9 +131,9 @@ fn saved(path: &str) -> BTreeSet<Vec<u8>> {
     bodies.collect()
 }
 
-/// The bodies of all jobs of a tube; none if there is no such tube.
+/// Returns the bodies of all jobs of a tube; none if the tube does not exist.
 fn bodies(server: &Server, tube: &str) -> Vec<Vec<u8>> {
-    // After a restart the original does not show how far its ids go.
+    // `--probe` is needed because after a restart the original does not report its last id.
     let ran = server.run(&["list", tube, "--bodies", "--json", "--probe"]);
     assert!(
         ran.status.success() || ran.stderr.contains("no matching tube"),
@@ -144,7 +144,7 @@ fn bodies(server: &Server, tube: &str) -> Vec<Vec<u8>> {
     objects.map(body).collect()
 }
 
-/// How often each body is among these.
+/// Counts how often each body occurs.
 fn counts(bodies: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<Vec<u8>, usize> {
     let mut counts = BTreeMap::new();
     bodies.into_iter().for_each(|body| *counts.entry(body).or_insert(0) += 1);
@@ -179,7 +179,7 @@ fn one(program: &Path, run: &Run) {
             (ran, BTreeSet::new())
         }
     };
-    // The killed client's jobs are ready once the server has noticed that it has gone.
+    // A killed command's jobs are ready once the server has noticed the end of the connection.
     ct::eventually("no job is reserved", || {
         server.objects(&["stats"])[0]["current-jobs-reserved"] == 0
     });
@@ -187,14 +187,14 @@ fn one(program: &Path, run: &Run) {
     judge(&server, run, &ran, [old, new, saved]);
 }
 
-/// Compares the jobs that are there after a run, and those that were saved, with the old and the
-/// new ones, and with the report.
+/// Compares the jobs after a run, and the saved jobs, with the jobs before the run, with the jobs
+/// that others put, and with the report.
 fn judge(server: &Server, run: &Run, ran: &Ran, [old, new, saved]: [BTreeSet<Vec<u8>>; 3]) {
     let (left, moved) = (bodies(server, "a"), bodies(server, "b"));
     let there = counts(left.iter().chain(&moved).cloned());
     let is_killed = ran.code().is_none();
     let told = ran.stderr.as_str();
-    // Jobs put after the plan stay. Those put before it are among the old ones.
+    // A job that others put before the plan may be cleared. All other new jobs must stay.
     for body in &new {
         let gone = !there.contains_key(body) && !saved.contains(body);
         let may_be_planned = run.act.starts_with("clear");
@@ -217,7 +217,7 @@ fn judge(server: &Server, run: &Run, ran: &Ran, [old, new, saved]: [BTreeSet<Vec
             assert!(is_reported, "{shown} is in the file and on the server: {ran:?}");
         }
     }
-    // The reported number must be the number of jobs that are gone from their place.
+    // The reported number must be the number of old jobs that are no longer in the tube `a`.
     let gone = old.iter().filter(|body| !left.contains(body)).count();
     let done = if run.act.starts_with("move") { " moved (" } else { " deleted (" };
     let number = told.lines().find(|line| line.contains(done));
@@ -228,7 +228,7 @@ fn judge(server: &Server, run: &Run, ran: &Ran, [old, new, saved]: [BTreeSet<Vec
     assert!(is_killed || !told.is_empty() || run.act == "export", "{ran:?}");
 }
 
-/// Each run has another act, another signal at another moment, and other events.
+/// Each run chooses an act, a signal, its moment, and other events at the server.
 #[test]
 #[ignore = "it takes minutes: make acts"]
 fn acts_that_end_at_any_moment_lose_nothing() {

@@ -1,4 +1,4 @@
-//! Servers that refuse changes: `check` reports why, and so does each refused command.
+//! Servers that refuse changes: `check` and each refused command must report the reason.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ struct Limited {
 }
 
 impl Limited {
-    /// Starts one; `blocks` is the limit for `ulimit -f`.
+    /// Starts a server; `blocks` is the limit for `ulimit -f`.
     fn start(blocks: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (script, binlog) = (folder.path().join("daemon"), folder.path().join("binlog"));
@@ -29,7 +29,7 @@ impl Limited {
         Self { server, _folder: folder }
     }
 
-    /// Lets every write fail from now on.
+    /// Makes every later write of the server fail.
     fn break_disk(&self) {
         let mut limit = Command::new("prlimit");
         limit.args(["--pid", &self.server.daemon.pid().to_string(), "--fsize=0:unlimited"]);
@@ -40,7 +40,7 @@ impl Limited {
 const FULL: &str = "the binlog of the server is full: free space on its disk";
 const FAILED: &str = "the binlog of the server has failed: see its log";
 
-/// "Out of memory" sends the operator to the wrong place.
+/// A full binlog must be reported as such: "out of memory" would mislead the operator.
 #[test]
 fn a_full_binlog_is_a_warning_and_the_reason_of_refusals() {
     let limited = Limited::start("10");
@@ -67,7 +67,7 @@ fn a_full_binlog_is_a_warning_and_the_reason_of_refusals() {
     assert_eq!(other.objects(&["list", "a", "--state", "ready"]).len(), 1, "it is still there");
 }
 
-/// `BEANSTALKD OK` while no change is acknowledged would keep the monitor green.
+/// After a failed write of the binlog, the server refuses changes, so `check` must be critical.
 #[test]
 fn a_failed_binlog_is_critical_and_the_reason_of_refusals() {
     if !has_tool("prlimit", "--version") {
@@ -78,7 +78,7 @@ fn a_failed_binlog_is_critical_and_the_reason_of_refusals() {
     let id = put(&mut server.client(), "a", 5, 0, b"x").to_string();
     assert_eq!(server.run(&["check"]).stdout, "BEANSTALKD OK: all tubes are below thresholds\n");
     limited.break_disk();
-    // It is unknown how much was written, so there is no reply.
+    // The server closes the connection without a reply, because the write may be incomplete.
     assert_eq!(server.run(&["put", "a", "x"]).code(), Some(1));
     ct::eventually("it has failed", || server.run(&["check"]).code() == Some(2));
     let ran = server.run(&["check", "--json"]);
@@ -92,7 +92,7 @@ fn a_failed_binlog_is_critical_and_the_reason_of_refusals() {
     }
 }
 
-/// A server that was drained for maintenance and forgotten accepts no jobs.
+/// Someone may forget to end draining after maintenance, so `check` must warn.
 #[test]
 fn draining_is_a_warning_on_any_server() {
     for program in programs() {

@@ -1,4 +1,4 @@
-//! The contents of `web`, by plain HTTP, on this daemon and on the original.
+//! The data that `web` shows, requested by plain HTTP, on this daemon and on the original.
 
 use std::net::TcpListener;
 
@@ -61,7 +61,7 @@ fn servers_tubes_and_jobs_are_shown() {
         let found = page.get("/api/jobs?limit=10&pattern=DELAYED&plain=true");
         assert!(ids(&found.json()).is_empty());
         assert_eq!(ids(&page.get("/api/jobs?limit=10&pattern=%5Ef.*y%24").json()), [all[0]]);
-        // A search includes jobs beyond the first ones.
+        // A search must include jobs after the first `limit` jobs of the tube.
         let found = page.get("/api/jobs?limit=1&tube=a&pattern=reserved%7Cnone");
         assert_eq!(ids(&found.json()), [all[3]]);
         for number in 0..20 {
@@ -83,7 +83,7 @@ fn servers_tubes_and_jobs_are_shown() {
     });
 }
 
-/// An unattended page costs the server nothing.
+/// While no browser shows the page, `web` must have no connection to the server.
 #[test]
 fn no_server_is_asked_while_nobody_looks() {
     each_server(&[], |server| {
@@ -136,7 +136,7 @@ fn a_binlog_in_trouble_is_shown() {
     });
 }
 
-/// Jobs that crash their workers would go unnoticed until their results are missed.
+/// If a job crashes its workers, the page and the metrics must show that the server buried it.
 #[test]
 fn jobs_buried_for_losses_are_shown_and_exported() {
     let server = Server::tcp(&harness::ours(), &["--bury-after", "1"]);
@@ -153,7 +153,7 @@ fn jobs_buried_for_losses_are_shown_and_exported() {
     assert_eq!(lines.count(), 2, "of the server and of the tube: {text}");
 }
 
-/// With 121 tubes, the one with a buried job might not be among the 100 shown.
+/// The tubes that need attention must be in the first 100 rows, and later rows must have the rest.
 #[test]
 fn trouble_comes_first_and_every_tube_can_be_reached() {
     each_server(&[], |server| {
@@ -189,7 +189,7 @@ fn trouble_comes_first_and_every_tube_can_be_reached() {
     });
 }
 
-/// A server may answer anything, and bodies may have any bytes; neither may become markup.
+/// Names from a server and bodies may contain HTML, which a browser must not interpret.
 #[test]
 fn hostile_names_and_bodies_come_out_inert() {
     let hostile = b"<script>window.x=1</script><img src=x onerror=window.x=1>";
@@ -227,7 +227,7 @@ fn luminance(color: [f64; 3]) -> f64 {
     0.2126 * linear(color[0]) + 0.7152 * linear(color[1]) + 0.0722 * linear(color[2])
 }
 
-/// Operators read the page on bad screens, in the sun, and at night.
+/// Text with too little contrast would be hard to read on bad screens and in sunlight.
 #[test]
 fn every_text_has_enough_contrast() {
     let style = include_str!("../../src/web/page/style.css");
@@ -249,7 +249,7 @@ fn every_text_has_enough_contrast() {
                 let (text_color, below) = (color(text), color(ground));
                 let plain = contrast(text_color, below);
                 assert!(plain >= 4.5, "{scheme}: {text} on {ground}: {plain:.2}");
-                // A chip is on a wash of 14 % of its own color.
+                // The background of a chip has 14 % of the color of the chip's text.
                 let wash = [0, 1, 2].map(|at| 0.14 * text_color[at] + 0.86 * below[at]);
                 let chip = contrast(text_color, wash);
                 assert!(
@@ -261,7 +261,7 @@ fn every_text_has_enough_contrast() {
     }
 }
 
-/// A screen reader lists the tables by their names.
+/// A screen reader lists tables by their names, so each table must have a name.
 #[test]
 fn every_table_has_a_name() {
     let page = include_str!("../../src/web/page/index.html");

@@ -1,5 +1,5 @@
-//! The acts of `web` by plain HTTP, on this daemon and on the original: each first counts its jobs,
-//! and then does what it announced, with the confirmed jobs.
+//! The acts of `web` by plain HTTP, on this daemon and on the original. Each act must first count
+//! its jobs, and then change only the confirmed jobs, as announced.
 
 use std::process::Command;
 use std::thread;
@@ -141,7 +141,7 @@ fn chosen_jobs_are_released_buried_and_moved() {
     });
 }
 
-/// The log line shows the time, the client, the action and the number of jobs.
+/// Each act, but no question, must log a line: time, client, action and number of jobs.
 #[test]
 fn each_act_leaves_a_line_and_no_question_does() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -167,7 +167,7 @@ fn each_act_leaves_a_line_and_no_question_does() {
     }
 }
 
-/// A job put after the question was not confirmed.
+/// A job that is put after the question was not confirmed, so it must stay.
 #[test]
 fn no_more_is_done_than_was_agreed_to() {
     each_server(&[], |server| {
@@ -190,7 +190,7 @@ fn no_more_is_done_than_was_agreed_to() {
     });
 }
 
-/// Only buried jobs are to be changed; a job that is kicked before its turn is no longer buried.
+/// A question names a buried job. If another client kicks the job first, it must not be deleted.
 #[test]
 fn a_job_that_is_no_longer_meant_stays() {
     each_server(&[], |server| {
@@ -204,11 +204,11 @@ fn a_job_that_is_no_longer_meant_stays() {
         assert!(note.contains("others reserved, changed or deleted them: 1 job."), "{told}");
         assert_eq!(state(&mut client, buried).as_deref(), Some("ready"));
     });
-    // The same may happen between the two reads of one act.
+    // The other client may also kick the job after the answer, before the act reads the job again.
     let server = Server::tcp(&harness::ours(), &[]);
     let mut client = server.client();
     let [_, _, buried, _] = four(&mut client, "a");
-    // The job is read when its turn comes.
+    // Hold the act at the `stats-job` just before the delete.
     let proxy = Proxy::new(&server.address, "stats-job ", 1);
     let page = Page::start(&proxy.address, &[]);
     let told = page.dry(&on_tube("delete", "a", &["buried"]));
@@ -256,7 +256,7 @@ fn what_makes_no_sense_is_refused() {
             let answer = send(&what);
             assert_eq!(answer.status, 400, "{what}: {}", answer.text());
         }
-        // With a number outside the protocol's range, the server would take the body for commands.
+        // With a number outside the protocol's range, the server would read the body as commands.
         let too_large = |key: &str| {
             let mut what = put_into("a", &format!("delete {id}"));
             what[key] = 4_294_967_296_u64.into();
@@ -325,7 +325,7 @@ fn a_read_only_page_acts_for_nobody() {
     });
 }
 
-/// The user agrees to certain jobs, and not only to their number.
+/// The user confirms certain jobs, so no other jobs may be changed in place of them.
 #[test]
 fn no_other_jobs_than_those_agreed_to() {
     each_server(&[], |server| {
@@ -358,8 +358,8 @@ fn no_other_jobs_than_those_agreed_to() {
     });
 }
 
-/// However many jobs a question names, others that are in the same state by the time of its answer
-/// are left, and named ones that are gone are reported.
+/// Even for a question with 100,500 jobs, jobs that become ready before the answer must stay, and
+/// named jobs that others have deleted must be reported.
 #[test]
 fn a_question_on_very_many_jobs_names_each_of_them() {
     for (program, act) in harness::programs().iter().flat_map(|it| [(it, "delete"), (it, "move")]) {
@@ -388,7 +388,7 @@ fn a_question_on_very_many_jobs_names_each_of_them() {
         assert_eq!(done["count"], 100_400, "{done}");
         assert!(done["notes"][0].as_str().unwrap().ends_with(": 100 jobs."), "{done}");
         assert!(late.iter().all(|id| state(&mut client, *id).as_deref() == Some("ready")));
-        // The answer is used up, and a page that is started again knows no question.
+        // A page that is started again has no questions, so an answer must be refused.
         let told = page.dry(&what);
         page = Page::start(&server.address, &[]);
         for _ in 0..2 {
@@ -399,7 +399,7 @@ fn a_question_on_very_many_jobs_names_each_of_them() {
     }
 }
 
-/// While a page waits for an answer, other clients bury and kick jobs. The changed jobs stay.
+/// Jobs that other clients bury or kick before the answer must not be changed.
 #[test]
 fn jobs_that_change_while_a_question_is_open_stay() {
     each_server(&[], |server| {
@@ -436,7 +436,7 @@ fn jobs_that_change_while_a_question_is_open_stay() {
     });
 }
 
-/// If a page is stopped in the middle of a move, no job is in both tubes, and the move is reported.
+/// A page that gets SIGTERM in the middle of a move must finish the batch and log the moved jobs.
 #[test]
 fn an_act_ends_in_order_when_the_page_is_stopped() {
     let server = Server::tcp(&harness::ours(), &[]);
@@ -469,7 +469,7 @@ fn an_act_ends_in_order_when_the_page_is_stopped() {
     assert_eq!(server.objects(&["stats", "b"])[0]["current-jobs-ready"], 200);
 }
 
-/// The server may carry out an act that it had not answered when the page ended.
+/// If a page ends before the server has replied, the act may be carried out, so it must be logged.
 #[test]
 fn an_act_without_an_answer_is_named_when_the_page_ends() {
     let server = Server::tcp(&harness::ours(), &[]);

@@ -1,5 +1,5 @@
-//! `web` by plain HTTP: only the page itself can act, and its use of resources is bounded. It does
-//! not matter here which daemon it shows.
+//! `web` by plain HTTP: only the page itself may act, and its use of resources must be bounded. One
+//! daemon is enough, because these tests do not depend on the server.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -17,7 +17,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
 
-/// Other pages in the operator's browser must not be able to do anything.
+/// Requests by other pages in the operator's browser must neither read data nor change jobs.
 #[test]
 fn other_pages_are_refused() {
     let server = Server::tcp(&ours(), &[]);
@@ -49,7 +49,7 @@ fn other_pages_are_refused() {
     }
     let nameless = format!("GET / HTTP/1.0\r\nX-Token: {}\r\n\r\n", page.token);
     assert_eq!(page.send(nameless.as_bytes()).status, 421);
-    // Reading is refused as well, and so is the page with its token.
+    // Requests for data, and for the page with its token, must be refused as well.
     for path in ["/", "/api/look", "/api/jobs?tube=a&limit=1", "/main.js"] {
         let answer = page.request(&format!("GET {path}"), &[("Host", &rebound)], b"");
         assert_eq!(answer.status, 421, "{path}");
@@ -76,7 +76,7 @@ fn other_pages_are_refused() {
         assert_eq!(answer.status, 405, "{method}");
         assert!(!answer.head.contains("access-control"), "{}", answer.head);
     }
-    // The page itself must be accepted, or all this would prove nothing.
+    // A request of the page itself must succeed, or the refusals above would prove nothing.
     let behind = [("Host", "queue.example"), ("Origin", "https://queue.example")];
     assert_eq!(page.post_with(&order, &behind).json()["count"], 1);
 }
@@ -103,13 +103,13 @@ fn what_is_too_large_or_too_slow_is_bounded() {
     let whole = page.get(&format!("/api/job?id={id}&whole=true")).json();
     assert_eq!(whole["base64"].as_str().unwrap().len(), 1_333_332);
     assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 999_999);
-    // Connections that send nothing give way.
+    // Connections that send nothing must not prevent another request.
     let held: Vec<_> = (0..64).map(|_| TcpStream::connect(&page.address).unwrap()).collect();
     assert_eq!(page.get("/style.css").status, 200);
     drop(held);
 }
 
-/// Clients that request large bodies and do not read them must not keep others from the page.
+/// Clients that request large bodies and read nothing must not prevent requests of other clients.
 #[test]
 fn slow_readers_leave_room_for_others() {
     let server = Server::tcp(&ours(), &["-z", "17000000"]);
@@ -131,7 +131,7 @@ fn slow_readers_leave_room_for_others() {
     assert_eq!(page.get(&format!("/api/body?id={id}")).body.len(), 16_000_000);
 }
 
-/// A byte now and then must not hold a connection for ever.
+/// A client that sends only a byte now and then must not hold a connection for ever.
 #[test]
 fn the_head_of_a_request_has_a_time_limit() {
     let server = Server::tcp(&ours(), &[]);
@@ -141,7 +141,7 @@ fn the_head_of_a_request_has_a_time_limit() {
     slow.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut bytes = format!("\r\n\r\nGET / HTTP/1.1\r\nHost: {}\r\nX: ", page.address).into_bytes();
     loop {
-        // The page may have closed the connection since.
+        // The page may have closed the connection, so the write may fail.
         let _ = slow.write_all(&bytes);
         bytes = b"x".to_vec();
         let mut answer = [0; 64];
@@ -155,7 +155,7 @@ fn the_head_of_a_request_has_a_time_limit() {
     assert_eq!(page.get("/style.css").status, 200);
 }
 
-/// Every response tells the browser to run nothing else, and to keep nothing.
+/// Every response must forbid foreign scripts, frames and caching by its headers.
 #[test]
 fn browsers_are_told_to_be_strict() {
     let server = Server::tcp(&ours(), &[]);
@@ -198,11 +198,11 @@ fn it_ends_in_order() {
     assert!(page.ends_well());
 }
 
-/// Any client that reaches the page can delete every job, so serving others requires a flag.
+/// Any client that reaches the page can delete every job, so a page beyond loopback needs a flag.
 #[test]
 fn other_addresses_need_a_password_or_a_word() {
     let refused = |flags: &[&str]| {
-        // It would serve for ever.
+        // If the page is not refused, `timeout` ends it.
         let begin = ["60", PROGRAM, "web", "--listen", "0.0.0.0:0"];
         let run = Command::new("timeout").args(begin).args(flags).output().unwrap();
         (run.status.code(), String::from_utf8(run.stderr).unwrap())
@@ -257,7 +257,7 @@ fn other_addresses_need_a_password_or_a_word() {
     }
 }
 
-/// As in the unit, the socket is passed on by the service manager.
+/// Passes a listening socket to `web`, as a service manager does.
 #[test]
 fn a_socket_that_was_passed_on_is_served() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -280,7 +280,7 @@ fn a_socket_that_was_passed_on_is_served() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
 }
 
-/// The page would lack a file, or get one of another build.
+/// Each file in the folder of the page must be served, with the same content.
 #[test]
 fn the_files_of_the_page_are_all_served() {
     let server = Server::tcp(&ours(), &[]);
@@ -298,7 +298,7 @@ fn the_files_of_the_page_are_all_served() {
     }
 }
 
-/// Thousands of passwords a second could be tried otherwise, and the log had no trace of it.
+/// Wrong passwords must be delayed and logged, or a client could try thousands a second unnoticed.
 #[test]
 fn wrong_passwords_are_slow_and_logged() {
     let server = Server::tcp(&ours(), &[]);
@@ -338,7 +338,7 @@ fn wrong_passwords_are_slow_and_logged() {
     assert!(!output.status.success() && text.contains("line 1 is not NAME:PASSWORD"), "{text}");
 }
 
-/// Connections without a request must not keep an operator away.
+/// Many incomplete requests must not prevent a request of the operator.
 #[test]
 fn half_open_requests_give_way() {
     let server = Server::tcp(&ours(), &[]);

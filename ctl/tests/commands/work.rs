@@ -58,13 +58,13 @@ fn tubes_are_paused_and_resumed() {
     });
 }
 
-/// Draining is shown for all servers. If a server has no command for it, the signal is printed
-/// instead.
+/// `drain status` must work on all servers. If a server lacks the command `drain`, `drain on` must
+/// print the signal to send instead.
 #[test]
 fn draining_is_told_and_changed_if_the_server_can() {
     each_server(&[], |server| {
         let status = server.run(&["drain", "status"]);
-        // Release 1.12 does not report it.
+        // Release 1.12 of beanstalkd does not report whether it is draining.
         assert!(status.stdout == "not draining\n" || status.stderr.contains("does not tell"));
         let ran = server.run(&["drain", "on"]);
         if ran.status.success() {
@@ -106,7 +106,7 @@ fn the_exit_status_of_a_command_decides() {
     });
 }
 
-/// A command that takes longer than the time to run must not lose its job to another worker.
+/// While a command takes longer than the time to run, its job must not time out.
 #[test]
 fn a_job_is_touched_while_its_command_runs() {
     for program in programs() {
@@ -119,7 +119,7 @@ fn a_job_is_touched_while_its_command_runs() {
     }
 }
 
-/// Ctrl-C lets the running command end, and its job is handled as usual.
+/// After one Ctrl-C, the running command must be allowed to finish, and its job must be deleted.
 #[test]
 fn an_interrupted_worker_finishes_its_job() {
     let server = Server::tcp(&ours(), &[]);

@@ -3,7 +3,7 @@
 import { fields, perform } from "./ask.js";
 import { count, counted, el } from "./dom.js";
 
-// The states in which an action can take a job; workers keep reserved ones.
+// The states in which an action can change a job. Reserved jobs belong to workers.
 const FREE = ["ready", "delayed", "buried"];
 
 // The actions on jobs, and the states that each accepts.
@@ -46,8 +46,8 @@ async function askInto(title) {
   return (await fields(title, content, "Continue")) ? { into: into.value.trim() } : null;
 }
 
-// Returns the buttons for jobs of one instance of a server. Calls `after` with the action once it
-// is done.
+// Returns the buttons for jobs of one instance of a server. After an action is done, calls `after`
+// with that action.
 export function jobButtons(server, jobs, instance, whose, after) {
   return ON_JOBS.flatMap(({ act, verb, states, ask, isGrave }) => {
     const ids = jobs.filter((job) => states.includes(job.state)).map((job) => job.id);
@@ -94,7 +94,7 @@ export function resume(server, tube, instance) {
   return perform(server, { act: "pause", tube, seconds: 0 }, { title: `Resume ${tube}`, verb: "Resume", instance });
 }
 
-// Checkboxes for the states of jobs.
+// Returns checkboxes for the states of jobs.
 function boxes(data) {
   const all = FREE.map((state, at) => el("label", { class: "check" },
     el("input", { type: "checkbox", name: state, checked: data[state] > 0, "data-first": at === 0 }), ` ${count(data[state])} ${state}`));
@@ -125,7 +125,7 @@ export async function clear(server, tube, data, instance) {
   return perform(server, { act: "delete", jobs: { tube, states: checked(form) } }, { title, verb: "Delete", isGrave: true, instance });
 }
 
-// The largest body that fits into a request as base64.
+// The largest body that fits into a request as base64, in bytes.
 const PUT_BYTES = 3000000;
 
 // Returns an error for a body that is too large.

@@ -8,7 +8,7 @@ const token = meta("token");
 // The address must have no name and password, because fetch refuses them.
 const root = new URL(".", location.origin + location.pathname);
 
-// Longer than the time limit of the server.
+// The time limit of a request in milliseconds, longer than that of the server.
 const TIMEOUT = 130000;
 
 async function answer(request) {
@@ -48,8 +48,8 @@ export function bodyAddress(server, id) {
   return `api/body?${query({ server, id })}`;
 }
 
-// Plans an action (dry) or carries it out. It is refused on another instance of the server than the one
-// that listed the jobs.
+// Plans an action (dry) or carries it out. The action is refused if the server was restarted after it
+// listed the jobs.
 export function act(order, signal) {
   return answer(fetch(new URL("api/act", root), {
     method: "POST",

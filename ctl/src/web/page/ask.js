@@ -25,8 +25,8 @@ function open(title, content, buttons) {
   return { dialog, form };
 }
 
-// Calls `call` when the dialog with this form is closed. The event is later than the close, and may
-// belong to the previous dialog.
+// Calls `call` when the dialog with this form is closed. A close event arrives late, so it may belong
+// to the previous form of the dialog.
 function whenClosed(dialog, form, call) {
   const listener = () => {
     if (form.isConnected && dialog.open) return;
@@ -40,8 +40,8 @@ function cancel(text) {
   return el("button", { type: "button", class: "quiet", onclick: () => byId("ask").close() }, text);
 }
 
-// Asks for the arguments of an action. `check` returns an error, or nothing. Resolves to the form, or to
-// null.
+// Asks for the arguments of an action. `check` returns an error, or an empty string. Resolves to the
+// form, or to null if the user cancels.
 export function fields(title, content, label, check = () => "") {
   return new Promise((resolve) => {
     const error = el("p", { class: "error", role: "alert" });
@@ -58,8 +58,8 @@ export function fields(title, content, label, check = () => "") {
   });
 }
 
-// Shows the plan of an action, asks, and carries it out. The dialog is open while the server counts; a
-// reply after its close is dropped. Resolves to whether the action was carried out.
+// Shows the plan of an action, asks, and carries out the action. The dialog is open while the server
+// counts; a reply after the user has closed the dialog is dropped. Resolves to whether the action was done.
 export function perform(server, what, { title, verb, isGrave = false, instance }) {
   return new Promise((resolve) => {
     const plan = el("p", { class: "will", role: "status" }, "Counting …");
@@ -73,7 +73,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
     let agreed = null;
     let isDone = false;
     let isWorking = false;
-    // The dialog may be closed during the action, and another one may be open at its end.
+    // The user may close the dialog during the action, and open another dialog before its end.
     const isShown = () => form.isConnected && dialog.open;
 
     const ask = async () => {
@@ -110,7 +110,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
       } catch (failure) {
         if (isShown()) error.textContent = failure.message;
         else notice(`${title}: ${failure.message}`, true);
-        // The action may be partly done; the rest needs another question.
+        // The action may be partly done. The other jobs need another question.
         main.hidden = true;
       }
       isWorking = false;

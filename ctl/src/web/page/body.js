@@ -1,12 +1,12 @@
-// One job with its body, as text, as indented JSON, or as hex. A body is untrusted bytes: it is only
-// ever inserted as text.
+// One job with its body, as text, as indented JSON, or as hex. A body is untrusted, so the page inserts
+// it only as text, never as HTML.
 
 import { jobButtons } from "./acts.js";
 import { bodyAddress, get, isReadOnly } from "./api.js";
 import { byId, count, el, size, time } from "./dom.js";
 import { address } from "./route.js";
 
-// The most characters drawn at once; browsers are slow to lay out more.
+// The most characters of a body shown at once, because browsers are slow to lay out more text.
 const DRAWN = 64 * 1024;
 
 // Indents JSON without parsing its numbers, which may be too large for JavaScript.
@@ -115,7 +115,7 @@ export async function openJob(server, id, changed) {
     dialog.lastChild.textContent = error.message;
     return;
   }
-  // Another job may be open now.
+  // The user may have opened another job meanwhile.
   if (!title.isConnected) return;
   const text = el("pre", { class: "body", tabindex: "0", "aria-label": "The body" });
   const note = el("p", { class: "note" });
@@ -130,7 +130,7 @@ export async function openJob(server, id, changed) {
     ways.replaceChildren(...known.map((way) => el("button", { type: "button", "data-way": way, onclick: () => choose(way) }, names[way])));
     choose(known.includes("json") ? "json" : known[0]);
   };
-  // A moved job has another id.
+  // A move gives the job a new id.
   const after = (act) => {
     changed();
     if (!title.isConnected) return;

@@ -6,10 +6,10 @@ const SPAN = 180000;
 const HEIGHT = 84;
 const TOP = 14;
 const BOTTOM = 15;
-// Two samples further apart than this are not joined.
+// Two samples further apart than this, in milliseconds, are not joined by a line.
 const GAP = 12000;
 
-// The next round number, so that the scale changes rarely.
+// Rounds up to a round number, so that the scale changes rarely.
 function ceiling(most) {
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
@@ -35,7 +35,7 @@ function path(points) {
 }
 
 export class Chart {
-  // A series has a key of the history, a name, a class for its colour, and a formatter.
+  // Each series has its key in the history, a name, a class for the colour, and a formatter.
   constructor(title, series, axis = short) {
     this.series = series;
     this.axis = axis;
@@ -61,7 +61,7 @@ export class Chart {
     if (this.past) this.draw(this.past, this.now);
   }
 
-  // Current numbers are separate from the history, which may lack them.
+  // The current numbers are passed separately, because the history may lack them.
   draw(past, now) {
     this.past = past;
     this.now = now;
@@ -79,7 +79,7 @@ export class Chart {
       svg("text", { class: "axis", x: 2, y: HEIGHT - 2 }, "3 min ago"),
       svg("text", { class: "axis end", x: width - 2, y: HEIGHT - 2 }, "now"),
     ];
-    // The first series is drawn last, above the others.
+    // The first series is drawn last, so that it covers the other lines.
     for (const one of [...this.series].reverse()) {
       const points = past.at.map((at, i) => ({ at, x: x(at), y: past[one.key][i] === null ? null : y(past[one.key][i]) }));
       parts.push(svg("path", { class: `line ${one.style}`, d: path(points) }));
@@ -109,7 +109,7 @@ export class Chart {
   }
 }
 
-// A line without a scale, for a row of a table.
+// Draws a line without a scale, for a row of a table.
 export function spark(node, values) {
   const width = 96;
   const height = 20;

@@ -26,7 +26,7 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Changes text only if it differs, so that nothing flickers and selections stay.
+// Sets the text of a node only if the text differs, so that nothing flickers and selections stay.
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -42,7 +42,7 @@ export function show(node, isShown) {
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
-// An unknown number is a dash, not a zero.
+// An unknown number is shown as a dash, not as a zero.
 export const UNKNOWN = "–";
 
 export function count(number) {
@@ -68,7 +68,7 @@ export function short(number) {
   return number < 1000 ? String(Math.round(number * 10) / 10) : compact.format(number);
 }
 
-// 0.0042 s is 4.2 ms; 3700 s are 1 h 1 min.
+// Formats seconds: 0.0042 as 4.2 ms, and 3700 as 1 h 1 min.
 export function time(seconds) {
   if (seconds === undefined || seconds === null) return UNKNOWN;
   if (seconds === 0) return "0 s";

@@ -38,14 +38,14 @@ export function begin(onChange) {
   });
 }
 
-// A search has an address; the same search again is repeated.
+// Goes to the address of a search. If the page is already there, repeats the search.
 function search(find) {
   const wish = { ...place, find, regex: byId("regex").checked, exact: !byId("any-case").checked, job: null };
   if (address(wish) === location.hash) load();
   else location.hash = address(wish);
 }
 
-// Shows another list.
+// Shows the list of jobs at an address.
 export function enter(where) {
   if (place === undefined || place.server !== where.server || place.tube !== where.tube) counts = null;
   place = where;
@@ -82,7 +82,7 @@ function tabs() {
   }
 }
 
-// Shows that the list is older than the counts above it.
+// Shows that the list is older than the counts above the list.
 function age() {
   const isOther = counts !== null && instance !== null && counts.instance !== instance;
   const isOld = counts !== null && listed !== null && STATES.some((state) => counts[state] !== listed[state]);
@@ -142,7 +142,7 @@ async function hit(where, mine) {
     const link = el("a", { href: address({ ...where, job: where.find }) }, `Job ${where.find}`);
     byId("jobs-hit").replaceChildren(link, ` is ${job.state} in the tube ${job.tube}.`);
   } catch {
-    // There is no such job.
+    // No job has this id.
   }
 }
 
@@ -162,7 +162,7 @@ function draw(found, isSearch) {
   if (found.coverage === "unsure") parts.push("there may be more: the server was restarted, and its last id is unknown");
   setText(byId("jobs-facts"), parts.join(" · "));
   show(byId("more-jobs"), (found.more && found.jobs.length < MOST) || (found.coverage === "cut" && !isLonger && !isSearch));
-  // A complete list has its own counts; for others, the next counts of the server are used.
+  // A complete list has its own counts. For other lists, the next counts of the server are used.
   const isWhole = !isSearch && !found.more && found.coverage === "all" && place.state === "";
   listed = isWhole ? Object.fromEntries(STATES.map((state) => [state, found.jobs.filter((job) => job.state === state).length])) : null;
   acts();

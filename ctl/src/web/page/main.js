@@ -34,7 +34,7 @@ function route() {
   const before = place;
   place = read(location.hash);
   const isList = differs(before, place, ["server", "tube", "state", "find", "regex", "exact"]);
-  // A question is only valid for the data it was asked about.
+  // An open question belongs to the data that the page showed before.
   byId("ask").close();
   if (differs(before, place, ["server", "tube"])) enter(before);
   if (isList) jobs.enter(place);
@@ -109,7 +109,7 @@ function draw(reply) {
   servers.draw(reply, isOverview);
   instance = reply.server.instance;
   document.title = isOverview ? `${reply.server.name} – beanstalkd` : `${place.tube} – beanstalkd`;
-  // Old data of a server that is down is marked.
+  // Data is marked as old if its server is down.
   const isUp = reply.server.error === undefined;
   setClass(byId("main"), "is-down", !isUp);
   if (!isOverview) {
@@ -141,7 +141,7 @@ function drawTube(reply, isUp) {
   if (tube.paused !== undefined) setText(byId("tube-paused"), `paused, ${time(tube.paused)} left`);
   if (tube.past) {
     for (const chart of charts) chart.draw(tube.past, tube);
-    // Only this daemon reports waits; without them there is no chart.
+    // Only this project's daemon reports waits. Without waits there is no chart.
     const hasWaits = [...tube.past.wait, ...tube.past.next].some((value) => value !== null);
     show(waits.node, hasWaits);
     if (hasWaits) waits.draw(tube.past, { wait: tube.past.wait.at(-1), next: tube.next });

@@ -1,6 +1,6 @@
 // The address after # names the view, so that Back works and a link can be sent to a colleague:
 // #/0 is a server, #/0/mail a tube, #/0/mail?state=buried a state, ?find=text a search in a tube or
-// in all, and ?job=12 a job.
+// in all tubes, and ?job=12 a job.
 
 export const STATES = ["ready", "delayed", "buried", "reserved"];
 
@@ -14,7 +14,7 @@ export function read(hash) {
   try {
     tube = name ? decodeURIComponent(name) : null;
   } catch {
-    // Not a tube name.
+    // The path has an invalid escape, so it names no tube.
   }
   const state = given.get("state");
   const job = given.get("job");

@@ -26,7 +26,7 @@ export function begin() {
   byId("server-charts").append(...charts.map((chart) => chart.node));
 }
 
-// A link for each server, which looks like a button but has an address.
+// Makes a link for each server, which looks like a button but has an address.
 function nav(servers, chosen) {
   const nodes = byId("servers");
   while (nodes.children.length > servers.length) nodes.lastChild.remove();
@@ -75,7 +75,7 @@ function wrong(server) {
   // Most errors begin with the name of the server.
   if (server.error !== undefined) return `${server.name} is down: ${server.error.replace(`${server.name}: `, "")}. Trying again every second.`;
   if (server.binlog === undefined) return "";
-  // A time of day: screen readers would read a changing duration aloud every second.
+  // Show a time of day: screen readers would read a changing duration aloud every second.
   const begin = new Date(Date.now() - 1000 * (server.stats["binlog-trouble-age"] ?? 0));
   const since = begin.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   const [state, effect] = server.binlog === "full" ? ["has been full since", "the server may refuse jobs"]

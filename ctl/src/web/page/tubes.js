@@ -75,7 +75,7 @@ function turn(step) {
 function headings() {
   heads.forEach((head, at) => {
     const isSorted = COLUMNS[at].key === wish.sort;
-    // Names are sorted from a, numbers from the largest.
+    // Names are sorted from a to z, and numbers from the largest to the smallest.
     const isUp = (wish.sort === "name") !== wish.reverse;
     if (isSorted) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
     else head.removeAttribute("aria-sort");
@@ -120,7 +120,7 @@ function update(row, data, server) {
   if (data.spark) spark(row.cells[9], data.spark);
 }
 
-// Rows keep their order while the pointer or the focus is on them.
+// Returns whether the pointer or the focus is on a row. Then the rows keep their order.
 function isHeld(body) {
   return body.matches(":hover") || body.contains(document.activeElement);
 }
@@ -137,7 +137,7 @@ function need(tubes) {
 
 export function draw(tubes, server) {
   need(tubes);
-  // There may be too few tubes left for this page.
+  // Fewer tubes may match now, so that this page of the table would be empty.
   if (wish.from > 0 && wish.from >= tubes.matched) {
     wish.from = Math.max(0, Math.ceil(tubes.matched / STEP) - 1) * STEP;
     changed();
@@ -180,7 +180,7 @@ export function forget() {
   rows.clear();
 }
 
-// Returns the focus to the row of the tube left before.
+// Moves the focus to the row of the tube that the user has just closed.
 export function focus(name) {
   rows.get(name)?.link.focus();
 }

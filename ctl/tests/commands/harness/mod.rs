@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_beanstalkctl");
 
-/// Our own daemon: the one beside the program, or the one given by `BEANSTALKD`.
+/// The daemon of this project: built beside the program, or named by `BEANSTALKD`.
 pub(crate) fn ours() -> PathBuf {
     if let Some(path) = env::var_os("BEANSTALKD").filter(|path| !path.is_empty()) {
         return path.into();
@@ -27,7 +27,7 @@ pub(crate) fn ours() -> PathBuf {
     path
 }
 
-/// The daemons to test with: this one, and the original if there is one.
+/// The daemons to test with: this project's daemon, and the original beanstalkd if it is found.
 pub(crate) fn programs() -> Vec<PathBuf> {
     let mut programs = vec![ours()];
     programs.extend(Original::find().map(|original| original.path));
@@ -61,12 +61,12 @@ impl Server {
         Self { daemon, address, program: program.to_owned(), folder }
     }
 
-    /// Stops it and starts it again with the same flags, over TCP.
+    /// Stops the daemon, and starts it again with these flags, over TCP.
     pub(crate) fn restart(&mut self, flags: &[&str]) {
         self.daemon.restart(&self.program, flags).unwrap();
     }
 
-    /// Returns a connection.
+    /// Connects to the daemon.
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.address).unwrap()
     }
@@ -76,7 +76,7 @@ impl Server {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Begins a command.
+    /// Prepares a command for this server.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.env("BEANSTALKD_SERVER", &self.address).args(arguments);
@@ -94,7 +94,7 @@ impl Server {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
-            // A command that fails stops reading, which does not matter here.
+            // A command that fails does not read all input, so a failed write is ignored.
             scope.spawn(move || drop(stdin.write_all(input)));
             Ran::of(child.wait_with_output().unwrap())
         })
@@ -135,8 +135,8 @@ impl Ran {
     }
 }
 
-/// Runs `act` on each daemon, over TCP and over a UNIX socket, in parallel, because most tests wait
-/// more than they work.
+/// Runs `act` on each daemon, over TCP and over a UNIX socket. The runs are parallel, because most
+/// tests wait longer than they compute.
 pub(crate) fn each_server(flags: &[&str], act: impl Fn(&Server) + Sync) {
     let (act, programs) = (&act, programs());
     thread::scope(|scope| {
@@ -154,7 +154,7 @@ pub(crate) fn put(client: &mut Client, tube: &str, pri: u32, delay: u32, body: &
     reply.strip_prefix("INSERTED ").unwrap_or_else(|| panic!("{reply}")).parse().unwrap()
 }
 
-/// Reserves this job. It stays reserved as long as the client lives.
+/// Reserves a job, which stays reserved until the client is dropped.
 pub(crate) fn reserve(client: &mut Client, id: u64) {
     client.with_body(&format!("reserve-job {id}")).unwrap();
 }

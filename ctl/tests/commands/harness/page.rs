@@ -1,4 +1,4 @@
-//! `beanstalkctl web`, and plain HTTP requests to it, both those of a browser and others.
+//! Runs `beanstalkctl web`, and sends plain HTTP requests to it, as a browser or otherwise.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,15 +14,15 @@ use super::PROGRAM;
 /// A running page.
 pub(crate) struct Page {
     child: Child,
-    /// The lines on its standard error after the first.
+    /// The lines on the page's standard error after the first line.
     log: Arc<Mutex<Vec<String>>>,
-    /// The address and the port on which it listens.
+    /// The address and the port on which the page listens.
     pub(crate) address: String,
-    /// The token that its acts need.
+    /// The token that requests for acts must have.
     pub(crate) token: String,
 }
 
-/// Its answer.
+/// A response of the page.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -54,7 +54,7 @@ impl Page {
         page
     }
 
-    /// Serves these servers at an address. Requests nothing yet.
+    /// Serves these servers at an address, without a first request for the token.
     pub(crate) fn start_at(servers: &str, listen: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
             .args(["--server", servers, "web", "--listen", listen])
@@ -92,7 +92,7 @@ impl Page {
     pub(crate) fn send(&self, bytes: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(ct::LONG)).unwrap();
-        // If a request is refused early, the rest of it is not read.
+        // A page that refuses a request early does not read the rest, so the write may fail.
         let _ = stream.write_all(bytes);
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
@@ -102,7 +102,7 @@ impl Page {
         Answer { status, head, body: all[at + 4..].to_vec() }
     }
 
-    /// Sends a request with these lines in its head, and `Host` unless it is among them.
+    /// Sends a request with these header lines, and with `Host` unless that is among them.
     pub(crate) fn request(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut text = format!("{line} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -133,12 +133,12 @@ impl Page {
             ("X-Token", self.token.as_str()),
         ];
         all.retain(|(name, _)| !headers.iter().any(|(other, _)| other == name));
-        // An empty value omits the line.
+        // An empty value means that the request has no such line.
         all.extend(headers.iter().filter(|(_, value)| !value.is_empty()));
         self.request("POST /api/act", &all, order.to_string().as_bytes())
     }
 
-    /// Returns the lines of its acts.
+    /// Returns the page's log lines so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
@@ -167,7 +167,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The page may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A server that a test plays: its answer to each line.
+//! A server that a test plays: the test decides the answer to each line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,11 +8,11 @@ use std::thread;
 /// The played server's answer to a line.
 #[derive(Debug, Clone)]
 pub(crate) enum Heard {
-    /// A reply; one that begins with `---` is the body of `OK`.
+    /// A reply. A text that begins with `---` is sent as the body of `OK`.
     Reply(String),
     /// A reply, and then the end of the connection.
     Last(String),
-    /// The beginning of a reply, as a network does that fails in between.
+    /// The beginning of a reply, as if the network failed before its end.
     Part(String),
     /// No reply.
     Nothing,
@@ -69,7 +69,7 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str) -> Heard) {
                 return;
             }
         };
-        // A client that needs no more replies hangs up.
+        // A client that needs no more replies closes the connection.
         if stream.write_all(reply.as_bytes()).is_err() {
             return;
         }
@@ -102,7 +102,7 @@ const METRICS_OF_TUBE: &str = "---\nname: \"a\"\nnext-ready-age: 12\nnext-ready-
     wait-seconds-le-0.001: 4\nwait-seconds-le-inf: 10\nwait-seconds-sum: 1.500000000\n\
     run-seconds-le-0.001: 0\nrun-seconds-le-inf: 9\nrun-seconds-sum: 2.000000000\n";
 
-/// A server with a full disk that reports everything that any server can report.
+/// Plays a server that reports every number known to `metrics`, and a full binlog.
 pub(crate) fn everything() -> Played {
     Played::new(|line| match line {
         "stats" => STATS.into(),

@@ -1,4 +1,4 @@
-//! Stops a command in the middle of its work: a proxy that holds its stream at a given place.
+//! A proxy between a command and a server, which holds the command's lines from a given line on.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Passes everything on to a server, up to the n-th time that a word begins a line.
+/// Passes lines on to a server, and holds them when a word begins a line for the n-th time.
 pub(crate) struct Proxy {
-    /// The address on which it listens.
+    /// The address on which the proxy listens.
     pub(crate) address: String,
     reached: Receiver<()>,
     go_on: Sender<()>,
 }
 
-/// The work left to do at the place; `None` after it.
+/// The place in the stream at which the proxy holds the lines.
 struct Place {
     word: &'static str,
     left: usize,
@@ -23,7 +23,7 @@ struct Place {
 }
 
 impl Proxy {
-    /// Makes one in front of the server at `target`.
+    /// Makes a proxy in front of the server at `target`.
     pub(crate) fn new(target: &str, word: &'static str, count: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -46,19 +46,19 @@ impl Proxy {
         Self { address, reached, go_on }
     }
 
-    /// Waits until the place is reached: the server has received everything before it, and nothing
-    /// after it.
+    /// Waits until the place is reached. Then the server has received everything before the place,
+    /// and nothing after it.
     pub(crate) fn wait(&self) {
         self.reached.recv_timeout(ct::LONG).expect("the place is reached");
     }
 
-    /// Lets the rest through.
+    /// Passes on the lines that were held, and all later lines.
     pub(crate) fn go_on(&self) {
         let _ = self.go_on.send(());
     }
 }
 
-/// Returns the number of bytes before the place, if they contain it.
+/// Returns the number of bytes before the place, if the place is within `bytes`.
 fn find(place: &mut Place, bytes: &[u8]) -> Option<usize> {
     let word = place.word.as_bytes();
     for at in 0..bytes.len() {
