@@ -251,7 +251,7 @@ pub(crate) struct KickArgs {
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
-    /// The same as COUNT
+    /// Kick at most this many jobs, as COUNT does
     #[arg(long = "count", value_name = "NUMBER", conflicts_with_all = ["count", "all", "id"])]
     pub(crate) number: Option<u32>,
     /// Kick all buried jobs, or all delayed jobs if none is buried

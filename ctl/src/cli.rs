@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Put(PutArgs),
     /// Reserve jobs, print them, and then release, delete or bury them
     ///
-    /// Without --delete or --bury, the jobs are released once all are printed. The exit status is 1
+    /// Without --delete or --bury, the jobs are released after all are printed. The exit status is 1
     /// if no job was ready.
     Reserve(ReserveArgs),
     /// Make buried jobs ready, or delayed jobs if none is buried
@@ -124,7 +124,7 @@ pub(crate) enum Command {
     },
     /// Drain servers: make them refuse new jobs, or accept them again
     Drain {
-        /// on: refuse new jobs; off: accept them again; status: print which; wait: until no job is
+        /// on: refuse new jobs; off: accept them again; status: print the state; wait: until no job is
         /// ready, delayed or reserved
         #[arg(value_parser = ["on", "off", "status", "wait"])]
         switch: String,
@@ -138,9 +138,8 @@ pub(crate) enum Command {
     /// that doubles with each failure, and buried after a number of failures. The environment
     /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
     ///
-    /// A command ends with its job: if the job times out, the connection is lost or --timeout is
-    /// exceeded, the command and all processes that it started get SIGTERM, and SIGKILL 10 seconds
-    /// later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
+    /// If the job times out, the connection is lost or --timeout is exceeded, the command and all
+    /// processes that it started get SIGTERM, and SIGKILL 10 seconds later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
     /// Ctrl-Z also suspends the commands. If `work` itself is killed, Linux kills its commands, but
     /// not the processes that they started, and other systems kill nothing.
     Work(WorkArgs),
@@ -151,7 +150,7 @@ pub(crate) enum Command {
     /// Delete all jobs of tubes, or some of them
     ///
     /// Only the jobs counted in the question are deleted; jobs put later stay. The number of jobs
-    /// that other clients have changed or deleted first is reported.
+    /// that other clients have changed or deleted before is reported.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server

@@ -123,7 +123,7 @@ pub(crate) fn parse_time(text: &str) -> Result<u64> {
 /// Parses a time like [`parse_time`], of at least one second.
 pub(crate) fn parse_some_time(text: &str) -> Result<u64> {
     let seconds = parse_time(text)?;
-    ensure!(seconds > 0, "it must be at least 1 second");
+    ensure!(seconds > 0, "the time must be at least 1 second");
     Ok(seconds)
 }
 

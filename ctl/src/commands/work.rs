@@ -220,7 +220,7 @@ impl<'a> Worker<'a> {
         let act = if is_ended { "ending its command" } else { "not ending its command" };
         print_notice(&format!("job {}: {why}, so another worker may have it: {act}", job.id));
         if is_ended {
-            command.end("its job was lost");
+            command.end("its job is no longer reserved");
         }
     }
 
