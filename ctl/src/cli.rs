@@ -139,9 +139,10 @@ pub(crate) enum Command {
     /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
     ///
     /// If the job times out, the connection is lost or --timeout is exceeded, the command and all
-    /// processes that it started get SIGTERM, and SIGKILL 10 seconds later. After Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them.
-    /// Ctrl-Z also suspends the commands. If `work` itself is killed, Linux kills its commands, but
-    /// not the processes that they started, and other systems kill nothing.
+    /// processes that it started get SIGTERM, and SIGKILL 10 seconds later. After Ctrl-C the
+    /// running commands may finish; a second Ctrl-C, or Ctrl-\, kills them. Ctrl-Z also suspends
+    /// the commands. If `work` itself is killed, Linux kills its commands, but not the processes
+    /// that they started, and other systems kill nothing.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
