@@ -175,13 +175,12 @@ help: ## lists these
 
 # Prints one line where something is missing or too old.
 tools: RUST = $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+tools: GET = install Rust $(RUST) or later (https://rustup.rs, or: apt install cargo, on Debian 12 cargo-web)
 tools:
-	@command -v $(CARGO) >/dev/null || { \
-	    echo 'cargo is missing: install Rust $(RUST) or later (https://rustup.rs, or from Debian 13 on:' \
-	        'apt install cargo)' >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo 'cargo is missing: $(GET)' >&2; exit 1; }
 	@test $(CARGO) = true || $(CARGO) --version | awk -F '[ .]' -v oldest=$(RUST) '{ \
 	    split(oldest, least, "."); \
 	    if ($$2 > least[1] || $$2 == least[1] && $$3 >= least[2]) exit; \
-	    print $$0 " is too old: install Rust " oldest " or later (https://rustup.rs)"; exit 1 }' >&2
+	    print $$0 " is too old: $(GET)"; exit 1 }' >&2
 	@test $(CARGO) = true || command -v cc >/dev/null || { \
 	    echo 'a linker is missing: install a C compiler (apt install gcc, or: dnf install gcc)' >&2; exit 1; }
