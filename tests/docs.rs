@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every `**[X1]**` of a document.
+/// Returns every mark of a document, such as `**[X1]**`.
 fn marks(document: &str) -> BTreeSet<String> {
     let after = document.split("**[").skip(1);
     after.filter_map(|rest| rest.split_once("]**")).map(|(mark, _)| mark.to_owned()).collect()
@@ -77,7 +77,7 @@ fn proofs() -> BTreeMap<String, Vec<String>> {
     proofs
 }
 
-/// A rule that nothing proves is a promise that nobody keeps.
+/// A rule could be broken without notice if no test proves it.
 #[test]
 fn every_rule_has_a_proof() {
     let mut rules = marks(&read("doc/protocol.md"));
@@ -102,7 +102,7 @@ fn every_rule_has_a_proof() {
     assert!(unknown.is_empty(), "no document has these rules: {unknown:?}");
 }
 
-/// Every command of the protocol is proved by some script.
+/// A command could break without notice if no script proves it.
 #[test]
 fn every_command_has_a_script() {
     let proofs = proofs();
@@ -111,8 +111,8 @@ fn every_command_has_a_script() {
     assert!(missing.is_empty(), "no script says `proves` for {missing:?}");
 }
 
-/// A mask hides a difference: it must have a line with the reason, and a script that needs it.
-/// tests/daemon/golden.rs checks that a run uses it.
+/// A mask hides a difference, so each mask must have a line with the reason, and a script that uses
+/// the mask. tests/daemon/golden.rs checks that a run uses each.
 #[test]
 fn every_mask_is_explained_and_used() {
     let differences = read("doc/differences.md");
@@ -148,7 +148,7 @@ fn every_flag_is_in_usage_operations_and_manual() {
     assert_eq!(entries, cli::FLAGS.len(), "the manual has no flags but these");
 }
 
-/// A reader would install a library, or a version of it, that was never tried.
+/// A reader would install a library, or a version of one, that was never tried.
 #[test]
 fn the_readme_has_the_tested_clients() {
     let (readme, runner) = (read("README.md"), read("ct/clients/run"));
@@ -185,7 +185,7 @@ fn manual_entry(flag: &cli::Flag) -> String {
     }
 }
 
-/// A shell would offer a flag that does not exist, or not one that does.
+/// A shell would offer a flag that does not exist, or would not offer one that exists.
 #[test]
 fn every_flag_is_completed() {
     let [bash, zsh, fish] =
@@ -276,7 +276,7 @@ fn the_manual_is_sound() {
     }
 }
 
-/// The version of the package must be the same everywhere.
+/// All files that state the version of the package must state the same version.
 #[test]
 fn versions_agree() {
     let version = env!("CARGO_PKG_VERSION");
@@ -297,7 +297,7 @@ fn links_lead_somewhere() {
     check_links(&pages);
 }
 
-/// The same for the links of installed pages, which have other files beside them.
+/// A link of an installed page would lead nowhere, because other files are beside that page.
 #[test]
 fn installed_links_lead_somewhere() {
     let folder = tempfile::tempdir().expect("a folder can be made");
@@ -336,7 +336,7 @@ fn anchor(heading: &str) -> String {
     text.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_')).collect()
 }
 
-/// The formatter does not break long comments and texts.
+/// Lines would be too long, because the formatter does not break comments and texts.
 #[test]
 fn no_line_of_rust_is_longer_than_100_columns() {
     let mut sources = Vec::new();
@@ -352,7 +352,7 @@ fn no_line_of_rust_is_longer_than_100_columns() {
     }
 }
 
-/// Memory would again be asked for everywhere, and a place that forgets it be found by an attack.
+/// Too many places would check the level of memory; one without the check shows in an attack.
 #[test]
 fn few_places_know_of_memory() {
     const PLACES: usize = 72;
@@ -369,7 +369,7 @@ fn few_places_know_of_memory() {
         "try_reserve_exact",
     ];
     let is_its_own = |path: &Path| {
-        // Levels of logs, and the space of the binlog, are other things.
+        // These files implement the checks, or their words mean log levels or the binlog's space.
         let of = [
             "src/memory",
             "src/server/admission.rs",
@@ -448,7 +448,7 @@ fn modules_used_by(
     }
     sources.extend(Some(folder.join(module).with_extension("rs")).filter(|file| file.exists()));
     let mut used = BTreeSet::new();
-    // Tests may use any module.
+    // Modules of tests may use any module.
     for file in sources.iter().filter(|file| !file.ends_with("tests.rs")) {
         let text = fs::read_to_string(file).expect("it can be read");
         let code = text.split("#[cfg(test)]\nmod tests").next().expect("a part");
@@ -465,7 +465,7 @@ fn modules_used_by(
     used
 }
 
-/// A reader of the map would believe in boundaries that the code does not have.
+/// A reader of the map would rely on module boundaries that the code does not have.
 #[test]
 fn the_map_of_modules_is_true() {
     let modules = modules_of("src/lib.rs");
@@ -489,8 +489,8 @@ fn the_map_of_modules_is_true() {
     }
 }
 
-/// Each file of the binlog must be in its map, and only `mod.rs` may have methods of `Wal`, so that
-/// no part uses the state of all others.
+/// Each file of the binlog's code must be in the binlog's map, and only `mod.rs` may have methods
+/// of `Wal`, so that no part uses the state of all others.
 #[test]
 fn the_map_of_the_binlog_is_true() {
     let (map, folder) = (read("doc/architecture.md"), root().join("src/wal"));
@@ -528,7 +528,7 @@ fn modules_form_no_cycle() {
     }
 }
 
-/// A module that the map lacks is found only by a search.
+/// A reader could find a module only by a search, because the map lacks it.
 #[test]
 fn the_map_of_ctl_is_complete() {
     let map = read("ctl/src/main.rs");
@@ -555,7 +555,7 @@ fn long_files_have_their_reason() {
     }
 }
 
-/// A newcomer must find the targets to use at once, and the meaning of all others above them.
+/// A newcomer must find the few targets to use, and above each other target its meaning.
 #[test]
 fn targets_of_make_are_few_or_have_a_comment() {
     let makefile = read("Makefile");
@@ -573,14 +573,14 @@ fn targets_of_make_are_few_or_have_a_comment() {
     }
 }
 
-/// A test that is not documented is not run.
+/// A test that the guide does not mention would not be found, and so not be run.
 #[test]
 fn every_test_is_in_the_guide() {
     let guide = read("doc/hacking.md");
     let mut sources = Vec::new();
     rust_sources(&root().join("tests"), &mut sources);
     rust_sources(&root().join("ctl/tests"), &mut sources);
-    // These only list the modules beside them.
+    // Files with these names only list the modules beside them.
     sources.retain(|path| !path.ends_with("main.rs") && !path.ends_with("mod.rs"));
     for path in sources {
         let path = path.strip_prefix(root()).expect("a path in the source tree").display();
