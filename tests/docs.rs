@@ -369,7 +369,7 @@ fn few_places_know_of_memory() {
         "try_reserve_exact",
     ];
     let is_its_own = |path: &Path| {
-        // Levels of logs are another thing.
+        // These files implement the checks, or mean levels of logs.
         let of =
             ["src/memory", "src/server/admission.rs", "src/collections/growth.rs", "src/service"];
         of.iter().any(|part| path.starts_with(root().join(part))) || path.ends_with("testing.rs")

@@ -66,7 +66,7 @@ fn cells(line: &str) -> Vec<&str> {
 }
 
 /// Rewrites every table whose header has the column `key`: a cell becomes the result of `cell` for
-/// the key and the header, or stays as it is if there is none.
+/// the key and the header, or stays as it is if the result is `None`.
 fn with_tables(
     page: &str,
     key: &str,
@@ -234,7 +234,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
 }
 
 /// Returns in how many rows the CPU time of a command differs by at most a tenth between the first
-/// and the last run, and how many rows have one.
+/// and the last run, and how many rows have that CPU time in both runs.
 fn agreeing(runs: &[RunFile]) -> [usize; 2] {
     let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return [0, 0] };
     let cpu = |run: &RunFile, name: &str| Some(run.row(name)?.own("cpu")?.value);
@@ -300,7 +300,7 @@ fn a_wrong_figure_in_the_readme_is_found() {
     }
 }
 
-/// A sentence beside a chart would contradict it after the next run.
+/// A sentence beside a chart would contradict the chart after the next run.
 #[test]
 fn what_the_pages_claim_is_in_the_runs() {
     let claims = claims(&runs());
@@ -399,7 +399,7 @@ fn the_page_has_the_goals_of_the_file() {
     assert_eq!(shown, wanted);
 }
 
-/// Pictures of an older run would be shown beside the tables of this one.
+/// Pictures of an older run would be shown beside the tables of the last run.
 #[test]
 fn the_pictures_are_drawn_from_the_last_run() {
     let runs = runs();

@@ -1,10 +1,10 @@
-//! Clients that fill the daemon's memory, one kind after the other, at a limit on address space.
-//! The daemon may refuse commands or let clients wait. It must not end, lose a job, or stop serving
-//! a well-behaved client. When the load has gone, it must accept everything again.
+//! Clients that fill the daemon's memory, one kind of client after the other, under a limit on
+//! address space. The daemon may refuse commands or let clients wait, but must not end, lose a job,
+//! or stop serving a well-behaved client. After the load, the daemon must accept everything again.
 //!
-//! It is a crate of its own, so that it does not run at the same time as other tests of the real
-//! binary. Its crowds flood the loopback device, so that bytes arrive late: a test that stops a
-//! daemon, prepares everything and lets it continue would fail.
+//! The tests are a crate of their own, so that no other tests run meanwhile. Crowds of clients
+//! flood the loopback device, so bytes arrive late. A test that suspends a daemon while bytes come
+//! would fail.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -29,7 +29,7 @@ struct Siege {
     daemon: Daemon,
     place: SocketAddr,
     steady: Client,
-    /// Jobs that were there before.
+    /// The bodies of the jobs that were put before the load.
     early: Vec<Vec<u8>>,
 }
 
@@ -70,7 +70,7 @@ impl Siege {
         Some(stream)
     }
 
-    /// Connects many clients. Each sends `bytes`, or as many as the daemon takes, and never reads.
+    /// Connects many clients. Each client sends what the daemon takes of `bytes`, and never reads.
     fn crowd(&self, bytes: &[u8]) -> Vec<TcpStream> {
         let mut crowd = Vec::new();
         while crowd.len() < CROWD {
@@ -131,8 +131,8 @@ fn send_what_fits(stream: &mut TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Sends commands in batches until one is refused, then one at a time until one is refused again,
-/// because a batch takes memory itself. Returns how many were not refused.
+/// Sends commands in batches until a command is refused, then one at a time until a command is
+/// refused again, because a batch takes memory itself. Returns how many were not refused.
 fn until_refused(client: &mut Client, mut command: impl FnMut(usize) -> String) -> usize {
     let (mut taken, mut batch_length, mut number) = (0, 1000, 0);
     while number < 1_000_000 {
@@ -158,8 +158,8 @@ fn long_name(number: usize) -> String {
     format!("{number:0200}")
 }
 
-/// A part of a line stayed in the kernel, which had no window for the rest then: the client waited
-/// for ever.
+/// If the daemon leaves part of a line in the kernel, the kernel may have no window for the rest,
+/// and the client would wait for ever.
 #[test]
 fn a_line_in_two_pieces_before_many_others() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -188,7 +188,7 @@ fn watching_tubes() {
     client.set_timeout(LONG).expect("a connection");
     let taken = until_refused(&mut client, |number| format!("watch {}\r\n", long_name(number)));
     assert!(taken > 1000, "{taken} are not many");
-    // Nothing is half completed.
+    // The refused command has had no effect.
     assert_eq!(client.command(&format!("watch {}", long_name(0))).expect("a reply").len(), {
         "WATCHING ".len() + (taken + 1).to_string().len()
     });
@@ -196,7 +196,7 @@ fn watching_tubes() {
     assert!(tubes.contains(&format!("\ncurrent-tubes: {}\n", taken + 1)), "{tubes}");
     // Existing tubes can be used, paused, and ignored.
     assert_eq!(siege.ask(&format!("use {}", long_name(1))), format!("USING {}", long_name(1)));
-    // One more may still fit: a list that cannot grow takes more.
+    // One more tube may still fit: the refused `watch` also had to make a list grow.
     let reply = siege.ask(&format!("use {}", long_name(usize::MAX)));
     assert!(reply == "OUT_OF_MEMORY" || reply.starts_with("USING "), "{reply}");
     assert_eq!(siege.ask("use default"), "USING default");
@@ -304,7 +304,7 @@ fn waiting_at_many_tubes() {
 }
 
 /// One client's wait would take the last memory for its lists, and no client would be served while
-/// they last.
+/// that client waits.
 #[test]
 fn waiting_at_tubes_of_its_own() {
     let mut siege = Siege::begin(&[]);
@@ -325,8 +325,8 @@ fn waiting_at_tubes_of_its_own() {
     siege.recovers();
 }
 
-/// A wait makes the lists of all its tubes grow. If all of these are full, one command would take
-/// the memory that is kept for others, and no step would be taken any more.
+/// A wait makes the lists of all its tubes grow. If all these lists are full, one `reserve` would
+/// take the memory that is kept for other clients, and no command would be executed any more.
 #[test]
 fn a_wait_for_which_a_thousand_full_lists_must_grow() {
     let mut siege = Siege::begin(&[]);
@@ -423,8 +423,8 @@ fn kicks_of_clients_that_have_gone() {
     siege.recovers();
 }
 
-/// After an urgent byte no event reports further input, so it must be read until nothing is left.
-/// Very many parts of lines would then take memory that was never asked for, and stop all service.
+/// After an urgent byte no event reports more input, so the daemon must read until nothing is left.
+/// Very many parts of lines would take memory without a check of the level, and stop service.
 #[test]
 fn parts_of_lines_that_end_in_an_urgent_byte() {
     let mut siege = Siege::begin(&[]);
@@ -457,8 +457,8 @@ fn parts_of_lines_that_end_in_an_urgent_byte() {
     siege.recovers();
 }
 
-/// More connections than there is memory for would end the daemon; later ones must wait to be
-/// accepted.
+/// More connections than there is memory for would end the daemon; later connections must wait to
+/// be accepted.
 #[test]
 fn connections_that_do_nothing() {
     let mut siege = Siege::begin(&[]);
@@ -468,8 +468,8 @@ fn connections_that_do_nothing() {
     siege.recovers();
 }
 
-/// Jobs have taken all the memory that they may, and each worker takes a little more. When the
-/// workers have gone, none could connect to delete a job.
+/// Jobs have taken all the memory that they may, and each worker takes a little more. After such
+/// workers have disconnected, no other could connect to delete a job.
 #[test]
 fn workers_that_come_and_go_beside_jobs_that_take_all_memory() {
     let mut siege = Siege::begin(&[]);
@@ -490,7 +490,7 @@ fn workers_that_come_and_go_beside_jobs_that_take_all_memory() {
     siege.recovers();
 }
 
-/// Many commands that each take a while would take memory that was never asked for.
+/// Many commands that each need several turns would take memory without a check of the level.
 #[test]
 fn tubes_that_many_clients_delete_at_once() {
     let mut siege = Siege::begin(&[]);
@@ -506,8 +506,8 @@ fn tubes_that_many_clients_delete_at_once() {
     siege.recovers();
 }
 
-/// Uploads would take the memory in which others are served. Their own pieces must not either: what
-/// a piece had left was too small for anybody else.
+/// Uploads would take the memory in which other clients are served, or would fragment it: the
+/// memory left beside a piece of an upload is too small for anything else.
 #[test]
 fn large_uploads_that_continue_a_little_at_a_time() {
     let mut siege = Siege::begin(&["-z2000000"]);
@@ -527,7 +527,7 @@ fn large_uploads_that_continue_a_little_at_a_time() {
     eventually("nothing is left of the uploads", || resident(&siege.daemon) < 12_000_000);
 }
 
-/// A daemon with `--max-memory`, which may take this many bytes.
+/// Starts a daemon with `--max-memory`. Returns a client, and the most bytes the daemon may take.
 fn limited(flags: &[&str]) -> (Daemon, Client, usize) {
     const CEILING: usize = 60_000_000;
     ct::soak::prepare().expect("more files");
@@ -539,8 +539,8 @@ fn limited(flags: &[&str]) -> (Daemon, Client, usize) {
     (daemon, client, CEILING / 4 * 5 + 10_000_000)
 }
 
-/// The slot of an upload took no memory before its bytes arrived. If jobs filled such slots later,
-/// the daemon served no client any more.
+/// If an upload took no memory for its slot before its bytes arrive, jobs in such slots would later
+/// take too much, and the daemon would serve no client any more.
 #[test]
 fn jobs_in_the_slots_of_uploads_that_sent_little() {
     let (daemon, mut client, most) = limited(&[]);
@@ -581,7 +581,7 @@ fn half_uploads_that_stall_keep_out_no_others() {
 }
 
 /// Clients that announce jobs and do not finish them would keep out all others, for as long as they
-/// stay.
+/// stay connected.
 #[test]
 fn uploads_that_stall_keep_out_no_others() {
     ct::soak::prepare().expect("more files");
@@ -613,7 +613,7 @@ fn uploads_that_stall_keep_out_no_others() {
     }
 }
 
-/// A start read deleted jobs, too, and kept the memory between those that stayed.
+/// A start would also read deleted jobs, and keep the memory between the jobs that still exist.
 #[test]
 fn a_start_takes_no_more_memory_than_the_service_before() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -640,7 +640,7 @@ fn a_start_takes_no_more_memory_than_the_service_before() {
     assert!(peak <= most, "{peak} bytes at the peak");
 }
 
-/// After a start with a lower limit no worker could connect to delete the jobs.
+/// After a start with a lower limit, no worker could connect to delete the jobs.
 #[test]
 fn jobs_of_the_binlog_beyond_a_lowered_limit_can_be_deleted() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -695,7 +695,7 @@ fn a_ceiling_is_one_for_all_bodies() {
         stream.set_nonblocking(true).expect("a socket");
         (stream, 0)
     };
-    // Each continues where it stopped, a little at a time, and none sends its last byte.
+    // Each client continues where it stopped, a little at a time, and none sends its last byte.
     let mut crowd: Vec<_> = (0..60).map(connect).collect();
     for _ in 0..60 {
         for (stream, sent) in &mut crowd {

@@ -1,9 +1,9 @@
 //! The time of a turn while the queue grows to millions of jobs and shrinks again. No other client
-//! is served during a turn. It is measured in CPU time of the process, not by the clock, and only
-//! on request (`make turns`), because a busy machine has slower caches.
+//! is served during a turn. The time is the CPU time of the process, and is measured only on
+//! request (`make turns`), because a busy machine has slower caches.
 //!
-//! It is a crate of its own because it measures the CPU time of its whole process, and sets how the
-//! process allocates large blocks: no other test may run in it.
+//! This test is a crate of its own because it measures the CPU time of its whole process, and sets
+//! how the process allocates large blocks: no other test may run in that process.
 //!
 //! The same commands run several times, and the shortest time of each turn is used: slow work of
 //! the turn itself is slow every time, but disturbances by the machine are not.
@@ -29,7 +29,7 @@ struct Stage {
     server: Server,
     conns: Vec<Key<Conn>>,
     now: Time,
-    /// Microseconds of each turn of this act.
+    /// The microseconds of each turn of the present act.
     turns: Vec<u64>,
     acts: Vec<Act>,
 }
@@ -37,7 +37,7 @@ struct Stage {
 /// A part of the run.
 struct Act {
     name: &'static str,
-    /// Microseconds of each of its turns.
+    /// The microseconds of each turn of the act.
     turns: Vec<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Stage {
         Self { server, conns, now, turns: Vec::new(), acts: Vec::new() }
     }
 
-    /// Takes a turn as the event loop does, with these bytes for each of the connections.
+    /// Performs a turn as the event loop does, with these bytes for each of the connections.
     fn turn(&mut self, bytes: &[Vec<u8>]) {
         let began = cpu_microseconds();
         self.server.tick(self.now);
@@ -131,7 +131,7 @@ impl Stage {
         self.end(act);
     }
 
-    /// Sends `text` on the first connection, and takes turns until nothing more is due.
+    /// Sends `text` on the first connection, and performs turns until nothing more is due.
     fn once(&mut self, act: &'static str, text: &str) {
         self.turn(&[text.into()]);
         while self.server.next_deadline().is_some_and(|at| at <= self.now) {
@@ -150,7 +150,7 @@ fn scattered(number: u64, bits: u32) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15 | 1) & ((1 << bits) - 1)
 }
 
-/// All acts, on a server of its own.
+/// Performs all acts on a new server, and returns them.
 fn tell(jobs: u64) -> Vec<Act> {
     let some = jobs / 10;
     // A virtual machine may first have to provide memory; this is not to be measured.

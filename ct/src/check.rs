@@ -1,7 +1,7 @@
 //! Plays many scripts against real daemons and reports on each.
 //!
-//! [`check_all`] gives every script a daemon of its own and plays many in parallel, because most of
-//! their time is sleep. If a script fails because the machine is too slow for its schedule, it is
+//! [`check_all`] gives every script a daemon of its own and plays many scripts in parallel, because
+//! scripts mostly sleep. A script that fails because the machine is too slow for its schedule is
 //! not judged, but played again on its own. [`check_at`] plays one script after another on a
 //! running daemon, and skips those that need a daemon of their own.
 
@@ -21,11 +21,11 @@ use crate::run::{Failure, Outcome, run};
 use crate::script::{Script, ScriptError};
 use crate::socket::SocketStage;
 
-/// The most scripts in parallel.
+/// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this. Scripts leave more time than
-/// this between their statements and the next whole second. On a quiet machine, a script that runs
-/// alone is less than half as late.
+/// A failure is reported only if the script was late by at most this time. Between a statement and
+/// the next whole second, scripts leave more time than this. On a quiet machine, a script that runs
+/// alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// How long scripts that failed while late are played again before they are reported as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
@@ -109,11 +109,11 @@ impl Report {
     }
 }
 
-/// Plays every script against a daemon of its own; reports in the order of the scripts.
+/// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
-/// Scripts that sleep longest begin first, so that all together take about as long as the longest.
-/// A script that fails while late is played again on its own, for up to three minutes in total;
-/// then it is reported as skipped.
+/// Scripts that sleep longest begin first, so that all scripts together take about as long as the
+/// longest one. A script that fails while late is played again on its own, for up to three minutes
+/// in total; after that it is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -179,8 +179,8 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after another against the daemon at `host:port` or `unix:/path`.
 ///
-/// Jobs that a script has not deleted are deleted after it. Fails if there is no daemon, or if it
-/// holds jobs, because scripts and those jobs would affect each other.
+/// Jobs that a script has not deleted are deleted after it. Fails if no daemon answers, or if the
+/// daemon holds jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
     require_no_jobs(&probe.yaml("stats")?)?;
@@ -270,7 +270,7 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the highest job id so far, by putting one more job and deleting it.
+/// Puts a job, deletes it, and returns its id, which is the highest so far.
 pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
@@ -283,8 +283,7 @@ pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
 
 /// Deletes the jobs with ids above `base`, and ends a pause of the default tube.
 ///
-/// A job reserved by a closed connection can be deleted once the daemon has noticed the close,
-/// which may be a little late.
+/// A job reserved by a closed connection can be deleted only once the daemon has noticed the close.
 fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {
     let top = highest_id(probe)?;
     for _ in 0..100 {

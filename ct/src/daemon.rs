@@ -1,11 +1,11 @@
 //! Starts a daemon for a test, and stops it.
 //!
-//! Any beanstalkd will do. The daemon listens on a free port of 127.0.0.1, and writes its output to
-//! deleted files that can be read at any time. Dropping the [`Daemon`] kills exactly that process.
-//! There are no helper threads.
+//! The daemon may be any beanstalkd. The daemon listens on a free port of 127.0.0.1, and writes its
+//! output to deleted files that can be read at any time. Dropping the [`Daemon`] kills exactly that
+//! process. There are no helper threads.
 //!
-//! Whether it listens is read from `/proc`, because `stats` would count a connection made to test
-//! it. On a system without `/proc`, one connection is made and counted.
+//! Whether the daemon listens is read from `/proc`, because `stats` would count a connection made
+//! to find out. On a system without `/proc`, one connection is made and counted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -38,8 +38,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `program -l 127.0.0.1 -p PORT` with further flags, on a free port, and returns when
-    /// it listens.
+    /// Starts `program -l 127.0.0.1 -p PORT` with further flags, on a free port, and returns once
+    /// the daemon listens.
     ///
     /// If another process takes the port first, another port is tried.
     pub fn start(program: &Path, flags: &[&str]) -> io::Result<Self> {
@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Starts a program with exactly these arguments and does not wait for anything.
     ///
-    /// The address is empty then; [`Daemon::wait_until_accepts`] waits until the daemon serves.
+    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits until it serves.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -92,7 +92,7 @@ impl Daemon {
 
     /// Stops the daemon by SIGTERM and starts it again with the same flags at the same address.
     ///
-    /// Fails if it does not end within a minute, or does not start again.
+    /// Fails if the daemon does not end within a minute, or does not start again.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {
@@ -132,7 +132,7 @@ impl Daemon {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
-            None => os::send_signal(self.pid(), signal), // Not reaped yet: the pid is its own.
+            None => os::send_signal(self.pid(), signal), // Not reaped, so the pid is still its own.
         }
     }
 
@@ -156,9 +156,9 @@ impl Daemon {
         }
     }
 
-    /// Connects to `host:port` or `unix:/path` repeatedly until that succeeds.
+    /// Connects to `host:port` or `unix:/path` repeatedly until a connection succeeds.
     ///
-    /// Fails if the daemon ends, or after `timeout`. The daemon counts one connection.
+    /// Fails if the daemon ends, or after `timeout`. The daemon's counters include that connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
         let accepted = |_: u32| Stream::connect(address).is_ok();
         self.wait_until(timeout, accepted)

@@ -1,6 +1,6 @@
 //! Conformance and timing tools for any beanstalkd, used through its socket.
 //!
-//! This crate shares no code with the server. It judges daemons by their replies, so the same
+//! This crate shares no code with the server, and judges daemons by their replies. So the same
 //! scripts test our daemon and the original. The crate is never shipped.
 //!
 //! Reading order:
@@ -8,8 +8,8 @@
 //! - [`mod@run`] plays a script on a [`Stage`], and [`socket`] is the stage for real daemons;
 //! - [`dialect`] lists known differences between daemons;
 //! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
-//! - [`daemon`], [`client`] and [`prng`] are tools for tests in Rust; [`original`] finds the
-//!   original, [`mod@skip`] reports skipped tests, and [`wait`] waits for a condition;
+//! - [`daemon`] starts a daemon, [`client`] talks to it, [`original`] finds the original; [`prng`]
+//!   draws numbers, [`wait`] awaits conditions, [`mod@skip`] reports skips, `os` has system calls;
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`;

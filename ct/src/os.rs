@@ -34,8 +34,8 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Waits until a signal was delivered to a process, or `timeout` is over.
 ///
-/// On a busy system a process may wait for the processor, and the signal is pending until it runs.
-/// On a system without `/proc`, this waits for [`SIGNAL_EFFECT_TIME`] only.
+/// On a busy system a process may wait for the processor, and the signal is pending until the
+/// process runs. On a system without `/proc`, this function only waits for [`SIGNAL_EFFECT_TIME`].
 pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
@@ -53,7 +53,7 @@ fn is_pending(pid: u32, signal: i32) -> bool {
 }
 
 /// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over. Returns
-/// which are; all are false if a signal interrupts.
+/// true for each that is; false for all if a signal interrupts the wait.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -115,8 +115,8 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Otherwise `bind` would take a port for all destinations, and keep it for a minute after
-    // closing.
+    // Without this option, `bind` would take the port for all destinations, and keep it for a
+    // minute after the socket is closed.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
     stream.set_write_timeout(Some(timeout))?;
@@ -147,9 +147,9 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 /// A resource limit of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
-    /// One more than the largest descriptor that is allowed.
+    /// The number of open files: one more than the largest allowed descriptor.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. A limit that exists already is kept.
+    /// Bytes of address space, as with `ulimit -v`. A limit that the process already has stays.
     Memory,
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn set_limit(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lowers the priority: on Linux for the calling thread alone. Errors are ignored.
+/// Lowers the priority of the thread (on Linux) or of the process. Ignores errors.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
 pub(crate) fn lower_priority() {
     // SAFETY: takes no pointers.
@@ -246,7 +246,7 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::elsewhere::{cores, cpu_time, pin_to_cores, set_limit};
 
-/// For systems on which the crate is only compiled: they have no such calls, or other ones.
+/// Stubs for other systems. The crate must compile there, but is not used.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Duration, Limit, io};

@@ -26,8 +26,8 @@ impl Prng {
 
     /// Returns a number from 0 to `bound - 1`, and 0 for the bound 0.
     ///
-    /// The number is the upper half of a wide product. Its bias is below `bound / 2^64`, too small
-    /// for any test.
+    /// The number is the upper half of a 128-bit product. Its bias is below `bound / 2^64`, too
+    /// small for any test.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")

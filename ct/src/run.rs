@@ -8,7 +8,7 @@
 //! connection `b`. So a barrier precedes every statement that could be affected: two round trips of
 //! an unknown command on a connection of the runner's own, opened at the first barrier. After the
 //! second reply the daemon has looked at every socket once more. Barriers are the same on every
-//! stage, because they show in the daemon's counters.
+//! stage, because the daemon's counters include them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -50,7 +50,7 @@ pub enum Patience {
 /// A daemon, connections to it, and a clock.
 ///
 /// Connections are known by name. After either side has closed a connection, its name may be used
-/// for a new one. Errors are sentences for a failure's message.
+/// for a new one. Errors are sentences for the message of a [`Failure`].
 pub trait Stage {
     /// Opens a connection.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
@@ -64,7 +64,7 @@ pub trait Stage {
     fn close(&mut self, connection: &str) -> Result<(), String>;
     /// Sends a byte as TCP urgent data; does nothing if the transport has none.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon SIGUSR1, or its equivalent.
+    /// Sends the daemon SIGUSR1, or does what the daemon does at that signal.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
@@ -154,7 +154,7 @@ impl Run<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // A name without an open connection will stand for a new connection.
+                // If the connection is not open yet, the statement first opens it.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
                 self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
@@ -272,7 +272,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for more bytes; `expectation` begins the message if none come.
+    /// Waits for more bytes. If none come, the error's message begins with `expectation`.
     fn receive_more(
         &mut self,
         connection: &str,
@@ -294,7 +294,7 @@ impl Run<'_> {
         Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Shows all received bytes, and waits a moment for the rest of a line.
+    /// Waits a moment for the rest of a line, and returns all received bytes as text.
     fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
         while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {

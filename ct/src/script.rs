@@ -27,8 +27,8 @@
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats TEXT. Expectations may contain `{int}`, `{57..60}` and `{any}`, which ends at
-//! the next literal or at the end of the line.
+//! `{TEXT*N}` repeats TEXT. Expectations may contain `{int}`, `{57..60}` and `{any}`; `{any}` ends
+//! at the next literal or line end.
 //!
 //! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
 //! statement is an error, and so is a mask that [`dialect`](crate::dialect) does not list, because
@@ -134,8 +134,8 @@ impl Script {
         Self::parse(&name, &text)
     }
 
-    /// Reads every script of a directory, sorted by name. Fails with the error of the first script
-    /// that has one.
+    /// Reads every script of a directory, sorted by name. Fails at the first script that has an
+    /// error.
     pub fn load_dir(directory: &Path) -> Result<Vec<Self>, ScriptError> {
         Self::files(directory)?.iter().map(|path| Self::load(path)).collect()
     }
@@ -218,7 +218,7 @@ enum BlockEnd {
     File,
 }
 
-/// The blocks that contain the statement.
+/// The kinds of block that contain a statement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Enclosing {
     when: bool,

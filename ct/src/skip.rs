@@ -1,8 +1,8 @@
 //! Reports tests that cannot run on this machine, or not in full.
 //!
-//! Rust's test harness cannot skip a test: one that returns early passes, and its output is hidden.
-//! So the report bypasses the harness. It is printed on the terminal, and added to the list that
-//! `make check` prints at the end, grouped by reason.
+//! Rust's test harness cannot skip a test: a test that returns early passes, and its output is
+//! hidden. So [`skip()`] prints on the terminal, past the harness, and also appends to a list.
+//! `make check` prints that list at the end, grouped by reason.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -29,7 +29,7 @@ pub fn skip(reason: &str) {
     }
 }
 
-/// Returns whether `localhost` has an address on this machine; most have it in /etc/hosts. If not,
+/// Returns whether this machine resolves `localhost`, as most do by /etc/hosts. If it does not,
 /// reports the test in this thread as skipped.
 pub fn knows_localhost() -> bool {
     let is_known = ("localhost", 0).to_socket_addrs().is_ok();
@@ -39,12 +39,12 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns a thread's test from its name. Threads started by tests, and `main`, have no such name.
+/// Returns the name of a thread's test from the thread's name; `a test` if it has none.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }
 
-/// Appends a line in a single write, because tests of one program may skip at the same time.
+/// Appends a line in a single write, because other threads may append at the same time.
 fn append(list: &Path, line: &str) -> std::io::Result<()> {
     let mut list = OpenOptions::new().append(true).create(true).open(list)?;
     list.write_all(format!("{line}\n").as_bytes())

@@ -15,7 +15,7 @@ use crate::run::{Arrived, Patience, Stage};
 
 /// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence is observed. This is short, because barriers ensure that nothing is in transit.
+/// How long silence is observed: briefly, because barriers ensure that nothing is in transit.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
 /// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -73,7 +73,7 @@ impl Drop for Stream {
     /// copy of every descriptor between fork and exec, so the daemon at the other end does not see
     /// a hang-up.
     fn drop(&mut self) {
-        // Fails only if the connection is closed.
+        // This call fails only if the connection is already closed.
         let _ = self.shut_down_writing();
     }
 }
@@ -96,7 +96,7 @@ impl Write for Stream {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // Nothing is kept back.
+        Ok(()) // Nothing is buffered here.
     }
 }
 
@@ -195,7 +195,7 @@ impl Stage for SocketStage {
             Stream::Tcp(tcp) => {
                 os::send_urgent(tcp.as_fd(), byte).map_err(describe("send", connection))
             }
-            Stream::Unix(_) => Ok(()), // Urgent data is a matter of TCP.
+            Stream::Unix(_) => Ok(()), // A UNIX socket has no urgent data.
         }
     }
 

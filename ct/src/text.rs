@@ -1,12 +1,12 @@
 //! The text of a golden script: bytes that a line sends or expects.
 //!
 //! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run. A
-//! [`Pattern`] is matched against bytes as they arrive, so a match may be complete, partial or
-//! impossible. It never backtracks: `{any}` ends at the first place where the next literal matches.
+//! [`Pattern`] is matched against bytes as they arrive: a match is complete, partial or impossible.
+//! Matching never backtracks: `{any}` ends at the first place where the next literal matches.
 
 use std::fmt::Write as _;
 
-/// The most bytes of one `{TEXT*N}`, which bounds the effect of a mistake.
+/// The most bytes of one `{TEXT*N}`, so that a mistyped N cannot fill memory.
 const REPEATED_MAX_BYTES: usize = 64 << 20;
 
 /// The use of a text: only expectations may have placeholders.
@@ -16,7 +16,7 @@ pub(crate) enum Use {
     Expect,
 }
 
-/// The base of a script's job ids.
+/// The numbers from which a script's job ids are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids {
     /// The highest id that the daemon had given before the script.
@@ -257,8 +257,8 @@ pub(crate) enum Match {
 impl Pattern {
     /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// If a pattern ends in a placeholder, other bytes must follow the placeholder's text. That
-    /// excludes no expectation, because each ends in CR LF.
+    /// A placeholder at the end of a pattern needs other bytes after its own. In an expectation
+    /// none is at the end, because each ends in CR LF.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {
@@ -269,7 +269,7 @@ impl Pattern {
                     match_number(rest, |number| (*low..=*high).contains(&number))
                 }
                 Piece::Any => match_any(self.0.get(index + 1), rest),
-                // Ids have become literals, so this is `{int}`.
+                // Ids have become literals, so this piece is `{int}`.
                 Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {

@@ -1,4 +1,4 @@
-//! The allocator of these tests, which counts the bytes of a step and can refuse large pieces.
+//! The allocator of these tests, which counts the bytes of a step and can refuse large allocations.
 
 #![expect(unsafe_code, reason = "an allocator is unsafe by its signature")]
 
@@ -10,13 +10,13 @@ use std::{
 
 use beanstalkd::sys::ballast::SERVED_MAX_BYTES;
 
-/// The system's allocator, which counts the bytes of a step, and refuses large pieces if told to.
+/// The system's allocator, which counts a step's bytes and refuses large allocations on request.
 struct Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Bytes in small pieces, for which ballast is freed, and in large ones.
+/// Bytes in small allocations, for which ballast is freed, and bytes in large ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Bytes {
     pub(crate) small: isize,
@@ -32,7 +32,7 @@ impl Bytes {
 }
 
 thread_local! {
-    /// Allocated and not freed since the step began, and the most of that.
+    /// The bytes allocated and not freed since the step began, and the most so far.
     static NOW: Cell<Bytes> = const { Cell::new(Bytes::NONE) };
     static PEAK: Cell<Bytes> = const { Cell::new(Bytes::NONE) };
     static REFUSES_LARGE: Cell<bool> = const { Cell::new(false) };
@@ -47,7 +47,7 @@ fn count(size: usize, sign: isize) {
     PEAK.set(PEAK.get().max(now));
 }
 
-/// Whether a piece that grows by `more` bytes to `size` is refused; otherwise it is counted.
+/// Returns whether to refuse an allocation of `size` bytes (`more`: it grows); counts others.
 fn is_refused(size: usize, more: bool) -> bool {
     if more && size > SERVED_MAX_BYTES && REFUSES_LARGE.get() && IS_STEP.get() {
         return true;
@@ -56,13 +56,13 @@ fn is_refused(size: usize, more: bool) -> bool {
     false
 }
 
-// SAFETY: all memory is the system's, allocated and freed by its own rules.
+// SAFETY: the system's allocator does all allocating and freeing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_refused(layout.size(), true) {
             return ptr::null_mut();
         }
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller has promised what this call requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -70,7 +70,7 @@ unsafe impl GlobalAlloc for Counting {
         if is_refused(layout.size(), true) {
             return ptr::null_mut();
         }
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller has promised what this call requires.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -79,23 +79,23 @@ unsafe impl GlobalAlloc for Counting {
             return ptr::null_mut();
         }
         count(layout.size(), -1);
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller has promised what this call requires.
         unsafe { System.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller has promised what this call requires.
         unsafe { System.dealloc(memory, layout) };
     }
 }
 
-/// Refuses large pieces in each step from now on, or no longer.
+/// Sets whether large allocations are refused in each step from now on.
 pub(crate) fn refuse_large(refuses: bool) {
     REFUSES_LARGE.set(refuses);
 }
 
-/// Takes a step, and returns the most bytes that it had allocated at once.
+/// Takes a step, and returns the most bytes that the step had allocated at once.
 pub(crate) fn measured<T>(step: impl FnOnce() -> T) -> (T, Bytes) {
     NOW.set(Bytes::NONE);
     PEAK.set(Bytes::NONE);

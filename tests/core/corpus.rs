@@ -8,7 +8,7 @@ fn corpus(file: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "ct/fuzz/corpus", file].iter().collect()
 }
 
-/// Returns the names and the bytes of the inputs kept for a target, from its archive (ustar).
+/// Returns the names and the bytes of a fuzz target's inputs, from the target's archive (ustar).
 fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     const BLOCK: usize = 512;
     let archive = fs::read(corpus(&format!("{target}.tar"))).expect("an archive for each target");
@@ -23,7 +23,7 @@ fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// Judges every input kept for a target. If one fails, its name is the last one printed.
+/// Judges every input kept for a target. If an input fails, its name is printed last.
 fn judge_all(target: &str, judge: impl Fn(&[u8])) {
     let inputs = inputs(target);
     assert!(!inputs.is_empty(), "nothing is kept for {target}");
@@ -33,7 +33,7 @@ fn judge_all(target: &str, judge: impl Fn(&[u8])) {
     }
 }
 
-/// A changed input would be hidden from reviewers in an archive.
+/// Reviewers would not notice a changed input, because they cannot read an archive.
 #[test]
 fn the_listing_has_every_input() {
     let mut listing = String::new();

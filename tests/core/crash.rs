@@ -1,6 +1,6 @@
 //! Simulated crashes: the pure server with a binlog on a disk that loses, tears and reorders
-//! writes, and refuses calls. A seed determines a history of commands. At many of its disk
-//! operations the process is killed, or the power fails, and the jobs that a restart finds are
+//! writes, and refuses calls. A seed determines a history of commands. At many of the history's
+//! disk operations the process is killed, or the power fails, and the jobs that a restart finds are
 //! judged:
 //!
 //! - a job whose put was acknowledged is there, with its tube and body, in a state it had at or
@@ -39,13 +39,13 @@ use crate::{
 /// The number of histories, unless `make sim` sets another.
 const RUNS: u64 = 2000;
 
-/// How often a history continues after a crash.
+/// The number of daemons in a history: one, then one after each crash.
 const GENERATIONS: usize = 3;
 
-/// Turns of one generation.
+/// The number of turns of each daemon.
 const TURNS: usize = 40;
 
-/// On a disk that lacks reserved space, one call in this many finds it full during startup.
+/// On a disk that lacks reserved space, one call of startup in this many finds the disk full.
 const FULL_START_EVERY: u64 = 4;
 
 const SYNC_DELAY: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ impl Version {
         let Job { record, dated, .. } = queue.job(queue.find(id)?);
         let date = calendar.date(record.state_at);
         let place = match record.state {
-            // It is ready only because the delay has ended according to the wall clock.
+            // The job is ready only because its delay ended according to the wall clock.
             State::Ready if dated.is_state_at => Place::Delayed(date),
             State::Ready | State::Reserved(_) => Place::Ready,
             State::Delayed => Place::Delayed(date),
@@ -98,7 +98,7 @@ impl Version {
         })
     }
 
-    /// The same job at a later date, if no command changes it.
+    /// Returns the state at a later date, if no command changes the job.
     fn at(mut self, now: i64) -> Self {
         if matches!(self.place, Place::Delayed(until) if until <= now) {
             self.place = Place::Ready;
@@ -113,7 +113,7 @@ struct History {
     tube: String,
     body: Vec<u8>,
     versions: Vec<(usize, Option<Version>)>,
-    /// It was deleted, and the binlog failed before the client got the reply: it may exist or not.
+    /// Whether a delete was executed, but the binlog failed before the reply: the job may exist.
     is_delete_uncertain: bool,
 }
 
@@ -127,7 +127,7 @@ struct Run {
     disk: SimDisk,
     sync: SyncPolicy,
     segment_size: u64,
-    /// The error of the wall clock in seconds, and whether it is ever set.
+    /// The present error of the wall clock in seconds, and whether the clock is ever set.
     wrong_by: i64,
     is_clock_set: bool,
     /// Each error of the wall clock, and the step from which on it had that error.
@@ -144,14 +144,14 @@ struct Run {
     changed_at: [usize; 3],
     /// The last step with an acknowledged change.
     acknowledged: usize,
-    /// Writes to the binlog before this step.
+    /// The number of writes to the binlog before this step.
     writes: u64,
-    /// The bytes written to the binlog, and the bytes live in it, after the last step.
+    /// The bytes written to the binlog, and its live bytes, after the last step.
     written: (u64, u64),
-    /// The bytes of damaged segments at the start, which are kept.
+    /// The bytes of segments that were damaged at the start; these segments are kept.
     damaged: u64,
-    /// The bytes that were written in this step and in those that no sync covers, with the bytes
-    /// that became garbage in each.
+    /// For this step and each earlier step that no sync covers: the sum of the bytes that the step
+    /// wrote to the binlog and of the bytes that it made garbage.
     changes: Vec<(usize, u64)>,
     recoveries: u64,
     jobs: BTreeMap<u64, History>,
@@ -159,7 +159,7 @@ struct Run {
     ever: BTreeSet<(u64, String, Vec<u8>)>,
     /// The first id that this run assigns.
     first_id: u64,
-    /// By client: the rest of the put whose beginning it has sent.
+    /// By client: the end of a put whose beginning the client has sent.
     unsent: [String; 3],
     has_trouble: bool,
     story: Vec<String>,
@@ -214,7 +214,7 @@ fn tube_and_body(restored: &Restored, id: u64) -> Option<(String, Vec<u8>)> {
     Some((tube.to_string(), body))
 }
 
-/// The history of each restored job, which begins now.
+/// Returns a history for each restored job; the history begins now.
 fn histories(restored: &Restored, wrong_by: i64) -> BTreeMap<u64, History> {
     let history = |id| {
         let (tube, body) = tube_and_body(restored, id)?;
@@ -224,7 +224,7 @@ fn histories(restored: &Restored, wrong_by: i64) -> BTreeMap<u64, History> {
     (1..restored.queue.next_id()).filter_map(history).collect()
 }
 
-/// A memory source that refuses from a certain request on.
+/// A memory source that refuses all requests after a certain number.
 #[derive(Debug)]
 struct Scarce {
     tries: u64,
@@ -247,7 +247,7 @@ impl Run {
         choices[self.below(choices.len())]
     }
 
-    /// Begins with the contents of the disk, which are treated as acknowledged.
+    /// Starts a daemon on the disk; the jobs found there are treated as acknowledged.
     fn begin(
         disk: SimDisk,
         mut prng: Prng,
@@ -264,7 +264,7 @@ impl Run {
         let (restored, wal) = open(&disk, sync, segment_size, seed, wrong_by, now)?;
         let still = segments(&disk);
         let found = still.iter().map(|&(_, size)| size as u64).sum();
-        // Others have been truncated to their records.
+        // Damaged segments keep their sizes; others were truncated to their records.
         let is_whole = |file: &&(Name, usize)| still.contains(file);
         let damaged = before.iter().filter(is_whole).map(|&(_, size)| size as u64).sum();
         let next_id = restored.queue.next_id();
@@ -293,7 +293,7 @@ impl Run {
             writes: 0,
             written: (0, 0),
             damaged,
-            // Jobs among the garbage of the last run are rewritten first, and synced.
+            // The jobs in segments of the last run are rewritten first, and synced.
             changes: vec![(1, found)],
             recoveries: 0,
             jobs,
@@ -319,12 +319,12 @@ impl Run {
         self.server.wal().is_some_and(Wal::is_sound)
     }
 
-    /// Records the state of every job.
+    /// Records the state of every job; returns whether any has changed.
     fn observe(&mut self) -> bool {
         let mut has_changed = false;
         let (queue, jobs) = (self.server.queue(), self.server.jobs());
         for id in self.first_id..queue.next_id() {
-            // A put that was refused, or is not finished, leaves a gap.
+            // A put that was refused, or is not finished, leaves a gap in the ids.
             let Some(job) = queue.find(id).filter(|_| !self.jobs.contains_key(&id)) else {
                 continue;
             };
@@ -374,7 +374,7 @@ impl Run {
         Ok(())
     }
 
-    /// A random command of a random client, most often the first.
+    /// Draws a command of a client, most often the first, and sends it if `is_obeyed`.
     fn command(&mut self, is_obeyed: bool) {
         let number = self.pick(&[0, 0, 0, 1, 2]);
         let known: Vec<u64> = self
@@ -430,14 +430,14 @@ impl Run {
         }
     }
 
-    /// A client connects again.
+    /// Connects a client again.
     fn connect(&mut self, number: usize) {
         self.unsent[number].clear();
         self.conns[number] = self.server.open();
         self.feed(number, b"watch a\r\nwatch b\r\nuse a\r\n");
     }
 
-    /// A client disconnects, perhaps while its replies wait for a sync, and another connects.
+    /// Disconnects a client, perhaps while its replies wait for a sync, and connects another.
     fn leave(&mut self, number: usize, is_obeyed: bool) {
         if !is_obeyed {
             return;
@@ -449,7 +449,7 @@ impl Run {
         let _ = self.observe();
     }
 
-    /// Performs one turn of the daemon, and checks the promise for it.
+    /// Performs one turn of the daemon, and checks what must hold after a turn.
     fn turn(&mut self, commands: usize, told: &mut Told) -> Result<(), String> {
         let pause = self.pick(&[0, 1_000, 10_000_000, 30_000_000, 60_000_000, 1_500_000_000]);
         self.now = self.now + Duration::from_nanos(pause);
@@ -504,8 +504,8 @@ impl Run {
         Ok(())
     }
 
-    /// Makes the disk full or fail for some turns. `had_space`: it became full with space ahead;
-    /// between two files there may be none for a moment.
+    /// Makes the disk full or faulty for some turns. Sets `had_space` to whether a preallocated
+    /// file existed when the disk became full; for a moment between two files there is none.
     fn trouble_disk(&mut self, trouble: u64, turn: usize, had_space: &mut bool) {
         if trouble == 1 && turn % 8 == 0 {
             let (room, is_full) = (self.below(6) * 4096, turn % 16 != 0);
@@ -530,9 +530,9 @@ impl Run {
         self.server.set_calendar(calendar(self.wrong_by), self.now);
     }
 
-    /// Handles a failed log. Changes that could not be recorded are gone, but a restart may find
-    /// them. Deletes are also confirmed while the log recovers, and it may fail again before they
-    /// are synced.
+    /// Handles a failed binlog. Changes that could not be recorded are gone, but a restart may find
+    /// them. Deletes are confirmed even while the binlog recovers, and it may fail again before the
+    /// deletes are synced.
     fn lose_unrecorded(&mut self, lived: &[u64], was_sound: bool) -> Result<(), String> {
         let _ = self.observe();
         for id in lived {
@@ -556,7 +556,7 @@ impl Run {
         let (mut all, mut gone) = (Vec::new(), Vec::new());
         while let Some(key) = self.server.next_dirty() {
             if !self.conns.contains(&key) {
-                continue; // Its client has left.
+                continue; // The client has disconnected.
             }
             let before = all.len();
             world::send(&mut self.server, key, &mut all);
@@ -589,18 +589,18 @@ impl Run {
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// Notes what the flag promises after this turn.
+    /// Records which steps the flag promises to keep if a crash comes now.
     fn promise(&mut self) -> Result<(), String> {
         if !self.is_sound() {
             self.unsynced.clear();
-            // They are synced once the log works again.
+            // The writes so far are synced once the binlog works again.
             self.writes = self.disk.0.borrow().writes;
             return Ok(());
         }
         self.moment.kill_floor = self.step;
         let SyncPolicy::Within(delay) = self.sync else { return Ok(()) };
         if delay.is_zero() {
-            // Acknowledged changes and synced changes are promised.
+            // The flag promises all acknowledged changes and all synced changes.
             let is_synced = self.disk.0.borrow().is_synced();
             let floor = if is_synced { self.step } else { self.acknowledged };
             self.moment.cut_floor = self.moment.cut_floor.max(floor);
@@ -643,7 +643,7 @@ impl Run {
         };
         let next_id = restored.queue.next_id();
         if next_id > 100_000 && floor.is_none() {
-            // The rest of a torn header may pass for the delete of a job with such an id.
+            // The rest of a torn header may pass for the delete of a job with so high an id.
             return Ok(());
         }
         self.judge_ids(&restored, last_seen_id)?;
@@ -703,8 +703,8 @@ impl Run {
         Ok(())
     }
 
-    /// Kills it, and restarts it some times on the full disk that it ran on: all jobs can be
-    /// deleted.
+    /// Kills the daemon, and restarts it some times on the same full disk. Then it must be possible
+    /// to delete all jobs.
     fn judge_full(&mut self) -> Result<(), String> {
         let (disk, prng, now) = (self.disk.copy(), Prng::new(self.prng.next_u64()), self.now);
         disk.0.borrow_mut().capacity = self.disk.0.borrow().capacity;
@@ -715,7 +715,7 @@ impl Run {
         let ever = BTreeSet::new();
         let mut run = Self::begin(disk, prng, self.sync, self.segment_size, now, ever)?;
         let (files, jobs) = (run.disk.files(), run.jobs.len());
-        // The first may be refused: an unfinished record is freed only after the first attempt.
+        // The first job is tried twice: the first attempt frees space of an unfinished record.
         for id in run.jobs.keys().chain(run.jobs.keys().next()).copied().collect::<Vec<_>>() {
             run.now = run.now + Duration::from_secs(1);
             run.server.tick(run.now);
@@ -730,8 +730,8 @@ impl Run {
     }
 
     /// Judges a startup in which memory is refused from a certain request on, or a call on the disk
-    /// fails. It may still succeed. But it must find all jobs or leave the disk unchanged, and the
-    /// next startup must find the same jobs.
+    /// fails. Such a startup may still succeed. But it must find all jobs or leave the disk
+    /// unchanged, and the next startup must find the same jobs.
     fn judge_refused(
         &mut self,
         disk: &SimDisk,
@@ -823,8 +823,8 @@ impl Run {
         self.judge_size()
     }
 
-    /// Notes how much this step has changed in the binlog, and judges its size. Not after a fault:
-    /// a file that cannot be removed stays, and a full disk may lack the space to remove another.
+    /// Records how much this step has changed in the binlog. Judges the size only without faults: a
+    /// file whose removal fails stays, and a full disk may lack the space to remove another file.
     fn measure(&mut self) -> Result<(), String> {
         let live = self.server.wal().expect("there is one").counts().live;
         let (is_synced, synced_step, written) = {
@@ -844,10 +844,10 @@ impl Run {
         let log = self.server.wal().expect("there is one");
         log.check();
         let (live, jobs) = (log.counts().live, self.server.queue().jobs() as u64);
-        // A job larger than a segment has one of its own.
+        // A job larger than a segment has a segment of its own.
         let largest = self.jobs.values().map(|it| it.body.len() as u64 + 300).max().unwrap_or(0);
         let segment = self.segment_size.next_multiple_of(4096).max(largest + 4096);
-        // On a full disk smaller files are made.
+        // On a full disk the daemon makes smaller segments, and more of them.
         let segments = if self.has_trouble { 5 } else { 3 };
         let for_restart = 2 * 4096;
         let changed: u64 = self.changes.iter().map(|&(_, bytes)| bytes).sum();
@@ -876,7 +876,7 @@ struct Total {
     met: Met,
 }
 
-/// The commands of a seed that are executed: all, or only these while a failing run is shortened.
+/// The commands of a seed that are executed: all, or only some while a failing run is shortened.
 #[derive(Debug, Default)]
 struct Told {
     drawn: usize,
@@ -900,7 +900,7 @@ fn play(seed: u64, told: &mut Told, total: &mut Total) -> Result<(), String> {
     let trouble = prng.below(5);
     let mut disk = SimDisk::new(Prng::new(prng.next_u64()));
     let can_reserve = prng.chance(2, 3);
-    // With syncs of two milliseconds, they run in the background.
+    // If a sync takes two milliseconds, the daemon syncs in the background.
     let sync_time = 2 * prng.below(2);
     let mut now = START;
     let mut ever = BTreeSet::new();
@@ -968,7 +968,7 @@ fn judge_all(
         run.judge(&killed(), Some(moment.kill_floor), moment.seen, at)
             .map_err(|what| format!("killed in step {}: {what}", moment.steps))?;
         let (cut, torn) = snapshot.after_power_cut(Prng::new(other));
-        // While the log is being opened, writes that the last run did not sync are not synced yet.
+        // During startup, writes that the last run did not sync are not synced yet.
         let is_promised = run.sync != SyncPolicy::Never && moment.steps > 0;
         let floor = is_promised.then_some(moment.cut_floor);
         {
@@ -1019,7 +1019,7 @@ fn no_acknowledged_change_is_lost() {
                 let all = (1..=told.drawn).collect();
                 shrink(all, |_| Vec::new(), |some| some.iter().position(is_failing))
             });
-            // With fewer commands the disk may draw other faults.
+            // With fewer commands the disk may draw other faults, and the run may succeed.
             let story = failure(seed, &only).unwrap_or(story);
             panic!(
                 "{story}\n\n{} of {} commands are enough\nrepeat with: make sim SEED={seed}",

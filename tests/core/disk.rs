@@ -1,10 +1,10 @@
 //! A disk that can lose, tear and reorder writes, and refuse calls. A seed decides what a power cut
 //! or a kill leaves on it.
 //!
-//! For every file, and for the directory, it has the contents that are certain to survive a power
-//! cut, and the changes that may survive it. A sync moves the changes into the contents. Of
-//! unsynced writes, any set of sectors may have reached the disk, and a sector may be torn. Of
-//! unsynced changes of names, any may have reached it.
+//! For every file, and for the directory, the disk has the contents that are certain to survive a
+//! power cut, and the changes that may survive the cut. A sync moves the changes into the contents.
+//! Any set of sectors of unsynced writes may reach the disk, and a sector may be torn. Any unsynced
+//! changes of names may reach the disk.
 
 #![expect(clippy::disallowed_types, reason = "the test and the daemon share the disk")]
 
@@ -48,7 +48,7 @@ enum Change {
 }
 
 impl Change {
-    /// Whether it has data that a reader would miss.
+    /// Whether the change has data that a reader would miss.
     fn is_record(&self) -> bool {
         matches!(self, Self::Write { bytes, .. } if bytes.iter().any(|&byte| byte != 0))
     }
@@ -68,7 +68,7 @@ impl Change {
 struct File {
     /// The contents as a reader sees them.
     content: Vec<u8>,
-    /// The contents that a power cut leaves at least.
+    /// The contents that survive every power cut.
     durable: Vec<u8>,
     /// The changes from `durable` to `content`.
     changes: Vec<Change>,
@@ -97,10 +97,10 @@ fn apply_name(change: NameChange, names: &mut BTreeMap<Name, usize>) {
     }
 }
 
-/// The state at the moment of a crash that a test must know.
+/// What a test must know about the moment of a crash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moment {
-    /// Nanoseconds.
+    /// The time in nanoseconds.
     pub(crate) now: u64,
     /// Everything up to this step survives a kill.
     pub(crate) kill_floor: usize,
@@ -133,31 +133,31 @@ pub(crate) struct State {
     prng: Prng,
     pub(crate) moment: Moment,
     pub(crate) snapshots: Vec<Snapshot>,
-    /// One call in this many is kept as a possible crash.
+    /// A snapshot is kept before one call in this many, as a possible crash.
     pub(crate) snapshot_every: u64,
-    /// One call in this many fails; zero for none.
+    /// One call in this many fails; no call if zero.
     pub(crate) fail_every: u64,
-    /// Such a call finds the disk full, although the space of its file was reserved: as on btrfs.
+    /// Failing calls find the disk full, although their files' space was reserved, as on btrfs.
     pub(crate) lacks_reserved: bool,
-    /// After this many more calls, one fails with this error.
+    /// After this many more calls, one call fails with this error.
     pub(crate) fault: Option<(u64, i32)>,
-    /// Bytes that fit.
+    /// The number of bytes that fit on the disk.
     pub(crate) capacity: usize,
-    /// Space can be preallocated without writing.
+    /// Whether space can be preallocated without writing.
     pub(crate) can_reserve: bool,
     pub(crate) met: Met,
     /// The sync that was begun: its file, how many changes it covers, and the step.
     syncing: Option<(usize, usize, usize)>,
     /// The step of the last sync that has ended well.
     pub(crate) synced_step: usize,
-    /// The newest segment when the daemon failed last. It writes to none so far any more, and may
-    /// never sync them.
+    /// The newest segment when the binlog failed last. The daemon no longer writes to this segment
+    /// or to older segments, and may never sync them.
     abandoned: Option<Name>,
-    /// Writes of records to segments so far.
+    /// The number of writes of records to segments so far.
     pub(crate) writes: u64,
-    /// Their bytes.
+    /// The number of bytes in all these writes.
     pub(crate) written_bytes: u64,
-    /// The reported time of a sync.
+    /// How long each sync reports to have taken.
     pub(crate) sync_time: Duration,
 }
 
@@ -196,17 +196,17 @@ impl SimDisk {
         })))
     }
 
-    /// The process that has the files open ends, and with it the thread that syncs.
+    /// Ends the process that has the files open, and with it the thread that syncs.
     pub(crate) fn end_process(&self) {
         self.0.borrow_mut().syncing = None;
     }
 
-    /// Bytes of the pages of all files.
+    /// Returns the bytes of the pages of all files.
     pub(crate) fn size(&self) -> usize {
         self.0.borrow().size()
     }
 
-    /// Another disk with the same contents, as a reader sees them.
+    /// Returns another disk with the same contents, as a reader sees them.
     pub(crate) fn copy(&self) -> Self {
         let state = self.0.borrow();
         let file = |content: &Vec<u8>| File {
@@ -229,7 +229,7 @@ impl SimDisk {
 
     /// Fails unless all these segments still exist with all their bytes. Zeros after the last
     /// record may have been truncated, and so may an unfinished record at the end of the newest
-    /// one.
+    /// segment.
     pub(crate) fn judge_untouched(&self, before: &BTreeMap<Name, Vec<u8>>) -> Result<(), String> {
         let after = self.segments();
         let newest = before.keys().max();
@@ -262,7 +262,7 @@ impl State {
         segments.map(|(&name, &file)| (name, &self.files[file]))
     }
 
-    /// Notes that the daemon writes to none of the present segments any more.
+    /// Marks the present segments as those to which the daemon no longer writes.
     pub(crate) fn abandon(&mut self) {
         let newest = self.segments().next_back().map(|(name, _)| name);
         self.abandoned = newest;
@@ -306,7 +306,7 @@ impl State {
         }
     }
 
-    /// Fails if this call is the one to fail.
+    /// Fails if this call is the one that `fault` selects.
     fn call(&mut self) -> io::Result<()> {
         match &mut self.fault {
             Some((0, error)) => {
@@ -368,7 +368,7 @@ impl State {
         }
         if let Change::Write { offset, bytes } = &change {
             if fails {
-                // Some of it may have been written.
+                // A part of the bytes may have been written.
                 self.met.failed_writes += 1;
                 let part = usize::try_from(self.prng.below(bytes.len() as u64 + 1)).expect("small");
                 let part = Change::Write { offset: *offset, bytes: bytes[..part].to_vec() };
@@ -409,7 +409,7 @@ impl Disk for SimDisk {
         let state = self.0.borrow();
         let content = &state.files[state.file(name)?].content;
         let at = usize::try_from(offset).expect("a small file");
-        // Holes are whole pages.
+        // Only whole pages can be holes.
         let at = at - at % PAGE_BYTES;
         let data = content.get(at..).unwrap_or_default().iter().position(|&byte| byte != 0);
         let data = data.map(|data| (at + data - data % PAGE_BYTES) as u64);
@@ -455,12 +455,12 @@ impl Disk for SimDisk {
         let state = &mut *self.0.borrow_mut();
         let file = state.file(name)?;
         state.about_to(None);
-        // There is nothing left to write that needs space.
+        // A sync with nothing left to write needs no space.
         let is_clean = state.lacks_reserved && state.files[file].changes.is_empty();
         let fails = !is_clean && state.fails();
         let file = &mut state.files[file];
         if fails {
-            // As on Linux, data that could not be written is treated as clean from now on, and a
+            // As on Linux, data that could not be written counts as written from now on, and a
             // power cut loses it.
             state.met.failed_syncs += 1;
             for change in std::mem::take(&mut file.changes) {
@@ -498,7 +498,7 @@ impl Disk for SimDisk {
         state.about_to(None);
         let fails = state.fails();
         let file = &mut state.files[file];
-        // A sync of the whole file may have come in between.
+        // A sync of the whole file may have come since this sync began.
         let covered: Vec<_> = file.changes.drain(..count.min(file.changes.len())).collect();
         for change in covered {
             if !fails || state.prng.chance(1, 2) {
@@ -558,8 +558,8 @@ impl Snapshot {
         }
     }
 
-    /// The disk after the process was killed: all completed operations are on it, and perhaps a
-    /// part of the current one.
+    /// Returns the disk after the process was killed: all completed operations are on it, and
+    /// perhaps a part of the operation under way.
     pub(crate) fn after_kill(&self, mut prng: Prng) -> SimDisk {
         let mut snapshot = self.clone();
         if let Some((file, Change::Write { offset, bytes })) = snapshot.next.take() {
@@ -571,7 +571,7 @@ impl Snapshot {
         SimDisk::of(snapshot, prng)
     }
 
-    /// The disk after a power cut, and how many writes were torn by it.
+    /// Returns the disk after a power cut, and how many writes the cut has torn.
     pub(crate) fn after_power_cut(&self, mut prng: Prng) -> (SimDisk, u64) {
         let mut torn = 0;
         let mut names = self.durable_names.clone();
@@ -601,8 +601,8 @@ impl Snapshot {
     }
 }
 
-/// Applies each sector of a write with `odds` in four; returns whether some were applied and some
-/// were not.
+/// Applies each sector of a write with a probability of `odds` in four. Returns whether the write
+/// was torn: applied in part.
 fn apply_in_part(change: &Change, odds: u64, content: &mut Vec<u8>, prng: &mut Prng) -> bool {
     let Change::Write { offset, bytes } = change else {
         if prng.chance(odds.min(4), 4) {
@@ -619,7 +619,7 @@ fn apply_in_part(change: &Change, odds: u64, content: &mut Vec<u8>, prng: &mut P
         if prng.chance(odds.min(4), 4) {
             went = true;
             if odds < 4 && prng.chance(1, 8) {
-                // Torn within the sector.
+                // The write is torn within this sector.
                 let cut = usize::try_from(prng.below(part.len() as u64)).expect("small");
                 if prng.chance(1, 2) {
                     part = &part[..cut];

@@ -1,6 +1,6 @@
 //! The golden scripts on the pure server with a virtual clock; `tests/daemon/golden.rs` plays the
-//! same on this binary and on the original. The scripts are the only definition of the protocol;
-//! ct/README.md describes their language.
+//! same scripts on this binary and on the original. The scripts are the only definition of the
+//! protocol; ct/README.md describes their language.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -77,7 +77,7 @@ impl Stage for Memory {
     }
 }
 
-/// Plays every script. Fails with the first failure, and the places of the others.
+/// Plays every script. Fails with the first failure, and the places of the other failures.
 fn play(arrival: &Arrival, scripts: &[Script], ours: &Dialect) {
     let failures: Vec<_> = scripts
         .iter()

@@ -8,7 +8,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("replies are text")
 }
 
-/// A web page that has a browser post to the daemon's port would send commands to the queue.
+/// A web page that makes a browser post to the daemon's port could execute commands.
 #[test]
 fn the_lines_of_an_http_request_are_not_obeyed() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
@@ -20,7 +20,7 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             "OPTIONS * HTTP/1.1\r\n",
             "GET host:11300 HTTP/1.1\r\n",
             "CONNECT host:11300 HTTP/1.1\r\n",
-            // Without a version, because a page controls the rest of the line.
+            // The version may be missing, because a page controls the rest of the line.
             "GET /\r\n",
             "GET / \r\n",
             "GET /?\r\n",
@@ -40,7 +40,7 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             assert_eq!(text(world.receive(browser)), "");
             assert!(!world.is_open(browser), "{head}");
         }
-        // Empty lines before the request are answered as usual, and do not make a difference.
+        // Empty lines before the request are answered as usual, and change nothing else.
         for head in ["\r\nGET / HTTP/1.1\r\n", "\r\n \r\n\r\nCONNECT host:1\r\n"] {
             let browser = world.connect();
             world.send(browser, format!("{head}put 0 0 60 1\r\nx\r\n").as_bytes());
@@ -49,14 +49,14 @@ fn the_lines_of_an_http_request_are_not_obeyed() {
             assert!(!world.is_open(browser), "{head}");
         }
         assert_eq!(world.server.queue().counts().total_jobs, 0);
-        // Other clients are not closed, even if a later line looks like HTTP.
+        // Other connections are not closed, even if a later line looks like HTTP.
         let client = world.connect();
         world.send(client, b"use a\r\nGET / HTTP/1.1\r\nlist-tube-used\r\n");
         assert_eq!(text(world.receive(client)), "USING a\r\nUNKNOWN_COMMAND\r\nUSING a\r\n");
     }
 }
 
-/// A client with a typing mistake in its first line would be closed without a reply.
+/// A client with a typing mistake in its first line would be disconnected without a reply.
 #[test]
 fn what_is_only_a_mistake_is_answered() {
     let cases = [
@@ -107,8 +107,8 @@ fn above_the_ceiling_jobs_are_refused_and_deletes_make_room() {
     world.server.check();
 }
 
-/// A client that announces a large body and sends little would keep all others out, or unfinished
-/// bodies would take memory beyond `--max-memory`. Only bytes that have arrived are counted.
+/// A client that announces a large body and sends little of it would keep all others from putting,
+/// or unfinished bodies would exceed `--max-memory`. Only bytes that have arrived are counted.
 #[test]
 fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
     for arrival in [Arrival::Whole, Arrival::SingleBytes] {
@@ -129,7 +129,7 @@ fn what_has_come_of_a_body_counts_and_what_was_announced_does_not() {
             assert!(held <= ceiling, "{held} bytes are held");
             world.server.check();
         }
-        // One of these bodies fitted, and so did the first byte.
+        // One of these bodies fitted beside the first byte; no other body does.
         world.send(other, b"put 0 0 60 400\r\n");
         world.send(other, format!("{}\r\n", "x".repeat(400)).as_bytes());
         assert_eq!(text(world.receive(other)), "OUT_OF_MEMORY\r\n");
@@ -155,7 +155,7 @@ fn a_deleted_job_counts_until_it_has_been_sent() {
         world.send(client, put.repeat(2).as_bytes());
         world.pause_turns();
         world.send(worker, b"reserve\r\ndelete 1\r\n");
-        // The replies of this turn are sent at its end.
+        // Feeding sends no replies: they are sent at the end of a turn.
         world.feed(worker);
         world.feed(worker);
         assert_eq!(world.server.queue().jobs(), 1);

@@ -1,8 +1,8 @@
 //! The simulator's oracle: a work queue simple enough to be obviously correct. All jobs are in one
-//! map, every query looks at all of them, and time is a plain number. It shares no code with the
-//! daemon.
+//! map, every query looks at all of them, and time is a plain number. The model shares no code with
+//! the daemon.
 
-// These are included by path, because the fuzz targets include this file from elsewhere.
+// These modules have paths, because the fuzz targets include this file from elsewhere.
 #[path = "model/command.rs"]
 mod command;
 #[path = "model/documents.rs"]
@@ -17,8 +17,8 @@ pub(crate) use self::command::{Command, Part};
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// The most bytes of replies that wait for a client, if documents are short: input pauses at 64
-/// KiB, and one reply with the largest job may cross that.
+/// The most bytes of replies that wait for a client, if documents are short: at 64 KiB the server
+/// stops reading, and the last reply may have the largest job.
 pub(crate) const OUTPUT_BOUND: usize = 64 * 1024 + 65_535 + 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ struct Job {
     ttr: u32,
     body: Vec<u8>,
     state: State,
-    /// The time since which it has been ready or reserved.
+    /// The time since which the job has been ready or reserved.
     since: u64,
     created: u64,
     reserves: u32,
@@ -55,7 +55,7 @@ struct Tube {
     deletes: u64,
     pauses: u64,
     has_had_a_job: bool,
-    /// How long each job was ready before it was reserved, and reserved before it was deleted.
+    /// How long each job was ready before a reserve, and how long reserved before its delete.
     waits: Vec<u64>,
     runs: Vec<u64>,
     buried_for_losses: u64,
@@ -74,26 +74,26 @@ struct Put {
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     until: Option<u64>,
-    /// The number of the wait: the first to wait is served first.
+    /// The number of the wait; the lowest number is served first.
     turn: u64,
-    /// Input ends it.
+    /// Whether further input ends the wait.
     aborts: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "plain facts, the plainer the better")]
 struct Peer {
-    /// The server's own index, which decides the order of events at the same time.
+    /// The server's index of the connection, which decides the order of simultaneous events.
     slot: usize,
     uses: String,
     watches: Vec<String>,
     wait: Option<Wait>,
     /// A `put` whose body has not arrived yet.
     put: Option<Put>,
-    /// How many bytes are counted for the part of that body that has arrived.
+    /// The bytes counted for the part of that `put`'s body that has arrived.
     upload: u64,
     queue: VecDeque<Command>,
-    /// Part of a command has arrived, after the queue.
+    /// Whether part of a command has arrived after the commands in `queue`.
     has_part: bool,
     replies: Vec<u8>,
     has_ended: bool,
@@ -112,9 +112,9 @@ impl Peer {
 /// The state that a daemon found at startup, where the model allows several outcomes.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// In the order of `list-tubes`.
+    /// The tubes in the order of `list-tubes`.
     pub(crate) tubes: Vec<String>,
-    /// How often each job was reserved, and ran out of time.
+    /// How often each job was reserved, and how often its time to run ended.
     pub(crate) jobs: BTreeMap<u64, (u32, u32)>,
     /// The id of the next job.
     pub(crate) next_id: u64,
@@ -142,7 +142,7 @@ pub(crate) struct Model {
     now: u64,
     latest: u64,
     started: u64,
-    /// A counter for everything that needs an order of its own.
+    /// A counter that numbers the events whose order matters.
     turn: u64,
     next_id: u64,
     /// The last id that a job has had.
@@ -160,18 +160,18 @@ pub(crate) struct Model {
     job_size_limit: u32,
     /// The limit on the memory of all bodies.
     memory_limit: Option<u64>,
-    /// How many losses bury a job.
+    /// A job that workers have lost this often is buried.
     bury_after: Option<u64>,
     buried_for_losses: u64,
-    /// There is no memory: the next command is refused, if it may be.
+    /// Whether memory is refused, so that the next command is refused if possible.
     is_refusing: bool,
     pub(crate) is_draining: bool,
-    /// Whether the model knows each time to the nanosecond. Work that is deferred for lack of
-    /// memory comes later.
+    /// Whether the model knows each time to the nanosecond: not if work is deferred for lack of
+    /// memory.
     pub(crate) has_exact_times: bool,
 }
 
-/// More ids than a segment of these simulations has jobs.
+/// More ids than jobs fit into a segment of these simulations.
 const IDS_SKIPPED_MAX: u64 = 100_000;
 
 /// Bytes counted for a job besides its body and its CR LF, according to the manual.
@@ -203,7 +203,7 @@ impl Model {
         self.peers.push(Peer::new(slot));
     }
 
-    /// Whether part of a command arrives with the commands of the next send.
+    /// Sets whether part of a command arrives with the commands of the next send.
     pub(crate) fn set_part(&mut self, peer: usize, has_part: bool) {
         self.peers[peer].has_part = has_part;
     }
@@ -213,19 +213,19 @@ impl Model {
         self.settle();
     }
 
-    /// Handles a command for which there is no memory.
+    /// Sends commands while there is no memory, so that the next one is refused.
     pub(crate) fn refuse(&mut self, peer: usize, commands: &[Command]) {
         self.is_refusing = true;
         self.send(peer, commands);
         self.is_refusing = false;
     }
 
-    /// Whether the peer's next command has to wait for a reply to the one before.
+    /// Whether the peer's next command has to wait for the reply to its previous command.
     pub(crate) fn is_waiting(&self, peer: usize) -> bool {
         self.peers[peer].wait.is_some_and(|wait| !wait.aborts)
     }
 
-    /// The replies that the peer has not read yet.
+    /// Returns the replies that the peer has not read yet.
     pub(crate) fn replies(&self, peer: usize) -> &[u8] {
         &self.peers[peer].replies
     }
@@ -251,14 +251,14 @@ impl Model {
         self.peers[peer].is_open
     }
 
-    /// All ids that exist, for a generator.
+    /// Returns the ids of all jobs that exist, for a generator.
     pub(crate) fn ids(&self) -> Vec<u64> {
         self.jobs.keys().copied().collect()
     }
 
-    /// The daemon is killed and started again with its binlog: no client is connected, the counters
-    /// are zero, and every job has the state in the binlog. Tubes come in the order in which they
-    /// are found. The binlog may have lower counts of a job's reserves and timeouts.
+    /// Kills the daemon and starts it again with its binlog: no client is connected, the counters
+    /// are zero, and every job has the state in the binlog. Tubes take the order in which the
+    /// daemon found them. The binlog may have lower counts of a job's reserves and timeouts.
     pub(crate) fn restart(&mut self, found: &Found) {
         for peer in &mut self.peers {
             *peer = Peer { slot: peer.slot, ..Peer::default() };
@@ -272,7 +272,7 @@ impl Model {
             if is_over {
                 job.state = State::Ready;
             }
-            // It has been waiting since the daemon started.
+            // A restored job has been ready since the daemon started.
             job.since = 0;
             let &(reserves, timeouts) = found.jobs.get(&id).expect("the job was acknowledged");
             let before = &self.jobs[&id];
@@ -310,12 +310,12 @@ impl Model {
         (self.started, self.latest) = (self.now, self.now);
     }
 
-    /// How many bytes all jobs hold.
+    /// Returns how many bytes all jobs hold.
     pub(crate) fn held(&self) -> u64 {
         self.jobs.values().map(|job| job.body.len() as u64 + 2 + JOB_OVERHEAD_BYTES).sum()
     }
 
-    /// All counters.
+    /// Returns the commands that ask for all counters.
     pub(crate) fn questions(&self) -> Vec<Command> {
         let tubes = self.tubes.iter().map(|tube| Command::StatsTube(tube.name.clone()));
         let times = self.tubes.iter().filter(|_| self.has_exact_times);
@@ -348,7 +348,7 @@ impl Model {
         self.turn
     }
 
-    /// Everything that will be due. The order of the variants is the order of a tick.
+    /// Returns all events that will be due. The order of the variants is the order of a tick.
     fn dues(&self) -> impl Iterator<Item = Due> + '_ {
         let delays = self.jobs.iter().filter_map(|(&id, job)| match job.state {
             State::Delayed { until } => Some(Due::Delay { at: until, id }),
@@ -430,7 +430,7 @@ impl Model {
     }
 }
 
-/// Turns: each peer that may act does.
+/// Turns, in which each peer acts that can.
 impl Model {
     /// Lets each peer in turn proceed as far as it can, until none can proceed.
     fn settle(&mut self) {
@@ -498,7 +498,7 @@ impl Model {
     }
 }
 
-/// Tubes.
+/// The methods about tubes.
 impl Model {
     fn touch_tube(&mut self, name: &str) {
         if self.find_tube(name).is_none() {
@@ -534,16 +534,16 @@ impl Model {
     }
 }
 
-/// Jobs from state to state.
+/// The changes of the states of jobs.
 impl Model {
-    /// Makes the job ready, as of `since`. It may be reserved now.
+    /// Makes the job ready as of `since`; a waiting client may reserve it at once.
     fn make_ready(&mut self, id: u64, since: u64, now: u64) {
         self.job(id).state = State::Ready;
         self.job(id).since = since;
         self.serve(now);
     }
 
-    /// A client has lost the job. It is ready as of `since`, or buried if it was lost too often.
+    /// Takes a lost job from its client: ready as of `since`, or buried if lost too often.
     fn lose(&mut self, id: u64, since: u64, now: u64) {
         let job = &self.jobs[&id];
         let [reserves, ended, kicks] =
@@ -682,7 +682,7 @@ impl Model {
         })
     }
 
-    /// The jobs of a tube in a state, in the order of service.
+    /// Returns the jobs of a tube in a state, in the order of service.
     fn in_state(&self, tube: &str, state: &str) -> Vec<u64> {
         let of_tube = self.jobs.iter().filter(|(_, job)| job.tube == tube);
         let mut found: Vec<_> = of_tube

@@ -1,5 +1,5 @@
-//! A command's cost must not grow with the jobs, tubes and connections of other clients. It is
-//! counted in items visited, not in seconds. And large work must be done in slices.
+//! A command's cost must not grow with the jobs, tubes and connections of other clients. The cost
+//! is counted in items visited, not in seconds. Large work must be done in slices.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use beanstalkd::server::JOBS_PER_SLICE;
 
 use crate::world::{Arrival, World};
 
-/// A worker's round on a tube of its own.
+/// The commands of a worker's round on a tube of its own.
 const ROUND: &[u8] =
     b"use work\r\nwatch work\r\nignore default\r\nput 9 0 60 1\r\nx\r\nput 8 1 60 1\r\n\
     y\r\nreserve\r\nstats-tube work\r\npause-tube work 1\r\npause-tube work 0\r\n";
 
-/// A world with `count` of everything that the original walks through: tubes with a delayed job,
+/// Makes a world with `count` of everything that the original searches: tubes with a delayed job,
 /// connections that wait in a reserve, ready jobs, jobs held by one connection.
 fn crowded(count: usize) -> World {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -34,7 +34,7 @@ fn crowded(count: usize) -> World {
     world
 }
 
-/// How many items one worker's commands, and the tick of its delayed job, visit.
+/// Returns how many items a worker's commands, and the tick of its delayed job, visit.
 fn visits_of_a_round(world: &mut World) -> u64 {
     let worker = world.connect();
     world.send(worker, ROUND);
@@ -46,8 +46,8 @@ fn visits_of_a_round(world: &mut World) -> u64 {
     visits
 }
 
-/// The original walked through all tubes on every put, reserve, use and watch and in every turn,
-/// and through all waiters on every wake-up. Ten thousand tubes made it fifty times slower.
+/// The original looked at all tubes on every put, reserve, use and watch and in every turn, and at
+/// all waiters on every wake-up. Ten thousand tubes made the original fifty times slower.
 ///
 /// Proves: B23.
 #[test]
@@ -238,7 +238,7 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
         world.pause_turns();
         world.close(worker);
         let tubes = |world: &World| world.server.queue().tubes();
-        // `default` stays; it was the first of the thousand that were left.
+        // The first slice ended that many watches, one of them of `default`, which stays.
         assert_eq!(tubes(&world), 1 + JOBS_PER_SLICE as usize + 1, "the first slice at once");
         assert_eq!(world.server.queue().counts().connections, 1);
         world.server.check();
@@ -257,8 +257,8 @@ fn a_departed_client_leaves_its_tubes_in_slices() {
     }
 }
 
-/// The job of a client that disconnects would be returned only after the hundred thousand of one
-/// that disconnected before.
+/// The job of a client that disconnects would be returned only after the hundred thousand jobs of a
+/// client that disconnected earlier.
 #[test]
 fn a_client_with_little_does_not_leave_behind_one_with_much() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -283,7 +283,7 @@ fn a_client_with_little_does_not_leave_behind_one_with_much() {
     );
 }
 
-/// Ten thousand jobs whose time ends at once would make one long turn instead of ten short ones.
+/// Ten thousand jobs whose times to run end at once would make one long turn, not ten short ones.
 #[test]
 fn a_mass_expiry_is_done_in_slices() {
     let mut world = World::new(Arrival::Whole, 65_535);
@@ -293,7 +293,7 @@ fn a_mass_expiry_is_done_in_slices() {
         world.send(worker, b"put 0 0 1 1\r\nx\r\nreserve\r\n");
     }
     world.pause_turns();
-    // The commands above were executed before this turn, so they do not allow for more timers.
+    // This turn has no commands: commands in a turn let it handle more timers.
     world.turn();
     world.advance(Duration::from_secs(5));
     for turn in 1..=3 {
@@ -320,7 +320,7 @@ fn several_departed_clients_share_a_slice() {
         world.close(worker);
     }
     for turn in 1..=3 {
-        // Each leaves a tube as well.
+        // Each worker leaves a tube as well, which is part of a slice.
         let ready = world.server.queue().counts().ready;
         assert!(ready.abs_diff(u64::from(turn * JOBS_PER_SLICE)) <= 3, "{ready} in turn {turn}");
         world.turn();
@@ -343,7 +343,7 @@ fn a_short_kick_does_not_wait_for_a_long_one() {
     world.send(operator, b"kick 4294967295\r\n");
     world.turn();
     world.send(other, b"kick 1\r\n");
-    // It is done after one more slice of the other.
+    // The short kick is done after one more slice of the long kick.
     for _ in 0..3 {
         world.turn();
     }
@@ -369,8 +369,8 @@ fn a_flood_of_one_kind_leaves_room_for_the_others() {
     assert_eq!(world.receive(worker), b"TIMED_OUT\r\n");
 }
 
-/// Producers would add jobs with short delays faster than these become ready, so that all jobs
-/// would be later and later.
+/// Producers would add jobs with short delays faster than such jobs become ready, so that jobs
+/// would become ready ever later.
 #[test]
 fn as_many_alarms_are_heeded_as_a_turn_can_set() {
     let mut world = World::new(Arrival::Whole, 65_535);

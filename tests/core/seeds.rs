@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Seeds from the environment. `SEED` alone selects a single one. With `RUNS` or `MINUTES`, that
-/// many seeds are played, or for that long, from `SEED` on. `make sim` runs two groups of
+/// Seeds from the environment. `SEED` alone selects a single seed. With `RUNS`, that many seeds are
+/// played from `SEED` on; with `MINUTES`, seeds for that time. `make sim` runs two groups of
 /// simulators one after the other, so each group takes half the minutes.
 #[derive(Debug)]
 pub(crate) struct Seeds {
@@ -22,7 +22,7 @@ pub(crate) struct Seeds {
 }
 
 impl Seeds {
-    /// `usual` seeds, unless the environment says otherwise.
+    /// Selects `usual` seeds, unless the environment says otherwise.
     pub(crate) fn new(usual: u64) -> Self {
         let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let (seed, runs, minutes) = (number("SEED"), number("RUNS"), number("MINUTES"));
@@ -49,7 +49,7 @@ impl Iterator for Seeds {
     }
 }
 
-/// The outcome of a run. A panic is a failure, so that it is shortened like any other.
+/// Returns the outcome of a run. A panic is a failure, so that the run is shortened.
 pub(crate) fn outcome(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
         Ok(text) => *text,
@@ -65,7 +65,7 @@ thread_local! {
 
 /// Runs something that is known to panic many times, without printing the panics.
 ///
-/// The process has one hook for panics. It is set once, and still prints the panics of other tests.
+/// The process's only hook for panics is set once, and still prints the panics of other tests.
 pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

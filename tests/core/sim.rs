@@ -1,6 +1,6 @@
 //! The simulator: seeded clients, commands, clock jumps, lost connections, and kills and restarts
-//! with a binlog, on the pure server, with a simple model as the oracle. After each step, replies
-//! must be equal byte by byte, so must all counters and the bytes that jobs hold, and every
+//! with a binlog, on the pure server, with a simple model as the oracle. After each step, all
+//! replies, all counters and the bytes that jobs hold must be equal in server and model, and every
 //! invariant must hold. A run that fails is shortened, and its seed is printed; `make sim SEED=…`
 //! repeats it.
 
@@ -37,7 +37,7 @@ const JOB_SIZE_LIMIT: u32 = 65_535;
 /// The number of runs, unless `make sim` sets another.
 const RUNS: u64 = 200;
 
-/// The date at which a run begins; its clock begins at zero.
+/// The date at which a run begins; the run's clock begins at zero.
 const DATE: i64 = 1_700_000_000_000_000_000;
 
 /// A step of a run.
@@ -54,7 +54,7 @@ enum Act {
 }
 
 impl Act {
-    /// The client of the step, if it has one.
+    /// The client of the step, if the step has one.
     fn peer(&mut self) -> Option<&mut usize> {
         match self {
             Self::Send(peer, _) | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),
@@ -63,7 +63,7 @@ impl Act {
     }
 }
 
-/// Draws acts with a bias towards states in which faults are likely: few tubes, few priorities,
+/// Draws steps with a bias towards states in which faults are likely: few tubes, few priorities,
 /// short times, ids that exist.
 struct Generator {
     prng: Prng,
@@ -187,7 +187,7 @@ struct Setting {
     fickle: Option<u64>,
 }
 
-/// A memory source that refuses at random, until it is made reliable.
+/// A memory source that refuses at random, except while it is made reliable.
 #[derive(Debug)]
 struct Fickle {
     prng: Prng,
@@ -213,7 +213,7 @@ impl Setting {
             1 => Arrival::SingleBytes,
             _ => Arrival::Whole,
         };
-        // Exactly two jobs of a usual size fit into the lowest.
+        // Exactly two jobs of a usual size fit into the lowest limit.
         let memory_limit = match prng.below(12) {
             0 => Some(2 * (20 + 130)),
             1 => Some(10_000),
@@ -233,7 +233,7 @@ impl Setting {
         Self { arrival, memory_limit, bury_after, options, fickle: None }
     }
 
-    /// A server with the jobs of its binlog.
+    /// Starts a server with the jobs of its binlog.
     fn start(&self, options: Options, disk: &SimDisk, now: Time) -> Server {
         let mut restored = Restored::default();
         let calendar = Calendar::new(Time::default(), DATE);
@@ -265,16 +265,16 @@ fn found(queue: &Queue) -> Found {
     }
 }
 
-/// Replies without the facts about a binlog that the model does not know: the file of a job, and
-/// the counts of files and records. These have any number of digits, so documents may have any
-/// length.
+/// Returns replies without the facts about a binlog that the model does not know: the file of a
+/// job, and the counts of files and records. Such facts have any number of digits, so documents may
+/// have any length.
 fn masked(replies: &[u8]) -> Vec<u8> {
     let lines = replies.split_inclusive(|&byte| byte == b'\n');
     lines.fold(Vec::new(), |mut masked, line| {
         let is_masked = |start: &&[u8]| line.starts_with(start);
         let starts: [&[u8]; 3] = [b"OK ", b"file: ", b"binlog-"];
         let shown = starts.into_iter().find(is_masked).unwrap_or(line);
-        // `metrics` has more such lines with a binlog than without.
+        // `metrics` has more lines about the binlog if there is one.
         if !(shown == b"binlog-" && masked.ends_with(shown)) {
             masked.extend_from_slice(shown);
         }
@@ -291,7 +291,7 @@ struct Run {
     peers: usize,
     /// The client that requests all counters after each step, and does nothing else.
     auditor: usize,
-    /// Whether memory is never refused any more.
+    /// Whether memory is granted always, as while the auditor asks for the counters.
     is_reliable: Arc<AtomicBool>,
 }
 
@@ -332,7 +332,7 @@ impl Run {
         self.model.advance(nanoseconds);
     }
 
-    /// The daemon is killed, and started again a moment later.
+    /// Kills the daemon, and starts it again a moment later.
     fn restart(&mut self) {
         let Some(options) = self.setting.options else { return };
         self.disk.end_process();
@@ -371,7 +371,7 @@ impl Run {
             }
             Act::Send(peer, _) | Act::HalfClose(peer) | Act::Close(peer)
                 if peer >= self.peers || !self.model.is_open(peer) => {}
-            // A command that waits behind another might be refused at any time.
+            // A command that waits for the end of another might be refused at any time.
             Act::Send(peer, _) if self.setting.fickle.is_some() && self.model.is_waiting(peer) => {}
             Act::Send(peer, ref commands) => {
                 let before = self.setting.fickle.map(|_| self.model.clone());
@@ -398,7 +398,7 @@ impl Run {
     /// Performs a step, and compares everything that can be compared after it.
     fn step(&mut self, act: &Act) -> Result<(), String> {
         if matches!(act, Act::Restart) {
-            // Clients that will soon be closed get everything that is due until then.
+            // The restart closes all clients, so first they get everything that is due.
             self.advance(SECOND / 1000);
             self.compare()?;
         }
@@ -514,9 +514,9 @@ fn agrees_with_the_model() {
     simulate(RUNS, false);
 }
 
-/// If memory is refused in the middle of a command, half of it would be carried out, or a job on
-/// its way to a worker would be lost. A refused command must have had no effect; work that cannot
-/// be refused must be done a moment later.
+/// If memory is refused in the middle of a command, half of the command would be carried out, or a
+/// job on its way to a worker would be lost. A refused command must have had no effect; work that
+/// cannot be refused must be done a moment later.
 #[test]
 fn agrees_with_the_model_where_memory_is_refused() {
     simulate(RUNS / 2, true);
@@ -544,7 +544,7 @@ fn simulate(runs: u64, is_fickle: bool) {
     println!("{count} runs of {STEPS} steps agree with the model");
 }
 
-/// A year without commands would break the clock's arithmetic, or cost time.
+/// A year without commands would break the clock's arithmetic, or take long to simulate.
 #[test]
 fn a_year_of_silence_costs_nothing() {
     let mut world = World::new(Arrival::Whole, 65_535);

@@ -1,5 +1,5 @@
 //! The memory that one step takes: a command or a tick. A step is taken only if the memory of
-//! [`Level::Critical`] is left, so it must take less, and may not rely on any large piece.
+//! [`Level::Critical`] is left, so the step must take less, and rely on no large allocation.
 //!
 //! [`Level::Critical`]: beanstalkd::memory::Level::Critical
 
@@ -12,7 +12,7 @@ use crate::{
     world::{Arrival, World},
 };
 
-/// The most bytes that a step takes in small pieces: half of what must be left for any step.
+/// The most bytes that a step takes in small allocations: half of what must be left for any step.
 const STEP_MAX_BYTES: isize = 512 << 10;
 
 /// Draws a command of any kind.
@@ -45,8 +45,8 @@ fn command(prng: &mut Prng, jobs: usize) -> String {
     }
 }
 
-/// What is kept for steps that cannot be refused would not suffice, and the daemon would end. A
-/// step that relies on a large piece ends this test by a signal.
+/// The memory kept for steps that cannot be refused would not suffice, and the daemon would end. A
+/// step that relies on a large allocation ends this test by a signal.
 #[test]
 fn a_step_takes_little_memory_and_relies_on_no_large_piece() {
     let mut prng = Prng::new(1);

@@ -1,11 +1,11 @@
 //! Two daemons and one directory on a network file system, simulated. The file system revokes the
-//! lock of the active daemon at any of its calls, and the other daemon takes over. Later the
+//! active daemon's lock at any call of that daemon, and the other daemon takes over. Later the
 //! network works again, and the first daemon, which has noticed nothing, continues: its clients
 //! still send commands. Daemons are killed and started again in any order.
 //!
 //! - Any change that either daemon has acknowledged must exist at the end.
 //! - Once a daemon has read the binlog, no other acknowledges a change.
-//! - No daemon touches a file that another one made after it had taken over.
+//! - No daemon touches a file that the other daemon made after taking over.
 #![expect(clippy::disallowed_types, reason = "two daemons share a directory")]
 
 use std::{
@@ -41,14 +41,14 @@ const SEGMENT_BYTES: u64 = 4096;
 
 type Content = Rc<RefCell<Vec<u8>>>;
 
-/// Which of the daemons.
+/// The index of one of the two daemons.
 type Side = usize;
 
 #[derive(Debug, Clone)]
 struct File {
     content: Content,
     maker: Side,
-    /// The term of the lock in which it was made.
+    /// The term of the lock in which the file was made.
     term: u64,
 }
 
@@ -73,11 +73,11 @@ struct Mount(Rc<RefCell<MountState>>);
 struct MountState {
     shared: Rc<RefCell<Shared>>,
     side: Side,
-    /// The line of this process.
+    /// The line that this process writes into the lock's file.
     line: u64,
     /// The term in which this process took the lock.
     term: u64,
-    /// Every call fails.
+    /// Whether the network is cut, so that every call fails.
     is_cut: bool,
     /// The network is cut after this many more calls.
     calls_left: Option<u32>,
@@ -92,20 +92,20 @@ struct MountState {
     plant: Plant,
 }
 
-/// A defect that must be found.
+/// A defect of the simulation that the tests must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plant {
     Nothing,
-    /// When it recovers, the daemon does not check its lock.
+    /// The daemon does not check its lock when it recovers.
     RecoversWithoutAsking,
-    /// A rename replaces what has the new name.
+    /// A rename replaces a file that already has the new name.
     ReplacesFiles,
     /// The daemon does not check its lock again after a call that took long.
     AnswersWithoutAsking,
 }
 
 impl MountState {
-    /// The network fails.
+    /// Cuts this mount off the network, which releases its lock.
     fn cut(&mut self) {
         self.is_cut = true;
         self.calls_left = None;
@@ -126,7 +126,7 @@ impl MountState {
         if self.is_cut { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
     }
 
-    /// Notes a fault if the file belongs to a daemon that has taken over.
+    /// Records a fault if the file belongs to a daemon that has taken over.
     fn judge(&mut self, act: &str, name: Name) {
         let mut shared = self.shared.borrow_mut();
         if let Some(file) = shared.files.get(&name) {
@@ -290,18 +290,18 @@ impl Disk for Mount {
 /// A process with a mount.
 enum Process {
     Down,
-    /// It has had the lock since this time, and has not read the binlog yet.
+    /// The process has had the lock since this time, and has not read the binlog yet.
     TakesOver(Mount, Time),
     Serves {
         mount: Mount,
         server: Box<Server>,
         conn: Key<Conn>,
-        /// Its clients' commands that have not been answered yet.
+        /// The commands of its clients that have no reply yet.
         asked: Vec<Asked>,
     },
 }
 
-/// A command whose reply is awaited.
+/// A command that has no reply yet.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Put(u64),
@@ -330,7 +330,7 @@ fn take_replies(server: &mut Server, now: Time) -> (String, bool) {
 struct Known {
     is_put: bool,
     is_deleted: bool,
-    /// A delete was sent, so it may be gone.
+    /// Whether a delete was sent, so that the job may be gone.
     may_be_gone: bool,
 }
 
@@ -343,7 +343,7 @@ struct History {
     fences: bool,
     sync_time: Duration,
     plant: Plant,
-    /// One of the daemons hangs: everything that happens is done by the other.
+    /// Whether a daemon hangs; meanwhile everything is done by the other daemon.
     is_hanging: bool,
     story: Vec<String>,
     takeovers: u64,
@@ -402,7 +402,7 @@ impl History {
         self.shared.borrow_mut().foul.take().map_or(Ok(()), Err)
     }
 
-    /// The last call of a daemon hangs, and meanwhile the file system revokes its lock.
+    /// Makes the last call of a daemon hang while the file system revokes the daemon's lock.
     fn hang(&mut self, side: Side) -> Result<(), String> {
         let Some(mount) = self.mount(side) else { return Ok(()) };
         if self.is_hanging || mount.0.borrow().is_cut || !self.prng.chance(1, 10) {
@@ -427,7 +427,7 @@ impl History {
         }
     }
 
-    /// The network of a daemon fails, at once or in the middle of its next turns.
+    /// Cuts a daemon off the network, at once or in the middle of its next turns.
     fn cut(&mut self, side: Side) {
         let Some(mount) = self.mount(side) else { return };
         let calls = u32::try_from(self.prng.below(12)).expect("small");
@@ -524,7 +524,7 @@ impl History {
         Ok(())
     }
 
-    /// One turn of a daemon, with some commands.
+    /// Performs one turn of a daemon, with some commands.
     fn turn(&mut self, side: Side) -> Result<(), String> {
         let commands = self.prng.below(4);
         let lines: Vec<(Asked, String)> = (0..commands).map(|_| self.command(side)).collect();
@@ -548,7 +548,7 @@ impl History {
         let Process::Serves { server, conn, asked, .. } = &mut self.processes[side] else {
             return Ok(());
         };
-        // The event loop does the same before it answers.
+        // The event loop, too, confirms the lock before it sends replies.
         if self.plant != Plant::AnswersWithoutAsking {
             server.confirm_lock_if_due(self.now);
         }
@@ -565,7 +565,7 @@ impl History {
             asked.clear();
             *conn = server.open();
         }
-        // The other daemon has read the binlog, so it does not have what changes now.
+        // The other daemon has read the binlog, so it misses changes that come later.
         let is_stale = other_serves && self.shared.borrow().holder == Some(1 - side);
         for (ask, reply) in answered.into_iter().zip(replies) {
             match (ask, reply.split(' ').next()) {
@@ -612,7 +612,7 @@ impl History {
         }
     }
 
-    /// Judges the jobs that a last startup finds.
+    /// Judges the jobs that a final startup finds.
     fn judge(&mut self) -> Result<(), String> {
         for side in [0, 1] {
             self.end(side);
@@ -642,7 +642,7 @@ impl History {
     }
 }
 
-/// The number in a body.
+/// Returns the number in a body.
 fn number_of(body: &[u8]) -> u64 {
     let text = std::str::from_utf8(body).expect("digits");
     text.trim_end().parse().expect("a number")
@@ -652,7 +652,7 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// The first seed that fails, with a description of the run.
+/// Returns the first seed that fails, with a description of the run.
 fn first_failure(runs: u64, plant: Plant) -> Option<String> {
     Seeds::new(runs).find_map(|seed| {
         let mut history = History::new(seed, plant);

@@ -18,9 +18,9 @@ use crate::allocations::{self, Bytes};
 /// How the bytes of one send arrive.
 #[derive(Debug, Clone)]
 pub(crate) enum Arrival {
-    /// All at once.
+    /// All bytes at once.
     Whole,
-    /// One by one.
+    /// One byte at a time.
     SingleBytes,
     /// In pieces of random length.
     Pieces(Prng),
@@ -58,10 +58,10 @@ pub(crate) struct World {
     settings: Settings,
     arrival: Arrival,
     peers: Vec<Peer>,
-    /// Work deferred for lack of memory is retried at once: everything that is due by the latest
-    /// time that the server has set is due now.
+    /// Whether work deferred for lack of memory is retried at once: then everything is due now that
+    /// is due by the latest time that the server has set.
     is_short: bool,
-    /// Nothing happens except in turns that the test requests.
+    /// Whether nothing happens except in turns that the test requests.
     is_paused: bool,
     /// How many commands of a client are executed before their replies are sent.
     share: u32,
@@ -71,7 +71,7 @@ pub(crate) struct World {
     pub(crate) most_taken: Bytes,
 }
 
-/// Appends all that a connection may send now to `sent`.
+/// Appends to `sent` all bytes that a connection may send now.
 pub(crate) fn send(server: &mut Server, key: Key<Conn>, sent: &mut Vec<u8>) {
     while server.sendable(key) > 0 {
         let (slices, count) = server.output(key);
@@ -115,25 +115,25 @@ impl World {
     }
 
     /// Limits the memory of all bodies; called before any client connects. From now on replies are
-    /// sent one by one, because unsent ones are counted, too.
+    /// sent one by one, because unsent replies are counted, too.
     pub(crate) fn limit_memory(&mut self, bytes: u64) {
         self.share = 1;
         self.settings.memory_limit = Some(bytes);
         self.server = Server::new(identity(), self.settings, self.now);
     }
 
-    /// Executes one command of a client at a time.
+    /// Makes the world execute one command of a client at a time.
     pub(crate) fn single_steps(&mut self) {
         self.share = 1;
     }
 
-    /// Buries a job that is lost for the n-th time; called before any client connects.
+    /// Sets how many losses bury a job; called before any client connects.
     pub(crate) fn bury_after(&mut self, losses: NonZeroU32) {
         self.settings.bury_after = Some(losses);
         self.server = Server::new(identity(), self.settings, self.now);
     }
 
-    /// Takes memory from a source that may refuse at any call. Refused work that must be done is
+    /// Sets a source of memory that may refuse at any call. Refused work that must be done is
     /// retried at once.
     pub(crate) fn set_supply(&mut self, memory: Box<dyn Supply>) {
         self.server.set_supply(memory);
@@ -163,7 +163,7 @@ impl World {
         self.peers.len() - 1
     }
 
-    /// The server's index of a connection, which decides the order of events at the same time.
+    /// Returns the server's index of a connection, which decides the order of simultaneous events.
     pub(crate) fn slot(&self, peer: usize) -> usize {
         self.peers[peer].key.index()
     }
@@ -223,12 +223,12 @@ impl World {
         self.now = end;
     }
 
-    /// From now on, anything happens only in [`World::turn`].
+    /// Makes everything happen only in [`World::turn`] from now on.
     pub(crate) fn pause_turns(&mut self) {
         self.is_paused = true;
     }
 
-    /// One turn, as in the event loop: due work, then a share of every client's bytes.
+    /// Performs one turn, as the event loop does: due work, then a share of every client's bytes.
     pub(crate) fn turn(&mut self) {
         self.server.tick(self.now);
         for peer in 0..self.peers.len() {
@@ -259,19 +259,19 @@ impl World {
                     self.flush();
                 }
             }
-            // A tick may have answered a wait that input could end as well.
+            // A tick may have answered a wait that further input could also end.
             is_busy |= self.flush();
             self.server.reclaim();
         }
     }
 
-    /// The time up to which due work must be done now.
+    /// Returns the time up to which due work must be done now.
     fn due_by(&self) -> Time {
         if self.is_short { self.now.max(self.server.latest()) } else { self.now }
     }
 
-    /// Does the due work. Due work of the binlog alone needs a commit but no tick, because a tick
-    /// would take a nanosecond that a server without a binlog does not take.
+    /// Does the due work. If only work of the binlog is due, there is no tick, because a server
+    /// without a binlog would not have the tick, which takes a nanosecond.
     fn tick(&mut self) {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
         let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// Feeds one share to the server; returns whether it took anything.
+    /// Feeds a share of a client's bytes to the server; returns whether the server took any.
     fn deliver(&mut self, number: usize) -> bool {
         let peer = &mut self.peers[number];
         if !peer.is_open || !self.server.takes_input(peer.key) {

@@ -1,6 +1,6 @@
 //! Sockets that a service manager passes on.
 //!
-//! Sockets are passed on by a shell, so that the process id is known beforehand. It moves its
+//! A shell passes the sockets on, so that the process id is known beforehand. The shell moves its
 //! standard input and output to descriptors 3 and 4 and becomes the daemon.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
@@ -114,7 +114,7 @@ fn a_listener_that_is_shut_down_from_outside_costs_nothing() {
     let (mut daemon, _) = serve_at(2, &mut activated(&["-V"], &tcp, Some(&unix)));
     let mut before = connect(&place_of(&tcp));
     assert_eq!(before.command("list-tube-used").expect("a reply"), "USING default");
-    // The call is the same for every kind of socket, and affects all processes that share it.
+    // `shutdown` is the same call for all sockets, and affects all processes that share a socket.
     TcpStream::from(copy(&tcp)).shutdown(Shutdown::Both).expect("a listener");
     let told = |daemon: &Daemon| daemon.stderr().matches(" cannot accept connections on ").count();
     eventually("it is told", || told(&daemon) > 0);
@@ -159,7 +159,7 @@ fn an_upgrade_refuses_nobody() {
     }
 }
 
-/// A command that becomes a daemon to which one or two sockets are passed on.
+/// Returns a command that becomes a daemon, to which one or two sockets are passed on.
 fn activated(flags: &[&str], first: &TcpListener, second: Option<&UnixListener>) -> Command {
     let count = 1 + usize::from(second.is_some());
     let second = second.map(|it| it.try_clone().expect("a copy").into());
@@ -167,7 +167,7 @@ fn activated(flags: &[&str], first: &TcpListener, second: Option<&UnixListener>)
     shell(&variables, flags, copy(first), second)
 }
 
-/// A shell that moves its input and output to 3 and 4, sets variables and becomes the daemon.
+/// Returns a shell that moves its input and output to 3 and 4, and becomes the daemon.
 fn shell(variables: &str, flags: &[&str], third: OwnedFd, fourth: Option<OwnedFd>) -> Command {
     let moves = if fourth.is_some() { "4<&1 >/dev/null" } else { "" };
     let script = format!("exec 3<&0 </dev/null {moves}; export {variables}; exec \"$0\" \"$@\"");

@@ -67,7 +67,7 @@ fn a_small_reply_does_not_wait_for_the_one_before_to_be_acknowledged() {
     let mut producer = Peer::of(&daemon);
     let worker = TcpStream::connect(daemon.address()).expect("a connection");
     let mut worker = BufReader::new(worker);
-    // A client delays acknowledgements once it has seen a conversation.
+    // A client's system delays acknowledgements only after some round trips.
     for _ in 0..ROUNDS {
         send_all(worker.get_ref(), b"list-tube-used\r\n");
         assert_eq!(line(&mut worker), "USING default");
@@ -79,7 +79,7 @@ fn a_small_reply_does_not_wait_for_the_one_before_to_be_acknowledged() {
         producer.put(0, 0, b"x");
         assert_eq!(line(&mut worker), format!("RESERVED {} 1", 2 * round + 1));
         assert_eq!(line(&mut worker), "x");
-        // Since then, nothing has been sent that could carry an acknowledgement.
+        // Since then, the worker has sent nothing that could carry an acknowledgement.
         producer.put(0, 0, b"x");
         producer.turns(2);
         worker.get_ref().set_nonblocking(true).expect("a socket");
@@ -114,8 +114,8 @@ fn dead_peers_are_looked_for() {
     assert!(left <= 200 * 100, "balancers forget it after 240 s; this is {left} / 100 s");
 }
 
-/// Local and remote workers could not use the same daemon at different addresses, because there was
-/// only one.
+/// Local and remote workers could not use the same daemon at different addresses, if it had only
+/// one address.
 ///
 /// Proves: Q23.
 #[test]
@@ -139,7 +139,7 @@ fn it_listens_at_each_address_of_a_list() {
     assert!(!one.exists() && !two.exists(), "socket files stay");
 }
 
-/// The wildcards of IPv4 and IPv6 together would be refused, because the second takes both.
+/// The wildcard addresses of IPv4 and IPv6 would conflict, because the second includes the first.
 ///
 /// Proves: B31.
 #[test]
@@ -165,7 +165,7 @@ fn both_wildcards_can_be_had_together() {
 }
 
 /// If one address of several cannot be used, the daemon would start without it, or leave the socket
-/// files of the others behind.
+/// files of the other addresses behind.
 ///
 /// Proves: Q22, B18.
 #[test]

@@ -41,8 +41,8 @@ fn out_of_descriptors_it_serves_whom_it_has_and_rests() {
     Peer::at(&place).check();
 }
 
-/// During a shortage, each connection that closes would add a line to the log, although others
-/// still wait and nothing has changed.
+/// During a shortage, each connection that closes would add a line to the log, although other
+/// clients still wait and nothing has changed.
 ///
 /// Proves: B5.
 #[test]
@@ -78,7 +78,7 @@ fn a_thousand_connections_leave_no_descriptor_behind() {
         let mut client = Peer::of(&daemon);
         client.send("list-tube-used\r\n");
         match round % 4 {
-            0 => drop(client), // It is closed with its reply in transit.
+            0 => drop(client), // The connection closes with its reply in transit.
             1 => client.send("put 0 0 60 9\r\nhalf"),
             2 => {
                 client.send("reserve\r\n");
@@ -144,7 +144,7 @@ fn descriptors(daemon: &Daemon) -> usize {
 /// The limit on descriptors of a daemon that is short of them.
 const DESCRIPTORS: usize = 32;
 
-/// How many clients more than that connect.
+/// How many clients connect beyond that limit.
 const KNOCKING: usize = 12;
 
 /// A daemon that uses all its descriptors, and clients that wait to be accepted.
@@ -152,11 +152,11 @@ const KNOCKING: usize = 12;
 struct Siege {
     daemon: Daemon,
     place: String,
-    /// Each has been served.
+    /// The clients that have been accepted and served.
     inside: Vec<Peer>,
-    /// Each has sent `list-tube-used`; they are in the order in which they connected.
+    /// The clients that have each sent `list-tube-used`, in the order in which they connected.
     waiting: Vec<Peer>,
-    /// The number of its descriptors without any client.
+    /// The number of the daemon's descriptors without any client.
     at_peace: usize,
 }
 

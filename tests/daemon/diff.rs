@@ -3,10 +3,10 @@
 //! found.
 //!
 //! On a slow machine, timers may end before earlier operations are complete. Such runs are
-//! discarded, and replaced by others for some minutes. Then the rest is reported as skipped. A
-//! difference fails at once, on any machine.
+//! discarded, and replaced by others for some minutes. Runs that are still missing after that are
+//! reported as skipped. A difference fails at once, on any machine.
 //!
-//! `make diff` plays more of it. `golden.rs` plays the golden scripts on the same two daemons.
+//! `make diff` plays more runs. `golden.rs` plays the golden scripts on the same two daemons.
 #![expect(clippy::disallowed_methods, reason = "real daemons are met in real time")]
 
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use ct::{
 
 use crate::harness::OURS;
 
-/// The most time for seeds until enough runs are valid.
+/// The time limit for playing seeds until enough runs are valid.
 const BUDGET: Duration = Duration::from_secs(180);
 
 /// The most acts of a short script.
@@ -39,8 +39,8 @@ fn path(original: &Original) -> &str {
     original.path.to_str().expect("a plain name")
 }
 
-/// The number of runs that each attempt plays at a time. Fewer may succeed if a machine is too slow
-/// for all at once.
+/// The number of runs that each attempt plays at a time. Fewer runs at a time may succeed if a
+/// machine is too slow for all at once.
 fn widths() -> impl Iterator<Item = usize> {
     [24, 8, 4].into_iter().chain(std::iter::repeat(2))
 }
@@ -141,7 +141,7 @@ fn a_planted_difference_is_found_and_made_short() {
 fn the_originals_differences_are_found_where_they_are_not_declared() {
     let Some(original) = Original::find() else { return };
     let planted = [("unquoted-names", false, ": {any}\n"), ("lone-cr-mutes", true, "\\r")];
-    // A release need not have all of them.
+    // A release of the original need not have all of these masks.
     let there: Vec<_> =
         planted.into_iter().filter(|(mask, ..)| original.dialect.masks.contains(*mask)).collect();
     assert!(!there.is_empty(), "{} has none of {planted:?}", original.dialect.name);

@@ -5,7 +5,7 @@ use ct::eventually;
 
 use crate::harness::{Peer, daemon, freeze, number_at, thaw, wait_for_count};
 
-/// A client that sends very many commands at once would make all others wait until they are done.
+/// A client that sends very many commands at once would make others wait until all are done.
 #[test]
 fn busy_connections_do_not_starve_the_others() {
     const BUSY: usize = 4;
@@ -40,8 +40,8 @@ fn a_crowd_of_busy_connections_does_not_stand_before_a_quiet_one() {
     const ASKED: usize = 4000;
     const ROUNDS: usize = 20;
     let mut least = usize::MAX;
-    // The best of many attempts is used: if this process gets a processor late, the daemon rightly
-    // serves the others first.
+    // The best of many attempts is used: if this process gets a processor late, the daemon has
+    // rightly served the other clients first.
     for _ in 0..ROUNDS {
         let daemon = daemon(&[]);
         let mut other = Peer::of(&daemon);
@@ -79,8 +79,8 @@ fn what_a_client_sent_behind_a_reserve_is_obeyed_though_it_has_gone() {
     assert_eq!(other.count("stats", "cmd-put"), 3);
 }
 
-/// A worker that has disconnected would get a job, which would be reserved until the daemon notices
-/// the end of the connection.
+/// A worker that has disconnected would get a job, which would stay reserved until the daemon
+/// notices the end of the connection.
 #[test]
 fn a_worker_that_has_gone_gets_no_job() {
     let daemon = daemon(&[]);
@@ -95,7 +95,7 @@ fn a_worker_that_has_gone_gets_no_job() {
     assert_eq!(number_at(&producer.document(), "reserves"), 0);
 }
 
-/// If thousands of clients disconnect at once, the others would wait until all are closed.
+/// If thousands of clients disconnect at once, others would wait until all those are closed.
 #[test]
 fn a_crowd_that_leaves_does_not_stand_before_those_who_stay() {
     const LEAVING: usize = 2000;

@@ -24,10 +24,10 @@ fn help_and_version_are_printed_and_nothing_starts() {
         ("--version", version.clone()),
         ("-v", version.clone()),
         ("-p 1 -Vv -h", version.clone()),
-        // A compose file repeats the program of the image.
+        // The command in a compose file may repeat the name of the image's program.
         ("beanstalkd -v", version.clone()),
         ("/usr/bin/beanstalkd -h", cli::usage()),
-        // The rest is no longer read.
+        // The rest of the command line is no longer read.
         ("-hx", cli::usage()),
         ("-h -x -p", cli::usage()),
         ("-v --porter start", version.clone()),
@@ -111,7 +111,7 @@ fn each_reason_not_to_start_has_its_status_and_one_clear_line() {
         ("-u no-such-user -l 127.0.0.1 -p 0".into(), 33, "no-such-user"),
         // Each C library has its own wording: musl omits "already".
         (format!("-l 127.0.0.1 -p {port}"), 111, "in use"),
-        // The original takes these for other ports.
+        // The original takes these numbers for other ports.
         (format!("-l 127.0.0.1 -p {}", u32::from(port) + 65536), 111, "not a port: use 0 to 65535"),
         ("-l 127.0.0.1 -p 4294967296".into(), 111, "not a port: use 0 to 65535"),
         ("-l 127.0.0.1 -p 18446744073709551616".into(), 111, "not a port: use 0 to 65535"),
@@ -164,7 +164,7 @@ fn a_port_can_be_a_service_name() {
         let mut words = line.split_whitespace();
         let (name, place) = (words.next()?, words.next()?);
         let port: u16 = place.strip_suffix("/tcp")?.parse().ok()?;
-        // Above the privileged ports, below those that the system gives to clients.
+        // The port is above the privileged ports, and below those that the system gives to clients.
         (1024..32768).contains(&port).then_some((name, port))
     });
     for (name, port) in services {
@@ -202,7 +202,7 @@ fn what_is_not_obeyed_to_the_letter_is_warned_of() {
     }
 }
 
-/// Service files written for the original may have such numbers, and it takes them.
+/// Service files written for the original may have such numbers, which the original accepts.
 #[test]
 fn numbers_of_the_originals_flags_are_read_as_it_reads_them() {
     let programs = [Some(OURS.into()), original()];

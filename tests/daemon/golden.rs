@@ -1,6 +1,6 @@
-//! The golden scripts on this binary and on the original; `tests/core/golden.rs` plays the same on
-//! the pure server. The scripts are the only definition of the protocol; ct/README.md describes
-//! their language.
+//! The golden scripts on this binary and on the original; `tests/core/golden.rs` plays the same
+//! scripts on the pure server. The scripts are the only definition of the protocol; ct/README.md
+//! describes their language.
 
 use std::{collections::BTreeSet, fmt::Write, path::Path};
 
@@ -15,7 +15,7 @@ fn scripts() -> Vec<Script> {
 
 /// The outcome of all scripts on a daemon, over its socket.
 struct Played {
-    /// The masks that some script took.
+    /// The masks whose `when` part some script took.
     masks: BTreeSet<String>,
     /// Whether every script was judged.
     is_whole: bool,
@@ -57,7 +57,7 @@ fn on_the_original() {
     let Some(Original { path, dialect }) = Original::find() else { return };
     let Played { masks, is_whole } = run_on(&path, &dialect);
     let unused: Vec<_> = dialect.masks.difference(&masks).collect();
-    // A script that was not judged may have needed it.
+    // A script that was not judged may have needed the mask.
     assert!(unused.is_empty() || !is_whole, "no script of {} uses {unused:?}", dialect.name);
     assert!(masks.is_subset(&dialect.masks), "{masks:?}");
 }

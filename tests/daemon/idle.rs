@@ -1,4 +1,4 @@
-//! Situations in which a daemon without work might spin. It must use hardly any processor time.
+//! Situations in which a daemon without work might spin, and use a whole processor.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
 use std::time::Instant;
@@ -29,7 +29,7 @@ fn it_sleeps_again_after_a_client_that_answered_fast() {
 #[test]
 fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     const ASK: &str = "list-tube-used\r\n";
-    // The bytes sent before and after the urgent byte, and the number of commands in them.
+    // The bytes sent before and after the urgent byte, and the number of commands in these bytes.
     let cases = [
         ("", "", 0),
         ("", ASK, 1),
@@ -44,8 +44,8 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
     let mut stage = SocketStage::new(daemon.address(), Some(daemon.pid()));
     let mut names = Vec::new();
     for (number, (before, behind, replies)) in cases.into_iter().enumerate() {
-        // If at once, everything has arrived before the daemon looks. Otherwise it looks after each
-        // part.
+        // With `at_once`, everything arrives before the daemon reads; without, the daemon reads
+        // after each part.
         for at_once in [false, true] {
             let name = format!("{number} {at_once}");
             stage.connect(&name).expect("a connection");
@@ -72,7 +72,7 @@ fn an_urgent_byte_neither_spins_nor_hides_what_follows() {
             names.push(name);
         }
     }
-    // One more urgent byte for each: alone, in the middle of a wait, or in the middle of a job.
+    // Each connection sends one more urgent byte: alone, during a wait, or within a job.
     for (number, name) in names.iter().enumerate() {
         let busy = ["", "reserve\r\n", "put 0 0 60 9\r\nhalf"][number % 3];
         stage.send(name, busy.as_bytes()).expect("a connection");

@@ -17,7 +17,7 @@ use crate::harness::{
 /// A client that sends commands and reads no replies would fill the memory with them.
 #[test]
 fn a_client_that_does_not_read_is_not_heard_until_it_does() {
-    // Each requests far more than all buffers of the system can hold.
+    // Each command requests far more than all buffers of the system can hold.
     for (command, times, reply) in [("peek 1", 1000, "FOUND 1 60000"), ("stats", 20_000, "OK ")] {
         let daemon = daemon(&[]);
         let mut other = Peer::of(&daemon);
@@ -69,7 +69,7 @@ fn an_upload_that_stalls_costs_what_has_arrived_and_not_what_was_announced() {
         client.send("put 0 0 60 100000000\r\n");
         client.send(vec![b'x'; 500_000]);
     }
-    // In each turn, each of them gets its share of 64 KiB.
+    // In each turn, each of these clients gets its share of 64 KiB.
     other.turns(100);
     let grown = resident(&daemon).saturating_sub(before);
     assert!((1_000_000..20_000_000).contains(&grown), "{grown} bytes for 5,000,000 that came");
@@ -179,7 +179,7 @@ fn clients_that_do_not_read_keep_out_no_others() {
         })
         .collect();
     for _ in 0..3 {
-        // It may be accepted after the crowd, while connections are closed.
+        // The new client may be accepted after the crowd, while connections are closed.
         let mut new = Peer::at(&address);
         new.0.set_timeout(LONG).expect("a connection");
         new.check();
@@ -206,7 +206,7 @@ fn jobs_that_become_ready_take_no_more_resident_memory() {
 }
 
 /// If address space is limited, the thread that syncs would reserve 64 MiB of it and use almost
-/// nothing.
+/// nothing of that.
 #[test]
 fn the_thread_that_syncs_takes_little_address_space() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -229,7 +229,7 @@ fn the_thread_that_syncs_takes_little_address_space() {
     assert!(taken < 16 << 20, "{} MiB", taken >> 20);
 }
 
-/// A large job would come back with a byte changed, lost or doubled.
+/// A large job would come back with a byte changed, missing or doubled.
 ///
 /// Proves: Q22.
 #[test]
@@ -259,8 +259,8 @@ fn line(socket: &mut impl BufRead) -> String {
     line.strip_suffix("\r\n").expect("a whole line").into()
 }
 
-/// Sends until the daemon takes nothing more, even after many more turns, and returns the bytes
-/// left.
+/// Sends until the daemon takes nothing more, even after many more turns, and returns the unsent
+/// bytes.
 #[track_caller]
 fn send_what_fits<'a>(mut socket: &TcpStream, bytes: &'a [u8], other: &mut Peer) -> &'a [u8] {
     let (mut left, mut patience) = (bytes, 50);

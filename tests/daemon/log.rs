@@ -88,7 +88,7 @@ fn more_flags_v_tell_more() {
     assert_eq!(tells(" < INSERTED 1"), [false, false, true, true, true]);
 }
 
-/// Any client could fill the disk with log lines.
+/// Any client that sends HTTP could fill the disk with log lines.
 #[test]
 fn a_crowd_of_browsers_does_not_fill_the_log() {
     let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0"]);
@@ -104,7 +104,7 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     let most = 1 + began.elapsed().as_secs() / 5;
     assert!(!lines.is_empty() && lines.len() as u64 <= most, "{said}");
     assert!(lines.iter().all(|line| line.len() < 200), "{said}");
-    // With `-V` each is logged.
+    // With `-V` each request is logged.
     let (daemon, place) = start(OURS, &["-V", "-l127.0.0.1", "-p0"]);
     for _ in 0..10 {
         let mut browser = Peer::at(&place);
@@ -114,7 +114,7 @@ fn a_crowd_of_browsers_does_not_fill_the_log() {
     eventually("each is told", || daemon.stderr().matches(" sent HTTP").count() >= 10);
 }
 
-/// Any client could fill the disk with log lines.
+/// Any client that switches draining could fill the disk with log lines.
 #[test]
 fn a_client_that_switches_draining_does_not_fill_the_log() {
     let (daemon, place) = start(OURS, &["-l127.0.0.1", "-p0"]);

@@ -3,9 +3,9 @@
 //!
 //! The golden scripts test the protocol; the other modules test behaviour that needs a process.
 //! Each test starts daemons of its own on free ports of the loopback, and stops exactly those. A
-//! test of a single turn of the daemon stops the process, prepares everything, and lets it
-//! continue. So nothing here depends on the speed of either side, and tests count commands, bytes
-//! and descriptors rather than time. Only tests that a daemon does not spin watch it for a moment.
+//! test of a single turn suspends the daemon, prepares everything, and lets it continue. So nothing
+//! here depends on the speed of either side, and tests count commands, bytes and descriptors rather
+//! than time. Only the tests for spinning watch a daemon for a moment.
 //!
 //! Facts about a process come from `/proc`, so most of these tests run only on Linux. A test that
 //! needs root, a program or a network is reported as skipped on a machine without it.

@@ -7,8 +7,8 @@ use ct::LONG;
 
 use crate::harness::{OURS, ends, freeze, loopback, serve_at, thaw};
 
-/// The health check would report a daemon that does not serve as healthy, or one that serves as
-/// not.
+/// The health check would report a daemon that does not serve as healthy, or a daemon that serves
+/// as unhealthy.
 #[test]
 fn a_ping_tells_whether_it_serves() {
     let folder = tempfile::tempdir().expect("a folder");

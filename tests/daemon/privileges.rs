@@ -22,7 +22,7 @@ fn it_becomes_another_user_wholly_and_after_it_listens() {
     let passwords = fs::read_to_string("/etc/passwd").expect("a user database");
     let nobody = passwords.lines().find_map(|line| line.strip_prefix("nobody:"));
     let nobody: Vec<&str> = nobody.expect("the user nobody").split(':').collect();
-    // A port that only root may use.
+    // The port is one that only root may use.
     let mut outcome = Err(String::new());
     for port in (600..1024).rev() {
         let port = port.to_string();

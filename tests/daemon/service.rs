@@ -18,8 +18,8 @@ use crate::harness::{
     OURS, WATCHED, await_state, check, connect, freeze, process_status, serve, terminate, thaw,
 };
 
-/// Units that wait for this one would start before it serves, or the manager would kill a daemon
-/// whose startup takes long.
+/// Units that wait for the daemon's unit would start before the daemon serves, or the manager would
+/// kill a daemon whose startup takes long.
 ///
 /// Proves: Q20.
 #[test]
@@ -33,7 +33,7 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     let (mut daemon, places) = serve(&mut command);
     let mut client = connect(&places[0]);
     client.send("peek 1\r\n").expect("it is taken");
-    // The daemon notes the time at which it begins to read, before it sleeps at the gate.
+    // The daemon notes the time at which it begins to read, before it waits for the pipe.
     await_state(&daemon, 'S');
     thread::sleep(Duration::from_millis(1100));
     assert_eq!(manager.heard_by_now(), None, "it has not served yet");
@@ -50,13 +50,13 @@ fn it_tells_how_far_its_start_is_and_when_it_serves() {
     assert_eq!(manager.heard_by_now(), None);
 }
 
-/// The manager would kill a standby because its startup takes long, or show it as serving.
+/// The manager would kill a standby daemon because its startup takes long, or show it as serving.
 #[test]
 fn a_standby_tells_that_it_waits_and_is_ready_only_with_the_lock() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a plain name");
     let (active, places) = serve(on_loopback().args(["-b", path]));
-    // It listens before it has the lock, and answers after.
+    // The daemon listens before it has the lock, and answers afterwards.
     connect(&places[0]).put(0, 0, 60, b"x").expect("a reply");
     let manager = Manager::abstracted();
     let mut standby = on_loopback()
@@ -122,7 +122,7 @@ fn of_two_signals_in_one_turn_the_later_one_holds() {
 }
 
 /// The system does not report the order of two signals that come before the daemon can run. If the
-/// daemon accepted jobs by mistake, and was then stopped, they would be lost.
+/// daemon accepted jobs by mistake, and was then stopped, these jobs would be lost.
 ///
 /// Proves: Q18.
 #[test]
@@ -184,7 +184,7 @@ fn a_watchdog_is_fed_while_nothing_else_happens() {
     for _ in 0..rounds {
         assert_eq!(manager.hears(), "WATCHDOG=1");
     }
-    // The first comes at once; many more than necessary would be a waste.
+    // The first notice comes at once; many more notices than necessary would be a waste.
     assert!(began.elapsed() >= Duration::from_millis(100) * (rounds - 2), "{:?}", began.elapsed());
     freeze(&daemon);
     while manager.heard_by_now().is_some() {}
@@ -213,8 +213,8 @@ fn without_a_watchdog_it_sleeps_until_something_happens() {
     }
 }
 
-/// At boot, a disk may be mounted later than the daemon starts. The manager would start it each
-/// second, and `systemctl status` would not show the reason.
+/// At boot, a disk may be mounted later than the daemon starts. The manager would start the daemon
+/// each second, and `systemctl status` would not show the reason.
 #[test]
 fn it_tries_again_until_its_directory_and_its_address_are_there() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -235,7 +235,7 @@ fn it_tries_again_until_its_directory_and_its_address_are_there() {
     let daemon = daemon.as_mut().expect("it starts");
     check(&place.to_string());
     assert_eq!(daemon.stderr().matches("trying again").count(), 2, "{}", daemon.stderr());
-    // Another one, whose directory is this one's, ends with 0 if it is stopped while it waits.
+    // Another daemon on this directory ends with 0 if it is stopped while it waits.
     let other = Manager::abstracted();
     let mut second = on_loopback();
     second.arg("-b").arg(&path).env("NOTIFY_SOCKET", &other.name);
@@ -256,7 +256,7 @@ fn the_last_status_is_the_error() {
     assert_eq!(manager.hears(), "STATUS=-u: there is no user no-such-user");
 }
 
-/// A manager that does not read its notices, or is gone, would hold up or crash the daemon.
+/// A manager that does not read the daemon's notices, or is gone, would hold up or crash it.
 #[test]
 fn a_manager_that_does_not_listen_does_no_harm() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -326,7 +326,7 @@ impl Manager {
         let mut buffer = [0; 4096];
         loop {
             match self.socket.recv(&mut buffer) {
-                // A wait with a time limit is not resumed after a signal to another test.
+                // The system does not resume a wait with a time limit after another test's signal.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 length => {
                     let length = length.expect("a word");

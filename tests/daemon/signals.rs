@@ -59,7 +59,7 @@ fn a_signal_ends_it_in_order() {
     }
 }
 
-/// A client that does not read, or stops in the middle of a job, would hold up the shutdown.
+/// A client that does not read, or sends only a part of a job, would hold up the shutdown.
 ///
 /// Proves: Q19.
 #[test]
@@ -94,7 +94,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
     eventually("it listens", || Client::connect(&address).is_ok());
     Peer::at(&address).turns(100);
     reader.set_nonblocking(true).expect("a socket");
-    // The count may come as soon as there is space for it.
+    // The count of dropped lines may come as soon as there is space for it.
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(length @ 1..) = reader.read(&mut piece) {
         said.extend_from_slice(&piece[..length]);
@@ -237,13 +237,13 @@ fn fill(mut stream: &UnixStream) {
     stream.set_nonblocking(false).expect("a socket");
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when the [`Killed`] is dropped.
 #[derive(Debug)]
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
+        // Both calls fail only if the process has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -256,7 +256,7 @@ fn signal_process(pid: u32, name: &str) {
     assert!(kill.expect("a shell").success());
 }
 
-/// The process whose parent this is.
+/// Returns the child of this process.
 #[track_caller]
 fn child_of(pid: u32) -> u32 {
     let parent = pid.to_string();
@@ -270,7 +270,7 @@ fn child_of(pid: u32) -> u32 {
     numbers.find(is_child).expect("a child")
 }
 
-/// Whether this process ignores a signal; then its children do, too.
+/// Returns whether this process ignores a signal; its children then ignore the signal, too.
 fn is_ignored(signal: i32) -> bool {
     let mask = process_status(std::process::id(), "SigIgn");
     let mask = u64::from_str_radix(&mask, 16).expect("a mask");

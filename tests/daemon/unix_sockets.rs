@@ -38,7 +38,7 @@ fn a_unix_socket_has_the_mode_of_the_umask() {
         let mut client = Peer::at(&format!("unix:{}", path.display()));
         client.put(0, 0, b"a\r\nb");
         assert_eq!(client.reserve(), (1, b"a\r\nb".to_vec()));
-        drop(daemon); // Killed, so the next one finds its file.
+        drop(daemon); // It is killed, so the next daemon finds its file.
     }
 }
 
@@ -62,8 +62,8 @@ fn a_socket_file_that_was_left_over_is_replaced() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// A daemon that is started a second time by mistake would cut the first one off from its clients
-/// for ever.
+/// A daemon that is started a second time by mistake would cut the first daemon off from its
+/// clients for ever.
 ///
 /// Proves: B18, Q23.
 #[test]
@@ -90,7 +90,7 @@ fn a_second_start_leaves_the_first_one_alone() {
     assert!(!path.exists(), "the socket file stays");
 }
 
-/// Two daemons that start on a socket file left by a power cut would remove each other's new one:
+/// Two daemons that start on a socket file left by a power cut would remove each other's new file:
 /// both would run, and no client could reach the first.
 ///
 /// Proves: B18.
@@ -99,8 +99,8 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
-    // Each waits for the end of its input before it becomes the daemon, so all continue at the same
-    // time.
+    // Each shell waits for the end of its input before it becomes the daemon, so all daemons start
+    // at the same time.
     let script = r#"echo waits >&2; read -r _; exec "$0" -l "$1""#;
     for round in 0..40 {
         drop(UnixListener::bind(&path).expect("a socket"));
@@ -139,8 +139,8 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     }
 }
 
-/// A daemon that starts while another is setting up its socket would take that for a leftover file,
-/// and remove it.
+/// A daemon that starts while another is setting up its socket would take the new socket for a
+/// leftover file, and remove it.
 ///
 /// Proves: B18.
 #[test]
@@ -149,7 +149,7 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
-    // It is bound, and not listening yet.
+    // The socket is bound, and does not listen yet.
     drop(UnixListener::bind(&path).expect("a socket"));
     let before = fs::metadata(&path).expect("a socket file").ino();
     let directory = fs::OpenOptions::new().read(true).open(folder.path()).expect("a folder");
@@ -184,7 +184,7 @@ fn a_second_start_does_not_wait_for_a_busy_one() {
     assert!(path.exists());
 }
 
-/// Startup would hang, and no signal would end it.
+/// If a pipe is where the directory should be, startup would hang, and no signal would end it.
 ///
 /// Proves: B18.
 #[test]
@@ -256,7 +256,7 @@ fn too_long_a_path_is_refused_with_its_reason() {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
 }
 
-/// Lets only one connection wait to be accepted.
+/// Lets the listener's queue hold only one connection.
 #[expect(unsafe_code, reason = "std does not let the length of the line be chosen")]
 fn shrink_backlog(listener: &UnixListener) {
     // SAFETY: takes no pointers, and the descriptor is open while it is borrowed.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::STALL_TIMEOUT;
 use crate::os;
 
-/// Source addresses of connections, on the loopback interface. Each address has ports for some
+/// The number of loopback addresses from which attackers connect. Each address has ports for some
 /// 28,000 connections.
 const SOURCE_ADDRESSES: u8 = 8;
 
@@ -17,11 +17,11 @@ const SOURCE_ADDRESSES: u8 = 8;
 pub(super) struct Attack {
     pub(super) address: SocketAddrV4,
     pub(super) pid: u32,
-    /// The number of connections in an attack that opens many.
+    /// How many connections an attack opens, if it opens many.
     pub(super) connections: usize,
-    /// The number of jobs, tubes or commands in an attack that makes many.
+    /// How many jobs, tubes or commands an attack makes, if it makes many.
     pub(super) items: usize,
-    /// The attack fails if it is not complete by this time.
+    /// An attack that is not complete by this time fails.
     pub(super) deadline: Instant,
 }
 
@@ -35,8 +35,8 @@ impl Attack {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects as [`Attack::connect`] does, but the timeout of the connect and of every write is a
-    /// tenth of the usual one.
+    /// Connects as [`Attack::connect`] does, but with a tenth of the usual timeout for connecting
+    /// and for every write.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
@@ -60,7 +60,7 @@ impl Attack {
     }
 
     /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Unread
-    /// replies soon fill such a buffer.
+    /// replies soon fill the small buffers.
     pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
@@ -126,7 +126,7 @@ pub(super) struct Replies {
 }
 
 impl PipelineClient {
-    /// Sends `bytes`, and at the same time reads as many replies as `replies` says.
+    /// Sends `bytes` and, at the same time, reads `replies` replies.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
@@ -136,7 +136,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // If the daemon does not read, the writer would wait for ever on an open socket.
+                // The writer would wait for ever on an open socket if the daemon does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

@@ -33,7 +33,7 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     Plain,
-    /// With a wall clock that can be set. Needs libfaketime.
+    /// With a wall clock that the attack can set. Needs libfaketime.
     FakedClock,
 }
 
@@ -92,7 +92,7 @@ fn half_line(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(attack.connections, b"put 0 0 6")?, "silent within a line"))
 }
 
-/// Half-closed connections that wait in `reserve`.
+/// Holds half-closed connections that wait in `reserve`.
 fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     let attackers = attack.connect_many(attack.connections, bytes)?;
@@ -122,7 +122,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     const BYTES_PER_SECOND: usize = 25_000;
     let mut attackers = attack.connect_many(attack.connections, b"")?;
     for byte in b"use abuse\r\n" {
-        // The bytes are sent at an even rate. Bursts would be a heavy load; other tests have that.
+        // Sends the bytes at an even rate: bursts would be a heavy load, which other attacks test.
         for streams in attackers.chunks_mut(BYTES_PER_SECOND / 200) {
             let began = Instant::now();
             for stream in streams {
@@ -154,7 +154,7 @@ fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "with a byte of urgent data"))
 }
 
-/// Four threads open and close connections, with or without sending; half of them are reset.
+/// Opens and closes connections in four threads; some send bytes first, and half are reset.
 fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     const THREADS: usize = 4;
     let count = attack.connections;
@@ -179,7 +179,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     os::lower_priority();
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
-        // An error is ignored: if the daemon lacks descriptors or dies, the probe reports that.
+        // Ignores errors: the probe reports a daemon that has no descriptors left or has died.
         let _ = stream.write_all(REQUESTS[number % REQUESTS.len()]);
         if number % 2 == 0 {
             os::reset_on_close(&stream)?;
@@ -191,14 +191,14 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A thousand connections to a daemon that may open only 200 more files.
+/// Opens a thousand connections to a daemon that may open only 200 more files.
 fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     let open = fs::read_dir(format!("/proc/{}/fd", attack.pid))?.count() as u64;
     os::set_limit(attack.pid, Limit::Files, open + 200)?;
     Ok(holding(attack.connect_many(1000, b"")?, "where there are descriptors for 200"))
 }
 
-/// Bytes that a daemon may allocate beyond its size at the start of the attack.
+/// The number of bytes that a daemon may allocate beyond its size at the start of the attack.
 const MEMORY_LIMIT_BYTES: u64 = 64 << 20;
 
 fn limit_memory(attack: &Attack) -> io::Result<()> {
@@ -256,7 +256,7 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// Starts uploads that together exceed the daemon's memory, as many as it accepts.
+/// Starts uploads that together exceed the daemon's memory, as many as the daemon accepts.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
@@ -300,7 +300,7 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Sends all commands of one kind in one batch, without waiting for a reply.
+/// Sends thousands of commands of one kind in one batch: puts, reserves, deletes, then `stats`.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -330,7 +330,7 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// One silent connection holds all jobs until their time to run ends.
+/// Holds all jobs on one silent connection until their time to run ends.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;
@@ -344,7 +344,7 @@ fn expiring(attack: &Attack) -> io::Result<Outcome> {
     let summary = format!("{} reserved jobs of one silent connection", ids.len());
     let cleanup: Cleanup = Box::new(move || {
         drop(client);
-        // A job that `client` still holds is ready again when the daemon has seen the close.
+        // A job that `client` still holds becomes ready once the daemon has noticed the close.
         thread::sleep(Duration::from_millis(200));
         delete_jobs(other, ids)()
     });
@@ -386,8 +386,8 @@ pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Steps the clock an hour ahead, which must not make any job due, and two hours back, which must
-/// not delay any.
+/// Steps the wall clock an hour ahead, then two hours back. The step ahead must not make a job due,
+/// and the step back must not delay a job.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;
@@ -414,6 +414,6 @@ fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     counts(&mut client, "when all was due", 0, 0)?;
     fs::write(&file, "+0\n")?;
     let cleanup = delete_jobs(client, ids.into_iter().take(2).collect());
-    let summary = "an hour ahead, two hours back, back again".to_owned();
+    let summary = "clock stepped an hour ahead, two hours back, and to the right time".to_owned();
     Ok(Outcome { cleanup: Some(cleanup), summary, faults, ..Outcome::default() })
 }

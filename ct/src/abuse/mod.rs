@@ -1,9 +1,9 @@
 //! Measures how well a daemon serves a well-behaved client while other connections attack it.
 //!
-//! For each attack (`attacks`) and each daemon, a new process is started. A probe (`probe`) sends
-//! commands: first alone, then while the attack runs, holds its connections, and cleans up. While
-//! the attack only holds its connections, the probe pauses for a time in which the daemon should be
-//! idle. All this is repeated on the same process, so that a memory leak shows.
+//! For each attack (`attacks`, with connections of `attackers`) on each daemon, a new process is
+//! started. A probe (`probe`) sends commands: first alone, then while the attack runs, holds its
+//! connections, and cleans up. While the attack only holds connections, the probe pauses, and the
+//! daemon should be idle. The attack is repeated on the same process, so that a memory leak shows.
 //!
 //! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
 //! goals are in `missed_goals`; [`report`] makes the table.
@@ -39,7 +39,7 @@ const BASELINE_TIME: Duration = Duration::from_secs(1);
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish pending work and to return memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// A 99th percentile of latency may reach this, or three times the baseline if that is more.
+/// The goal for a 99th percentile of latency, or three times the baseline if that is more.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
@@ -57,9 +57,9 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// Names of attacks; empty means all.
     pub only: Vec<String>,
-    /// The number of connections in an attack that opens many, if the limit on files allows it.
+    /// How many connections an attack opens, if it opens many and the limit on files allows them.
     pub connections: usize,
-    /// The number of jobs, tubes or commands in an attack that makes many.
+    /// How many jobs, tubes or commands an attack makes, if it makes many.
     pub items: usize,
     /// The number of rounds of each attack on the same process.
     pub rounds: usize,
@@ -81,7 +81,7 @@ struct Round {
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
-    /// The attack failed, usually at its deadline.
+    /// Whether the attack failed, usually at its deadline.
     timed_out: bool,
 }
 
@@ -213,7 +213,7 @@ fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
 
 /// A daemon and its probe.
 struct DaemonUnderTest {
-    // Dropped first, so that the probe disconnects before the daemon ends.
+    // This field is dropped first, so that the probe disconnects before the daemon ends.
     probe: Probe,
     daemon: Daemon,
     address: String,
@@ -221,7 +221,7 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Runs one round: attack, hold, clean up. Fails if the daemon is gone.
+    /// Runs one round: attack, hold, clean up. Fails if the daemon has ended.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
@@ -268,7 +268,7 @@ impl DaemonUnderTest {
     /// Returns the daemon's CPU use in percent of a core.
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // Waits for pending work to end. If the daemon spins, this takes the whole timeout.
+        // Waits until pending work ends, or for the whole timeout if the daemon spins.
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
@@ -292,7 +292,7 @@ impl DaemonUnderTest {
     }
 }
 
-/// Runs the attack with low priority, because it shares a core with the probe.
+/// Runs the attack with low priority, because the attack shares a core with the probe.
 fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -316,7 +316,7 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
     while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
         let memory = resident_bytes(pid)?;
-        // A smaller fall means nothing: every command allocates and frees a few pages.
+        // Ignores a smaller fall: every command allocates and frees a few pages.
         if memory + (64 << 10) < least.0 {
             least = (memory, Instant::now());
         }
@@ -384,8 +384,8 @@ impl Row {
     }
 }
 
-/// Returns whether memory keeps growing over several equal attacks. Later attacks reuse the memory
-/// that the first has left allocated, so growth slows down; with a leak it does not.
+/// Returns whether memory keeps growing over several equal attacks. Later attacks reuse memory that
+/// the first has left allocated. So growth slows down, unless the daemon has a leak.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {

@@ -2,7 +2,7 @@
 //! second and measures the latency of each command.
 //!
 //! Time in which the daemon or the probe was ready to run but another process had its core is
-//! subtracted, if the system reports it (Linux does). What remains is the latency on idle cores.
+//! subtracted, if the system reports it (Linux does). The result is the latency on idle cores.
 
 use std::fs::File;
 use std::io;
@@ -26,8 +26,8 @@ pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 /// The probe's measurements over a period.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Latencies in microseconds, by command. They are corrected for coordinated omission: a wait
-    /// longer than the interval is counted once for every interval in it.
+    /// Latencies in microseconds, by command, corrected for coordinated omission: a wait longer
+    /// than the interval is counted once for every interval in it.
     pub(super) latency: [Histogram<u64>; 3],
     /// Puts that were answered `OUT_OF_MEMORY`.
     pub(super) out_of_memory: u64,
@@ -49,7 +49,7 @@ impl Window {
 
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Fails only beyond the histogram's bound of a minute, and every wait ends before that.
+        // Recording fails only above the histogram's bound of a minute; every wait ends earlier.
         let _ = self.latency[command].record_correct(micros(took), micros(CYCLE_INTERVAL));
     }
 }
@@ -69,7 +69,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Connects and starts the thread.
+    /// Connects the probe and starts its thread.
     pub(super) fn start(address: &str, pid: u32) -> io::Result<Self> {
         let mut client = Client::connect(address)?;
         client.set_timeout(STALL_TIMEOUT)?;
@@ -92,22 +92,22 @@ impl Probe {
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));
-        receiver.recv().unwrap_or_else(|_| Window::new(Some("it has ended".to_owned())))
+        receiver.recv().unwrap_or_else(|_| Window::new(Some("the probe has ended".to_owned())))
     }
 
-    /// Stops sending commands.
+    /// Makes the probe stop sending commands until [`Probe::resume`].
     pub(super) fn pause(&self) {
         self.request(Request::Pause);
     }
 
-    /// Sends commands again.
+    /// Makes the probe send commands again.
     pub(super) fn resume(&self) {
         self.request(Request::Resume);
     }
 
     fn request(&self, request: Request) {
         if let Some(requests) = &self.requests {
-            // Fails only if the thread has panicked.
+            // Sending fails only if the thread has panicked.
             let _ = requests.send(request);
         }
     }
@@ -232,7 +232,7 @@ fn serve_requests(client: &mut TimedClient, requests: &Receiver<Request>) {
 
 fn unexpected_reply(command: &str, reply: &str) -> io::Error {
     let reply: String = reply.chars().take(40).collect();
-    io::Error::other(format!("its {command} was answered {reply}"))
+    io::Error::other(format!("the probe's {command} was answered {reply}"))
 }
 
 #[cfg(test)]
@@ -247,7 +247,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // Two hundred cycles were due within that second.
+        // Two hundred cycles were due within the second of that wait.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

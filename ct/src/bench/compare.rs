@@ -116,9 +116,9 @@ impl Comparison {
 /// A scenario with its participants, which are measured in turn.
 struct InterleavedRun<'a> {
     config: &'a Config,
-    /// The daemon of each participant, once it is prepared.
+    /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets; after them the first target again, with the base scenario, if there is one.
+    /// The targets, then the first target again with the base scenario, if there is a base.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }

@@ -17,7 +17,7 @@ use crate::{Prng, os};
 const REPLIES_PER_READ: usize = 8;
 /// The time to run of all jobs, so long that none ends during a measurement.
 const TTR_SECONDS: u32 = 1_000_000;
-/// The step from one held job to the next: a prime, so that all are used before one is used again.
+/// The step from one held job to the next: a prime, so that every job is used before any is reused.
 const HELD_STRIDE: usize = 7_919;
 
 /// A group with the steps of its cycle.
@@ -33,7 +33,7 @@ struct Step {
     expected: Kind,
     /// The smallest possible size of one reply in bytes.
     least: usize,
-    /// The bytes of a whole batch; empty if they differ each time.
+    /// The bytes of a whole batch; empty if each batch has different bytes.
     batch: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Connection {
 }
 
 impl Plan {
-    /// Prepares each step; `bare` means the bare responder, which always answers `INSERTED 1`.
+    /// Prepares the steps of a cycle; `bare` means the bare responder, which answers `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -133,7 +133,7 @@ impl Run {
 }
 
 impl Connection {
-    /// Takes a connection on which no reply is due, and the ids of the jobs that it holds.
+    /// Makes a connection from a socket without replies due, and the ids of the jobs that it holds.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -184,7 +184,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes the rest of the batch, as far as the socket takes it.
+    /// Writes as much of the rest of the batch as the socket takes.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -293,10 +293,10 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
-    /// Otherwise a daemon that writes each reply separately would saturate the load first, and
-    /// would pay for the wake-ups. Only a few replies may be waited for: until the load reads, the
-    /// kernel sends no acknowledgement, and a connection may have only some ten small segments in
-    /// flight without one.
+    /// Without this, a daemon that writes each reply separately would saturate the load first, and
+    /// would pay for the wake-ups. The load may wait for a few replies only: until the load reads,
+    /// the kernel sends no acknowledgement, and without an acknowledgement a connection may have
+    /// only some ten small segments in flight.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());

@@ -1,5 +1,5 @@
 //! Does a command cost more on a crowded daemon? The same few connections load an empty daemon, and
-//! one with thousands of tubes, thousands of blocked workers and a million jobs.
+//! a daemon with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest pipeline depth that saturates both daemons, or else the nearest depth.
+/// Returns the smallest depth that saturates both daemons, or the one that comes nearest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -7,14 +7,14 @@
 //! ROW and FIGURE are names in the saved comparison. AGAINST is the divisor: `other`, the second
 //! daemon; `rival`, the third; `bare`, the bare responder; `row NAME`, the first daemon's own
 //! figure in that row, measured in turn with ROW; or `-`, for no division. A goal against a rival
-//! is omitted if there is none. Empty lines and those that begin with `#` are ignored.
+//! is omitted if there is no rival. Empty lines and lines that begin with `#` are ignored.
 
 use std::fmt::Write as _;
 
 use super::outcome::{Outcome, Row};
 use super::report::{Report, number};
 
-/// A figure that misses its goal by at most this share is not reported as missed: figures vary.
+/// A figure that misses its goal by at most this share is not reported, because figures vary.
 const SLACK_SHARE: f64 = 0.15;
 
 /// The divisor of a figure.

@@ -20,7 +20,7 @@ pub struct Group {
     pub tubes: Tubes,
     /// Number of jobs that each connection reserves beforehand and uses in its cycles.
     pub hold: u64,
-    /// Whether these connections may wait in `reserve` for others' jobs, as workers do.
+    /// Whether these connections may wait in `reserve` for jobs of other connections.
     pub waits: bool,
     /// When the cycles of the group begin.
     pub pacing: Pacing,
@@ -57,7 +57,7 @@ pub enum Pacing {
     Closed,
     /// At fixed times: this many cycles a second, on all connections together.
     Open(f64),
-    /// One cycle whenever a worker has completed one.
+    /// One cycle for each cycle that a worker has completed.
     Paired,
 }
 
@@ -79,7 +79,7 @@ pub enum Tubes {
 pub struct Until {
     /// The duration.
     pub time: Duration,
-    /// The number of cycles. A batch has as many cycles as its depth.
+    /// The number of cycles; at depth n, a connection performs n cycles at once.
     pub cycles: u64,
 }
 

@@ -1,13 +1,13 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch (its depth in commands of one kind), waits for all replies, and
-//! continues with the next command of its cycle and the ids it got.
+//! A connection sends a batch (as many commands of one kind as its depth), waits for all replies,
+//! and continues with the next command of its cycle, on the jobs in those replies.
 //!
-//! In a closed loop, each cycle follows at once on the one before, and the daemon sets the pace. In
-//! an open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no free
-//! connection waits for one, and its latency is measured from the intended time. Paired connections
-//! put a job whenever a worker has completed one, so that as many jobs are in flight as there are
-//! producers.
+//! In a closed loop, each cycle begins when the one before has ended, so the daemon sets the pace.
+//! In an open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no
+//! free connection waits for one, and its latency is measured from the intended time. Paired
+//! connections put a job whenever a worker has completed one, so that as many jobs are in flight as
+//! there are producers.
 //!
 //! The event loop is mio's, as in the daemon. Readiness is edge-triggered; a short read means that
 //! the socket is empty.
@@ -84,7 +84,7 @@ impl Load {
     /// Runs until a limit is reached and all cycles are complete, and returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
-    /// be used after that.
+    /// be used after a failure.
     pub fn run(&mut self, until: Until) -> io::Result<Tally> {
         let start = self.now();
         self.run.begin(until, start);
@@ -173,7 +173,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles that are due, and a paired cycle for each that a worker has completed.
+    /// Begins the cycles that are due, and a paired cycle for each cycle completed by a worker.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -220,7 +220,7 @@ impl Load {
 struct Queue {
     /// The connections between two cycles.
     free: VecDeque<usize>,
-    /// When cycles begin in an open loop; otherwise `None`.
+    /// When cycles begin in an open loop; `None` in a closed loop and for paired connections.
     schedule: Option<Schedule>,
 }
 
@@ -284,8 +284,8 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
     client.reserve(group.hold)
 }
 
-/// At every hundredth connection, waits until the daemon has accepted all so far, so that the
-/// listener's backlog does not overflow.
+/// At every hundredth connection, waits until the daemon has accepted all connections so far, so
+/// that the listener's backlog does not overflow.
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }

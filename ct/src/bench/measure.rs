@@ -23,7 +23,7 @@ pub enum Placement {
     /// On separate cores.
     #[default]
     Apart,
-    /// The load on a core of its own, the daemon on any.
+    /// The load on a core of its own, the daemon on any core.
     AnyCore,
     /// Both on the same core.
     Together,

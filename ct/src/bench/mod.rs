@@ -2,13 +2,13 @@
 //!
 //! Reading order:
 //! - [`op`] has the commands and their bytes, [`reader`] parses the replies;
-//! - [`group`] describes connections, `connection` is one of them, [`load`] is their event loop,
-//!   and [`tally`] has its counters;
+//! - [`group`] describes connections and the limits of a run, `connection` is one of them, [`load`]
+//!   is their event loop, and [`tally`] has the counters;
 //! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
-//! - [`measure`] reads the cost of a run on both sides, and `syscalls` counts system calls;
+//! - [`measure`] pins both sides to cores and reads the cost of a run, `syscalls` counts calls;
 //! - [`scenario`] lists the presets, and `special` runs those without a repeated load;
-//! - [`target`] starts the daemons, [`compare`] runs them in turn, [`outcome`] has their figures,
-//!   [`stats`] has medians and ratios;
+//! - [`target`] parses and starts the daemons, [`compare`] runs them in turn, [`outcome`] has their
+//!   figures, [`stats`] has medians and ratios;
 //! - [`report`] makes the table and the JSON, [`machine`] describes the machine;
 //! - [`run_file`] reads the table back from Markdown, and [`plot`] draws it;
 //! - [`goals`] compares the result with a file of goals;

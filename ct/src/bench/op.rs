@@ -137,8 +137,8 @@ impl Op {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }
 
-    /// Appends the command's bytes. `slot` is the job's id; `watch` stores the number of its tube
-    /// in it for `ignore`.
+    /// Appends the command's bytes. `slot` has the job's id; a `watch` stores the number of its
+    /// tube in `slot`, for `ignore`.
     pub(crate) fn encode(self, out: &mut Vec<u8>, slot: &mut u64, context: &mut Context<'_>) {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),

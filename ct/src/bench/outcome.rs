@@ -21,7 +21,7 @@ pub struct Row {
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
     /// The first target's results without background state, measured in turn with the others. Its
-    /// label is the name of the row that has all targets without that state.
+    /// label is the name of the row that measures all targets without that state.
     pub base: Option<Outcome>,
 }
 
@@ -63,7 +63,7 @@ impl Outcome {
 
     /// Returns which side was saturated: the daemon, the load, both or none.
     ///
-    /// Time in which a side was ready to run, but others had its core, is counted as busy.
+    /// Time in which a side was ready to run, but other threads had its core, is counted as busy.
     pub fn saturated(&self) -> &'static str {
         let share = |busy: &str, waited: &str| {
             let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);

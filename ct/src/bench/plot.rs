@@ -30,7 +30,7 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
     Workload { row, words, in_summary }
 }
 
-/// The bars of the chart of gains, from the top. They compare rates.
+/// The bars of the chart of gains, from the top; all bars compare rates.
 const WORKLOADS: [Workload; 16] = [
     workload("lone/client", "1 client", true),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -345,7 +345,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
         }
         let middle = LEFT + (RIGHT - LEFT) / 2;
         canvas.text((middle, HEIGHT - 22), curve.across, SMALL, theme.pale, HPos::Center)?;
-        // The first daemon is drawn last, above the others.
+        // The first daemon's line is drawn last, over the other lines.
         for (index, line) in lines.iter().enumerate().rev() {
             draw_points(&mut canvas, line, COLOURS[index % COLOURS.len()], (&across, &up))?;
         }
@@ -412,7 +412,7 @@ impl Scale {
     /// The distance in pixels from zero to a logarithmic axis.
     const GAP: i32 = 70;
 
-    /// Makes an axis with a tick at each of some values, the smallest and the largest at its ends.
+    /// Makes an axis with a tick at each value; the smallest and the largest are at its ends.
     fn through(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let mut ticks: Vec<f64> = values.collect();
         ticks.sort_by(f64::total_cmp);
@@ -432,7 +432,7 @@ impl Scale {
         }
     }
 
-    /// Makes an axis for positive values, with round ticks. It begins at zero or is logarithmic.
+    /// Makes an axis for positive values, with round ticks, either from zero or logarithmic.
     fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values.clone());
         if most > least * Self::LINEAR {
@@ -448,7 +448,7 @@ impl Scale {
     /// Makes a logarithmic axis around some values, with ticks at 1, 2, 5, 10 and so on.
     fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values);
-        // The lowest tick is below all points, because a point on its line would cover it.
+        // The lowest tick is below all points, because a point on the tick's line would cover it.
         let mut ticks = vec![round_down(least * 0.95)];
         while let Some(&last) = ticks.last().filter(|last| **last < most) {
             ticks.push(round_up(last * 1.01));

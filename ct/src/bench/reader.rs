@@ -2,8 +2,8 @@
 //!
 //! Bytes come in pieces of any size. A [`Reader`] keeps only the incomplete beginning of a reply,
 //! so ten thousand connections need little memory, and a large body is never collected. Every reply
-//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Otherwise the load might
-//! be measuring a daemon that answers nonsense.
+//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Without these checks, the
+//! load might measure a daemon that answers nonsense.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the fewest bytes of such a reply, without a body.
+    /// Returns the fewest bytes of a reply of this kind, without a body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
@@ -81,7 +81,7 @@ pub struct Reply {
 pub enum ReplyError {
     /// A line that is not a valid reply, or an error reply.
     Line(String),
-    /// A body whose length differs from the one that was put.
+    /// A body that is longer or shorter than the body that was put.
     Length {
         /// The line that announced the body.
         line: String,
@@ -161,8 +161,8 @@ enum State {
 }
 
 impl Reader {
-    /// Takes the next reply from the front of `rest`. If it is incomplete, takes everything and
-    /// returns `None`.
+    /// Takes the next reply from the front of `rest`. If that reply is incomplete, takes everything
+    /// and returns `None`.
     pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {

@@ -20,7 +20,7 @@ pub struct Report {
     pub machine: String,
     /// The programs.
     pub targets: Vec<Build>,
-    /// One for each phase of a scenario.
+    /// The rows, one for each phase of a scenario.
     pub rows: Vec<Row>,
 }
 
@@ -117,7 +117,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         })
     }
 
-    /// Reads back what [`Report::to_json`] wrote; `None` if it is something else.
+    /// Reads back what [`Report::to_json`] wrote; `None` if the value is something else.
     pub fn from_json(value: &Value) -> Option<Self> {
         let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
         let targets = value.get("targets")?.as_array()?.iter();
@@ -247,7 +247,7 @@ fn other_figures(result: &Outcome) -> Vec<&str> {
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns the words after a figure of the Markdown table; the figure's name if it has none.
+/// Returns the words that follow a figure in the Markdown table, or else the figure's name.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)

@@ -1,8 +1,8 @@
 //! Reads the Markdown table that a comparison writes, which is also in the run files of the
 //! documents.
 //!
-//! [`Report::to_markdown`](super::report::Report::to_markdown) writes it. The table has the medians
-//! of all figures and the ratios with their ranges, but not the individual samples.
+//! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has the
+//! medians of all figures and the ratios with their ranges, but not the individual samples.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// One for each daemon, in the order of the table. The first daemon without the crowd is the
-    /// last one, if it was measured; its label begins with `the first, as`.
+    /// One side for each daemon, in the order of the table. The last side is the first daemon
+    /// without the crowd, if that was measured; its label begins with `the first, as`.
     pub sides: Vec<Side>,
 }
 

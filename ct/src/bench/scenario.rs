@@ -39,7 +39,7 @@ pub struct Scenario {
     pub state: State,
     /// The work to measure.
     pub work: Work,
-    /// The same scenario without background state. The first daemon runs it in turn with this one,
+    /// The same scenario without background state. The first daemon runs both scenarios in turn,
     /// for comparison.
     pub base: Option<Box<Scenario>>,
 }
@@ -82,7 +82,7 @@ pub struct Phase {
     pub name: &'static str,
     /// The connections and their commands.
     pub groups: Vec<Group>,
-    /// The maximum number of cycles; `None` for as many as the previous phase had.
+    /// The maximum number of cycles; `None` for the number that the previous phase completed.
     pub cycles: Option<u64>,
 }
 
@@ -410,7 +410,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Another connection may reserve the kicked job, so the one reserved here is deleted.
+        // Another connection may reserve the kicked job, so the job reserved here is deleted.
         Op::Reserve,
         Op::Delete,
     ];

@@ -1,7 +1,7 @@
 //! A client that brings a daemon into a state quickly, over one blocking connection, and checks
 //! every reply.
 //!
-//! The client makes backlogs, tubes, blocked workers and held jobs. This work is not measured.
+//! The client makes backlogs, tubes, blocked workers and held jobs; its work is not measured.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -52,8 +52,8 @@ impl SetupClient {
         self.stream
     }
 
-    /// Sends `count` commands, which `encode` appends to a buffer. Each must be answered with
-    /// `kind`; `on_reply` gets each reply.
+    /// Sends `count` commands, which `encode` appends to a buffer. Each command must be answered
+    /// with `kind`; `on_reply` gets each reply.
     pub fn send(
         &mut self,
         count: u64,
@@ -64,7 +64,7 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// Does as [`Self::send`], but for `count` groups of commands, each answered with all `kinds`.
+    /// Does as [`Self::send`], for `count` groups of commands; each group's replies are `kinds`.
     fn send_groups(
         &mut self,
         count: u64,
@@ -117,7 +117,7 @@ impl SetupClient {
         self.put_in_turn(count, 1, numbers)
     }
 
-    /// Puts as [`Self::put`] does, or with several `tubes` into `r0`, `r1`, … in turn.
+    /// Puts jobs as [`Self::put`] does; if `tubes` is above 1, into `r0`, `r1`, … in turn.
     pub fn put_in_turn(
         &mut self,
         count: u64,
@@ -159,7 +159,7 @@ impl SetupClient {
         Ok(ids)
     }
 
-    /// Reserves and buries `count` jobs, a window at a time.
+    /// Reserves and buries `count` jobs, one window of commands after another.
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {

@@ -1,7 +1,7 @@
 //! Measures commands that need no sync, while each sync of the disk takes milliseconds.
 //!
-//! A small library is compiled by `cc` and loaded into the daemon. It delays `fdatasync` and
-//! `fsync`, and counts them.
+//! A small library is compiled by `cc` and loaded into the daemon. The library delays `fdatasync`
+//! and `fsync`, and counts them.
 
 use std::env;
 use std::fs::{self, Permissions};

@@ -12,7 +12,7 @@ pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 pub struct Tally {
     /// The number of replies.
     pub commands: u64,
-    /// The number of completed cycles, times the depth of each.
+    /// The sum of the depths of all completed cycles.
     pub cycles: u64,
     /// Time from the first command to the last reply.
     pub wall: Duration,

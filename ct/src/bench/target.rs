@@ -158,7 +158,7 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether it fits a scenario that has this state and placement, and no binlog.
+    /// Returns whether the daemon fits a scenario with this state and placement, and no binlog.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }

@@ -1,8 +1,8 @@
-//! The bare responder: an upper bound for the speed of a daemon. It keeps no queue.
+//! The bare responder: an upper bound for the speed of a daemon, without a queue.
 //!
-//! It waits, reads, finds line ends and writes. Each line that begins with a lower-case letter is
-//! answered with `INSERTED 1`. All others are taken for bodies, which in the load never begin with
-//! such a letter. No real daemon can be faster on one core with the same event loop.
+//! The responder waits, reads, finds line ends and writes `INSERTED 1` for each line that begins
+//! with a lower-case letter. All other lines are bodies: the load's bodies never begin with such a
+//! letter. No real daemon can be faster on one core with the same event loop.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// Returns the bytes to write next: whole replies, after the rest of a partly sent one.
+/// Returns the bytes to write next: the rest of a partly sent reply, then whole replies.
 fn tail(replies: &[u8], unsent: usize) -> &[u8] {
     let length = match unsent.checked_sub(replies.len()) {
         Some(_) => replies.len() - REPLY.len() + unsent % REPLY.len(),

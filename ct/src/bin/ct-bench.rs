@@ -258,7 +258,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // Errors of the other daemons are shown in the table; only the first daemon's are failures.
+    // Errors of other daemons are only shown in the table; errors of the first are failures.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())

@@ -65,7 +65,7 @@ fn check(arguments: &[String]) -> Result<bool, String> {
         (None, false) => plain(&reports) + &rules(&reports),
     };
     print(&text);
-    // In TAP, other lines must be comments.
+    // In TAP output, all other lines must be comments.
     let sign = if config.tap { "# " } else { "" };
     print(&format!("{sign}{}\n", totals(&reports)));
     Ok(!reports.iter().any(Report::is_failure))

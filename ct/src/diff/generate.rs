@@ -22,7 +22,7 @@ const OPERATIONS_PER_BURST: usize = 20;
 /// The most operations of a run that lets no time pass.
 const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 
-/// The id of a job that no run makes.
+/// A job id that no run reaches.
 const NO_JOB: &str = "4000000000";
 
 /// The kind of run to generate.
@@ -34,9 +34,9 @@ pub(crate) struct GeneratorOptions {
     pub(crate) garbage: bool,
     /// Whether the daemons may be made to drain.
     pub(crate) can_drain: bool,
-    /// Whether the daemons are restarted. Then the run has no commands that the original records
-    /// wrongly or not at all: `reserve-job` and releases without delay (B12), and `bury` (B13). One
-    /// job stays from beginning to end, so that ids continue after a restart (B16).
+    /// Whether the daemons are restarted. Runs with restarts have no commands that the original
+    /// records wrongly or not at all: `reserve-job` and releases without delay (B12), and `bury`
+    /// (B13). One job stays from beginning to end, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 

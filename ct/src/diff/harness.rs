@@ -1,11 +1,11 @@
 //! Two daemons driven in lockstep.
 //!
-//! Every operation is done to both, the left one first. Then [`Harness::settle`] waits until
-//! neither sends more. First it waits for the replies that are certain to come. Others may come
-//! too, for example to waiting clients. So it makes round trips on a connection of its own, the
-//! barrier, until nothing arrives on any connection during several in a row. During each round
-//! trip, the daemon looks at every socket again. If the two daemons still differ, the slower one
-//! gets time to catch up.
+//! Every operation is done to both daemons, to the left one first. Then [`Harness::settle`] waits
+//! until neither daemon sends more. First the harness waits for replies that are certain to come.
+//! Other replies may come too, for example to waiting clients. So the harness makes round trips on
+//! a barrier, a connection of its own, until nothing arrives on any connection during several round
+//! trips. During each trip, the daemon looks at every socket again. If replies still differ, the
+//! slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -16,12 +16,12 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// How many quiet round trips suffice if all expected replies have come. The daemon has executed
-/// the last command then, so it sent all other replies before that to the barrier.
+/// How many quiet round trips suffice if all expected replies have come. By then the daemon has
+/// executed the last command, so all other replies come before the reply to the barrier.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// How many quiet round trips are needed otherwise.
+/// How many quiet round trips are needed if more replies may come.
 const QUIET_TRIPS: usize = 3;
-/// How long to wait for expected replies. If fewer arrive, the round trips show it.
+/// How long to wait for expected replies. If fewer arrive, the round trips show that.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
 /// One more quiet round trip is made for each of this many bytes sent, because some daemons read a
 /// large body in small pieces without replying.
@@ -35,8 +35,8 @@ pub(crate) struct ReceivedPair {
 }
 
 impl ReceivedPair {
-    /// Returns how many replies are the same, and the first difference after them, or `None` if
-    /// there is none.
+    /// Returns how many replies are the same, and the first difference after these replies, if
+    /// there is a difference.
     pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
         let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);
@@ -59,7 +59,7 @@ pub(crate) struct Settled {
     pub(crate) pairs: Vec<ReceivedPair>,
     /// The reason why one of the daemons has ended.
     pub(crate) failure: Option<String>,
-    /// When both were first quiet, before the slower one got time to catch up.
+    /// When both daemons were first quiet, before the slower daemon got time to catch up.
     pub(crate) quiet_at: Instant,
 }
 

@@ -5,9 +5,9 @@
 //! parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
-//! it on a `harness` of two daemons with a `tracker` of each connection. A `target` is the way to
-//! reach a daemon, and a `side` holds the connections to it. `reply` compares replies, `shrink`
-//! shortens a failing run, and `record` writes the run as a script.
+//! it on a `harness` of two daemons with a `tracker` of each connection. `target` starts or finds a
+//! daemon, and `side` has the connections to a daemon. `reply` compares replies, `shrink` shortens
+//! a failing run, and `record` writes the run as a script.
 
 mod generate;
 mod harness;
@@ -58,7 +58,7 @@ const PARALLEL_CANDIDATES: usize = 8;
 /// The number and the kind of runs.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The seed of the first run; the others follow.
+    /// The seed of the first run; the seeds of the other runs follow.
     pub seed: u64,
     /// The number of runs.
     pub runs: u64,
@@ -226,7 +226,7 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be in parallel; only one if a daemon is used at an address.
+    /// Returns how many runs may be in parallel; only one if a daemon at an address is used.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,

@@ -23,7 +23,7 @@ pub(crate) fn name(peer: Peer) -> char {
 pub(crate) enum Job {
     /// The job of the put with this number.
     Put(usize),
-    /// The job that this connection reserved last if 0, or n reservations before that.
+    /// The job that this connection reserved last (0), or n reservations before the last (n).
     Held(usize),
 }
 

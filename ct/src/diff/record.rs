@@ -55,8 +55,8 @@ impl Record {
         script
     }
 
-    /// Returns statements that make a barrier at once, if the script reads the number of
-    /// connections, because a barrier's connection was open in the run, too.
+    /// If the script reads the number of connections, returns statements that make a barrier at its
+    /// beginning: in the run, too, the barrier's connection was open from the beginning.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {

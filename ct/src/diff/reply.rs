@@ -124,7 +124,7 @@ enum Rule {
     Exact,
     /// Not compared.
     Machine,
-    /// Quoted, unless the daemon does not quote names.
+    /// A name, which some daemons print without quotes.
     Name,
 }
 
@@ -167,7 +167,7 @@ fn entry(line: &[u8]) -> Option<(&str, &str)> {
 /// Compares the replies of two daemons.
 #[derive(Debug, Clone)]
 pub(crate) struct Comparator {
-    /// Which of the two print names without quotes.
+    /// For each daemon, whether it prints names without quotes.
     is_unquoted: [bool; 2],
     /// Whether the daemons keep binlogs; if so, keys about binlogs are not compared.
     has_binlogs: bool,

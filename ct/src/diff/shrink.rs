@@ -6,8 +6,8 @@
 /// Returns a shorter sequence that still fails, or the same one.
 ///
 /// `find_failing` is the oracle: it returns the index of a candidate that fails, if it finds one.
-/// `simpler` lists simpler sequences of the same length, and in the end none. No single item can be
-/// removed from the result, unless the oracle gave up.
+/// `simpler` lists simpler sequences of the same length, until there are none. No single item can
+/// be removed from the result, unless the oracle gave up.
 pub fn shrink<T: Clone>(
     mut items: Vec<T>,
     simpler: impl Fn(&[T]) -> Vec<Vec<T>>,

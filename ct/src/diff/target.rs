@@ -18,8 +18,8 @@ const JOBS_PER_RUN_MAX: u64 = 3000;
 pub enum Target {
     /// A new process is started for every run.
     Start(Program),
-    /// The daemon at `host:port` or `unix:/path`. It must hold no jobs and have no other users.
-    /// Jobs that a run has not deleted are deleted after it.
+    /// The daemon at `host:port` or `unix:/path`, without jobs and other users. Jobs that a run has
+    /// not deleted are deleted after the run.
     Connect(String),
 }
 

@@ -1,9 +1,9 @@
 //! The state of one connection, derived from the bytes sent on it and the replies.
 //!
 //! A tracker follows the protocol's framing and the commands that matter to a run. A tracker knows
-//! whether the client may be waiting and for which tubes, which jobs it holds, and whether it is
-//! within a line or a body. A tracker does not judge replies. If garbage misleads it, an operation
-//! is omitted needlessly, or a known difference is reported.
+//! whether the client may be waiting and for which tubes, which jobs the client holds, and whether
+//! its bytes end within a line or a body. A tracker does not judge replies. If garbage misleads the
+//! tracker, an operation is omitted needlessly, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -23,7 +23,7 @@ pub(crate) enum Verb {
     Ignore(Vec<u8>),
     /// Shows a job whose body may not be complete yet.
     Inspect(u64),
-    /// Ends the reservation of a job, if it succeeds.
+    /// Ends the reservation of a job, if the command succeeds.
     EndReservation(u64),
     Other,
 }
@@ -33,7 +33,7 @@ pub(crate) enum Verb {
 pub(crate) enum Quirk {
     /// A CR inside a line.
     LoneCr,
-    /// A line whose CR is byte 224, or a multiple of that.
+    /// A line whose CR is at byte 224, or at a multiple of 224.
     CrAt224,
     /// A timeout that is not a number within its range.
     UncheckedTimeout,

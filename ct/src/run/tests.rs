@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::dialect::MASKS;
 
-/// Answers command lines from a list, and records the calls.
+/// A fake stage that answers command lines from a list, and records the calls.
 #[derive(Default)]
 struct Fake {
     replies: VecDeque<&'static str>,
@@ -40,7 +40,7 @@ impl Stage for Fake {
     }
 
     fn receive(&mut self, connection: &str, _: Patience) -> Result<Arrived, String> {
-        // One byte at a time, the hardest case for a matcher.
+        // The bytes arrive one at a time, which is the hardest case for the matcher.
         let arrived = self.arrived.entry(connection.to_owned()).or_default();
         if !arrived.is_empty() {
             return Ok(Arrived::Bytes(arrived.drain(..1).collect()));
@@ -160,17 +160,17 @@ fn a_body_is_compared_by_size_and_by_line() {
 #[test]
 fn a_barrier_is_made_exactly_when_the_order_could_be_lost() {
     let table = [
-        ("a> x\na< R\nb> x\nb< R", 0),                // answered
-        ("a> x\na> x\na< R", 0),                      // one connection keeps its order
-        ("a> x\nb> x\na< R\nb< R", 2),                // before b sends, and before a listens
-        ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // b may be noticed late
+        ("a> x\na< R\nb> x\nb< R", 0),                // each was answered
+        ("a> x\na> x\na< R", 0),                      // one connection's commands stay in order
+        ("a> x\nb> x\na< R\nb< R", 2),                // before b sends, and before a reads
+        ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // b's connect may be processed late
         ("a> x\na: silent", 1),
         ("a> x\n+1s\na< R", 1),
         ("a> x\ndrain\na< R", 1),
         ("a: close\nb> x\nb< R", 1),
         ("a: shutdown\nb> x", 1),
         ("a: urgent X\n+1s", 1),
-        ("a: close\na> x", 1), // the second a is another connection
+        ("a: close\na> x", 1), // the second a is a new connection
         ("a> quit\na: closed\na> x\na< R", 0),
         ("a> x\nrepeat 3\na< R\na> x\nend\n+1s", 1),
         ("a> x\na: close", 0),

@@ -1,9 +1,9 @@
 //! The acknowledged jobs of one client, and the checks that the daemon keeps them.
 //!
 //! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
-//! acknowledged must exist, with its body, until its `delete` is acknowledged; then it must never
-//! return. Commands that were unanswered when the daemon was killed may or may not have been
-//! executed.
+//! acknowledged must exist, with its body, until its `delete` is acknowledged. After that the job
+//! must never return. Commands that were unanswered when the daemon was killed may or may not have
+//! been executed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::io;
 
 use crate::{Client, Prng};
 
-/// The number of jobs above which a client puts fewer.
+/// The number of jobs above which a client puts fewer jobs.
 const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
@@ -164,7 +164,7 @@ impl AcknowledgedJobs {
                         let _ = write!(line, "touch {id}");
                         Sent::Touch
                     }
-                    // The job is left alone from now on, so that its time to run ends.
+                    // No command uses the job from now on, so that its time to run ends.
                     13 => return self.put(bytes),
                     _ => {
                         let _ = write!(line, "delete {id}");
@@ -281,7 +281,7 @@ impl AcknowledgedJobs {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
-    /// After the daemon was killed, records that commands without a reply may have been executed.
+    /// Marks the commands without a reply as perhaps executed, after a kill of the daemon.
     pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
@@ -295,8 +295,8 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Checks on a daemon that has just started that every job exists that must, and that some
-    /// deleted jobs do not.
+    /// Checks a daemon that has just started: every job that must exist is there, and recently
+    /// deleted jobs are not.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for ids in ids.chunks(PEEKS_PER_WINDOW) {
@@ -330,7 +330,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Reserves and deletes all jobs. Those that then remain in the record are lost.
+    /// Reserves and deletes all jobs. Jobs that then remain in the record are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {

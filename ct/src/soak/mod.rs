@@ -1,10 +1,10 @@
 //! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
-//! acknowledged job may be lost, and nothing may grow.
+//! acknowledged job may be lost; memory, descriptors and the binlog may not keep growing.
 //!
 //! A *run* is the time from a start of the daemon to its end. In each run, several clients work
 //! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
-//! are sampled four times a second. Runs alternate between syncing within 50 ms and before every
-//! reply. The last run takes a third of the whole test, so that slow growth shows.
+//! are sampled (`monitor`). The daemon syncs within 50 ms in one run, before every reply in the
+//! next. The last run takes a third of the whole test, so that slow growth shows.
 //!
 //! A [`PlantedDefect`] shows that the checks work: it must be found.
 
@@ -32,8 +32,8 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// How many more binlog files a daemon without clients may have open than at its start, because
-/// preallocated files come and go. Other descriptors must not increase.
+/// How many more files of the binlog a daemon without clients may have open than at its start:
+/// preallocated files come and go. Other descriptors must not grow in number.
 const BINLOG_FILES_SLACK: usize = 4;
 /// Growth of memory that is tolerated in addition to a tenth.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
@@ -166,7 +166,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // After this the daemon has opened its files, and seen that the clients above have closed.
+        // Now the daemon has opened its files, and noticed that all clients above have closed.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -286,7 +286,7 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// Lets the clients work for `time` and samples the daemon; `before` are its descriptors at the
+/// Lets the clients work for `time` and samples the daemon; `before` has its descriptors at the
 /// start. Returns the daemon's memory in the second and in the last quarter.
 fn run_once(
     config: &Config,
@@ -376,7 +376,7 @@ fn churn_connections(address: &str, shared: &Shared) {
             return;
         }
         if let Ok(mut stream) = TcpStream::connect(address) {
-            // If the daemon is gone, the clients report it.
+            // If the daemon has ended, the clients report that.
             let _ = io::Write::write_all(&mut stream, word);
             shared.short_connections.fetch_add(1, Ordering::Relaxed);
         }

@@ -58,23 +58,23 @@ pub(crate) enum Command {
         delay: u32,
     },
     Quit,
-    /// A part of a command, as read from any bytes. No generator sends these.
+    /// A part of a command, as read from any bytes. No generator sends parts.
     Part(Part),
 }
 
-/// Half a command, or none.
+/// A part of a command, or input that is no command.
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
     /// The line of a `put`.
     Header { pri: u32, delay: u32, ttr: u32, size: u64 },
-    /// How many bytes of the body of the `put` before it have arrived.
+    /// How many bytes of the body of the preceding `put` have arrived.
     Arrived(u64),
-    /// The body of the `put` before it, with the two bytes that should be CR LF.
+    /// The body of the preceding `put`, with the two bytes that should be CR LF.
     Body(Vec<u8>),
-    /// A line that is refused, and the key of `stats` that still counts it. There is no reply yet
-    /// if a body follows and is skipped.
+    /// A refused line, and the key of `stats` that counts it nevertheless. If a body follows and is
+    /// skipped, the reply is not sent yet.
     BadLine { reply: Option<&'static str>, counted: Option<&'static str> },
-    /// The end of something that was skipped.
+    /// The end of skipped input, and the reply.
     Skipped(&'static str),
     /// A first line that is HTTP.
     Http,

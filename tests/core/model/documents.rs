@@ -1,4 +1,4 @@
-//! The documents of the model: statistics and lists, counted at each request.
+//! The documents of the model: statistics and lists, computed anew for each request.
 
 use std::fmt::Write;
 
@@ -208,7 +208,7 @@ impl Model {
 const TURN_BOUNDS: [&str; 9] =
     ["0.00002", "0.0001", "0.0005", "0.002", "0.01", "0.05", "0.2", "1", "5"];
 
-/// Each bound as it is written, and in milliseconds.
+/// Each bound of the histograms as text, and in milliseconds.
 const TIME_BOUNDS: [(&str, u64); 11] = [
     ("0.001", 1),
     ("0.005", 5),

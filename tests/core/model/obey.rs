@@ -3,10 +3,10 @@
 use super::documents::list;
 use super::{Command, JOB_OVERHEAD_BYTES, Job, Model, Part, Put, SECOND, State, Wait};
 
-/// All commands.
+/// The execution of all commands.
 impl Model {
     pub(super) fn obey(&mut self, peer: usize, command: Command) {
-        // The end of a skipped body is not a command and takes no time; neither does HTTP.
+        // The end of a skipped body and a line of HTTP are no commands and take no time.
         match command {
             Command::Part(Part::Skipped(reply)) => return self.reply(peer, reply),
             Command::Part(Part::Body(_)) if self.peers[peer].put.is_none() => {
@@ -169,8 +169,8 @@ impl Model {
             .is_none_or(|limit| self.held() + uploads + bytes + JOB_OVERHEAD_BYTES <= limit)
     }
 
-    /// Counts a part of a body. If the limit does not admit it, it is dropped, and the rest of the
-    /// body is skipped.
+    /// Counts a part of a body. If the limit does not admit the part, the part is dropped, and the
+    /// rest of the body is skipped.
     fn arrived(&mut self, peer: usize, bytes: u64) {
         self.peers[peer].upload = 0;
         if self.peers[peer].put.is_none() {
@@ -183,7 +183,7 @@ impl Model {
         }
     }
 
-    /// Whether the body is accepted; if not, it is skipped, and takes no id.
+    /// Returns whether a `put`'s body is accepted; other bodies are skipped, and take no id.
     fn header(&mut self, peer: usize, now: u64, [pri, delay, ttr]: [u32; 3], size: u64) -> bool {
         self.peers[peer].is_producer = true;
         if !self.has_memory(size) {
@@ -199,7 +199,7 @@ impl Model {
         let put = self.peers[peer].put.take().expect("a line comes before its body");
         let Put { id, pri, delay, ttr, created } = put;
         self.peers[peer].upload = 0;
-        // Others may have used the memory that there was when the line was read.
+        // Other clients may have used the memory since the line was read.
         if !self.has_memory(body.len() as u64 - 2) {
             return self.reply(peer, "OUT_OF_MEMORY");
         }

@@ -1,4 +1,4 @@
-//! Any arguments: they are taken, or refused in one line, and what is taken keeps its bounds.
+//! Any arguments: they are accepted, with values within bounds, or refused in one line.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 

@@ -1,5 +1,5 @@
-//! The oracles of the fuzz targets in `ct/fuzz`: each takes any bytes and panics if the daemon's
-//! code is wrong about them.
+//! The oracles of the fuzz targets in `ct/fuzz`: each oracle takes any bytes, and panics if the
+//! daemon's code treats them wrongly.
 
 pub(crate) mod flags;
 pub(crate) mod parse;

@@ -1,5 +1,5 @@
-//! Any line, read by the daemon's parser and by one simple enough to be obviously correct: both
-//! must return the same command, or the same error.
+//! Any line, read by the daemon's parser and by a parser simple enough to be obviously correct:
+//! both must return the same command, or the same error.
 
 use beanstalkd::proto;
 

@@ -1,5 +1,5 @@
-//! A second reader of lines: no table, and every number as text. It shares only the types of
-//! commands with the daemon's parser, so that the same mistake is not made twice.
+//! A second parser of lines: no table, and every number as text. This parser shares only the types
+//! of commands with the daemon's parser, so that no mistake is made twice.
 
 use beanstalkd::proto::{Command, JobState, PutHeader, Reply};
 
@@ -99,7 +99,7 @@ pub(crate) fn read(line: &[u8], job_size_limit: u32) -> Result<Command<'_>, Erro
     }
 }
 
-/// The commands that the original does not know. Spaces precede each argument.
+/// Reads a command that the original does not know. Spaces precede each argument.
 fn extension<'a>(command: &str, rest: &'a [u8]) -> Result<Command<'a>, Error> {
     let text = std::str::from_utf8(rest).map_err(|_| BAD)?;
     if (command, text) == ("metrics", "") {
@@ -200,8 +200,8 @@ fn without_spaces(mut rest: &[u8]) -> &[u8] {
     rest
 }
 
-/// Spaces, then digits. As text, a number is too large if it has more digits than the largest, or
-/// if it has as many and sorts after it.
+/// Reads spaces, then digits. A number is too large if it has more digits than the largest one, or
+/// as many digits and sorts after the largest one as text.
 fn digits<'a>(rest: &'a [u8], largest: &str) -> Result<(u64, &'a [u8]), Error> {
     let rest = without_spaces(rest);
     let mut length = 0;
@@ -251,8 +251,8 @@ fn name(rest: &[u8]) -> Result<&str, Error> {
     Ok(std::str::from_utf8(rest).expect("letters are text"))
 }
 
-/// C's `strtoul`: white space, a sign, digits, and any text after them; only the low 32 bits are
-/// used.
+/// Reads what C's `strtoul` accepts: white space, a sign, digits, and any text after them. Only the
+/// low 32 bits of the number are used.
 fn kick(rest: &[u8]) -> Result<Command<'_>, Error> {
     let mut rest = rest;
     while !rest.is_empty() && matches!(rest[0], b' ' | 9..=13) {

@@ -1,11 +1,11 @@
-//! Any bytes as a binlog, or any damage to a sound one. Startup must neither panic nor hang. When
-//! all damaged segments have been rewritten, the next startup must find every job again, except for
-//! those deleted meanwhile. Damaged files must be kept unchanged. An inspection must find the same
-//! jobs. If memory, descriptors or permission are refused at any call, the next startup must still
-//! find all jobs.
+//! Any bytes as a binlog, or any damage to an intact binlog. Startup must neither panic nor hang.
+//! When all damaged segments have been rewritten, the next startup must find every job again,
+//! except for those deleted meanwhile. Damaged files must be kept unchanged. An inspection must
+//! find the same jobs. If memory, descriptors or permission are refused at any call, the next
+//! startup must still find all jobs.
 //!
-//! Each startup brings another key, as the daemon draws one at random for a directory that has
-//! none. So it finds the jobs of the last one only by the key that the files have.
+//! Each startup gets a new key, as the daemon draws a random key for a directory that has none. So
+//! a startup finds the jobs of the previous startup only by the key in the files.
 #![expect(clippy::disallowed_types, reason = "the judge and the daemon share the disk")]
 
 use std::{
@@ -28,7 +28,7 @@ use beanstalkd::{
     },
 };
 
-/// More ids than a segment of 4 KiB has jobs.
+/// More ids than jobs fit into a segment of 4 KiB.
 const IDS_SKIPPED_MAX: u64 = 100;
 
 /// The system's error number of a failed read.
@@ -48,7 +48,7 @@ struct Memory {
     refusal: Option<(Rc<Cell<u32>>, i32)>,
 }
 
-/// A memory source that grants this number of requests, and none after them.
+/// A memory source that grants this number of requests, and refuses all later ones.
 #[derive(Debug)]
 struct Scarce(u32);
 
@@ -62,7 +62,7 @@ impl memory::Supply for Scarce {
 }
 
 impl Memory {
-    /// Fails if this is the call to refuse; later calls succeed again.
+    /// Fails if this is the call to refuse; later calls succeed.
     fn ask(&self) -> io::Result<()> {
         let Some((left, error)) = &self.refusal else { return Ok(()) };
         match left.replace(left.get().wrapping_sub(1)) {
@@ -155,11 +155,11 @@ fn calendar() -> Calendar {
     Calendar::new(START, 1_700_000_000_000_000_000)
 }
 
-/// The facts about a job, its tube and its body. If the job is ready, the time since when is not
-/// compared.
+/// The facts about a job, its tube and its body. The time since which a ready job has been ready is
+/// not compared.
 type Found = (u64, String, Vec<u8>, String);
 
-/// All jobs, each in its place, taken out of the queue one by one.
+/// Takes all jobs out of the queue, one by one, and returns the facts about each.
 fn drain(restored: &mut Restored) -> Vec<Found> {
     let Restored { queue, bodies } = restored;
     let mut found = Vec::new();
@@ -180,15 +180,15 @@ fn drain(restored: &mut Restored) -> Vec<Found> {
     found
 }
 
-/// The keys of startups: of the sound files, and of each later one. They differ in bits that
-/// no number of a segment has: a salt is made of both, and must not be another segment's.
+/// The keys of the intact files, and of each later startup. Keys differ in bits that no segment's
+/// number has: a salt is made of key and number, and must not be another segment's salt.
 const SOUND_KEY: u64 = 1 << 60;
 const REFUSED_KEY: u64 = 2 << 60;
 const FIRST_KEY: u64 = 3 << 60;
 const SECOND_KEY: u64 = 4 << 60;
 
-/// Starts while some call is refused. That must not change the jobs that the next startup finds,
-/// nor any byte if memory was refused.
+/// Starts on copies of the files while memory or a call is refused. The refusal must not change the
+/// jobs that the next startup finds, nor any byte if memory was refused.
 fn refuse(files: &Files, granted: u32) {
     let open_copy = |memory: Option<Scarce>, refusal, key| {
         let files = Rc::new(RefCell::new(files.clone()));
@@ -252,7 +252,7 @@ fn settle(restored: &Restored, wal: &mut Wal) {
     wal.check();
 }
 
-/// The next job of a tube, whatever its state.
+/// Returns the next job of a tube, whatever its state.
 fn first(queue: &Queue, tube: Key<Tube>) -> Option<Key<Job>> {
     let first = queue.first_ready(tube).or_else(|| queue.first_delayed(tube));
     first.or_else(|| queue.first_buried(tube))
@@ -306,8 +306,8 @@ fn bury(restored: &mut Restored, wal: &mut Wal, client: Key<Client>, job: Key<Jo
     wal.update(permit, &restored.queue, job, START);
 }
 
-/// A sound binlog of a few jobs in all states: in several small segments, or mostly in one that is
-/// so large that its header is repeated.
+/// Returns an intact binlog of a few jobs in all states: in several small segments, or mostly in
+/// one segment so large that its header is repeated.
 fn sound(is_large: bool) -> &'static Files {
     static SMALL: OnceLock<Files> = OnceLock::new();
     static LARGE: OnceLock<Files> = OnceLock::new();
@@ -343,8 +343,8 @@ fn make_sound(segment_size: u64, length: usize) -> Files {
     disk.files.take()
 }
 
-/// The fuzzer's bytes as files: for each, two bytes of length, then that many of the remaining
-/// bytes.
+/// Makes files of the fuzzer's bytes: for each file, two bytes of length, then that many of the
+/// remaining bytes.
 fn any_files(mut input: &[u8]) -> Files {
     let mut files = Files::new();
     while let Some((length, rest)) = input.split_first_chunk() {
@@ -357,7 +357,7 @@ fn any_files(mut input: &[u8]) -> Files {
     files
 }
 
-/// The fuzzer's bytes as changes to sound files.
+/// Changes intact files as the fuzzer's bytes say.
 fn damaged_files(is_large: bool, input: &[u8]) -> Files {
     let mut files = sound(is_large).clone();
     for edit in input.chunks_exact(6) {
@@ -371,7 +371,7 @@ fn damaged_files(is_large: bool, input: &[u8]) -> Files {
             3 => bytes[at..end].fill(edit[5]),
             4 => bytes.truncate(at),
             5 => {
-                // A piece of the file once more, at a wrong position.
+                // A copy of a piece of the file is inserted at a wrong position.
                 let piece = bytes[at..end].to_vec();
                 let to = usize::from(edit[5]) * 16 % (bytes.len() + 1);
                 bytes.splice(to..to, piece);
@@ -405,7 +405,7 @@ pub(crate) fn judge(input: &[u8]) {
         assert_eq!(*copy.borrow(), files);
         return;
     }
-    // The input decides after how many calls one is refused.
+    // The input decides after how many calls a call is refused.
     refuse(&files, input.iter().fold(0, |sum, &byte| sum ^ u32::from(byte)) % 64);
     let unreadable = match mode >> 1 & 7 {
         0 => Some(EIO),
@@ -440,7 +440,7 @@ pub(crate) fn judge(input: &[u8]) {
     let (mut restored, _wal, report) =
         open(&disk, 4096, SECOND_KEY).expect("what cannot be read is set aside");
     assert!(!report.is_damaged());
-    // The first run did not shut down cleanly, so it may have shown ids.
+    // The first run did not shut down cleanly, so clients may have seen higher ids.
     assert!((next_id..=next_id + IDS_SKIPPED_MAX).contains(&restored.queue.next_id()));
     assert_eq!(drain(&mut restored), found);
 }

@@ -1,7 +1,7 @@
 //! The whole server without sockets, with a clock that jumps. Several connections send any bytes,
 //! whole or in pieces, and disconnect at any moment. Every invariant must hold after each step. The
-//! simulator's model, which gets the same bytes as read by the plain reference, judges every byte
-//! of every reply. At the end, all counters are compared.
+//! simulator's model gets the same bytes, as commands read by the plain reference, and judges every
+//! byte of every reply. At the end, all counters are compared.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     world::{Arrival, World},
 };
 
-/// Larger bodies cost time, and find no more.
+/// Larger bodies cost time, and find no more faults.
 const JOB_SIZE_LIMIT: u32 = 8000;
 const PEERS: usize = 6;
 
@@ -25,9 +25,9 @@ const LINE_LIMIT: usize = 224;
 #[derive(Debug, Default)]
 struct Reading {
     bytes: Vec<u8>,
-    /// The length of the body that comes next, with its CR LF, and the reply if it is skipped.
+    /// The length of the next body, with its CR LF, and the reply if the body is skipped.
     body: Option<(usize, Option<&'static str>)>,
-    /// The first line has been seen.
+    /// Whether the first line has been seen.
     has_spoken: bool,
 }
 
@@ -146,10 +146,10 @@ fn state_name(state: proto::JobState) -> &'static str {
     }
 }
 
-/// A few are stored apart from small ones, and one is too large.
+/// The sizes of bodies: a few are stored apart from small ones, and one is too large.
 const SIZES: [usize; 16] = [0, 0, 1, 1, 1, 5, 5, 5, 20, 20, 20, 20, 300, 4095, 8000, 8001];
 
-/// The fuzzer's bytes, as choices.
+/// The fuzzer's bytes, from which choices are made.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -206,7 +206,7 @@ impl Choices<'_> {
             _ => match self.byte() % 4 {
                 0 => "quit".into(),
                 1 => String::new(),
-                // About the longest line and name.
+                // A line or a name about as long as allowed.
                 2 => {
                     let start = self.among(&["", "use ", "GET /"]);
                     format!("{start}{}", "x".repeat(194 + 2 * usize::from(id)))
@@ -270,7 +270,7 @@ impl Both {
         }
     }
 
-    /// One step, as the fuzzer chooses.
+    /// Performs one step that the fuzzer chooses.
     fn step(&mut self, choices: &mut Choices<'_>) {
         let (what, who) = (choices.byte(), choices.byte());
         let open: Vec<_> = (0..self.readings.len()).filter(|&it| self.model.is_open(it)).collect();
@@ -341,7 +341,7 @@ pub(crate) fn judge(input: &[u8]) {
         1 => Arrival::Pieces(Prng::new(choices.byte().into())),
         _ => Arrival::Whole,
     };
-    // Exactly two jobs of a usual size fit into the lowest.
+    // Exactly two jobs of a usual size fit into the lowest limit.
     let memory_limit =
         choices.among(&[None, None, None, Some(2 * (20 + 130)), Some(1000), Some(50_000)]);
     let mut world = World::new(arrival, JOB_SIZE_LIMIT);
@@ -362,7 +362,7 @@ pub(crate) fn judge(input: &[u8]) {
         both.compare();
     }
     both.audit();
-    // Once at the end, more time passes than any delay or any time to run.
+    // At the end, more time passes than any delay or any time to run.
     both.advance(u64::from(u32::MAX) * SECOND + SECOND);
     both.compare();
     both.audit();

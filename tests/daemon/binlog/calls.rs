@@ -17,7 +17,7 @@ use crate::harness::{Folder, OURS, Peer, can_run, start};
 const CALLS: &str = "trace=write,writev,pwrite64,sendto,sendmsg,?send,fdatasync,fsync,\
                      rename,renameat,renameat2,unlink,unlinkat,openat,epoll_wait,epoll_pwait";
 
-/// One call.
+/// One system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Call {
     /// Bytes were sent to a client.
@@ -26,9 +26,9 @@ enum Call {
     },
     /// A file of the binlog was written.
     Write(String),
-    /// A sync of a file of the binlog began: it covers what was written before.
+    /// A sync of a file of the binlog began; the sync covers what was written before.
     BeginSync(String),
-    /// That sync is made by a thread of its own, as with `-f0` where syncs take long.
+    /// The sync that began runs in a thread of its own, as with `-f0` if syncs take long.
     BeginLongSync,
     /// The sync has ended.
     Sync(String),
@@ -55,9 +55,9 @@ struct Traced {
 }
 
 impl Traced {
-    /// Starts it. Returns `None`, and reports the test as skipped, if calls cannot be traced here.
+    /// Starts the daemon. Returns `None`, and reports a skip, if calls cannot be traced here.
     fn start(folder: &Folder, flags: &[&str]) -> Option<Self> {
-        // With -D the daemon is our child, and strace its grandchild.
+        // With -D the daemon is our child, and strace runs as a grandchild.
         if !can_run("strace", &["-D", "-o", "/dev/null", "true"]) {
             skip("strace is not installed, or may not trace (Debian's package strace)");
             return None;
@@ -72,7 +72,7 @@ impl Traced {
         Some(Self { daemon, place, trace, folder: folder.path().into() })
     }
 
-    /// The calls so far. Those between a reply and the next wait may be missing.
+    /// Returns the calls so far. Calls between a reply and the next wait may be missing.
     fn calls(&self) -> Vec<Call> {
         let trace = fs::read_to_string(&self.trace).expect("a trace");
         // The last line may be incomplete.
@@ -86,7 +86,7 @@ impl Traced {
             if !is_first && line.contains("sync(") && line.contains("/binlog.") {
                 calls.push(Call::BeginLongSync);
             }
-            // Another thread's call may come between the beginning and the end of one.
+            // Another thread's call may come between the beginning and the end of a call.
             let line = if let Some((begin, _)) = line.split_once(" <unfinished ...>") {
                 calls.extend(beginning(begin, &self.folder));
                 unfinished.insert(thread, begin);
@@ -199,14 +199,14 @@ fn work(place: &str) {
             two.tell(&format!("delete {third}"), "DELETED");
         }
     }
-    // Waits, without a limit, until the rest of the work is done.
+    // Waits until the remaining work is done, however long that takes.
     one.tell("list-tube-used", "USING default");
 }
 
 /// The files with writes that no sync covers.
 #[derive(Debug, Default)]
 struct Unsynced {
-    /// The value is true if the write came before a sync that is under way.
+    /// The value is true if a sync under way covers all writes to the file so far.
     files: BTreeMap<String, bool>,
 }
 
@@ -231,8 +231,8 @@ impl Unsynced {
         }
     }
 
-    /// A segment with such writes. A preallocated file's bytes are not needed before it is a
-    /// segment.
+    /// Returns a segment with unsynced writes. The bytes of a preallocated file are not needed
+    /// before the file is a segment.
     fn segment(&self) -> Option<&String> {
         self.files.keys().find(|name| is_segment(name))
     }
@@ -242,7 +242,7 @@ impl Unsynced {
 /// every write was synced before the next reply.
 ///
 /// If syncs take long, the daemon continues meanwhile: other replies leave, a segment is removed
-/// once its own replacement is synced, and compaction writes records that no reply confirms.
+/// once the records that replace it are synced, and compaction writes records without replies.
 fn assert_nothing_leaves_unsynced(calls: &[Call]) {
     let mut unsynced = Unsynced::default();
     let mut names_changed = false;
@@ -294,7 +294,7 @@ fn count(calls: &[Call], is_it: impl Fn(&Call) -> bool) -> usize {
 fn with_f0_no_reply_leaves_before_what_it_says_is_synced() {
     let folder = Folder::new();
     let mut segments = 0;
-    // This is done twice, because startup also changes names.
+    // The daemon is traced twice, because startup also changes the names of files.
     for _ in 0..2 {
         let Some(traced) = Traced::start(&folder, &["-f0", "-s", "4096"]) else { return };
         work(&traced.place);

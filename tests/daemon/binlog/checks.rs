@@ -12,8 +12,8 @@ use ct::{Daemon, eventually, skip};
 
 use crate::harness::{Folder, OURS, Peer, can_run, end, ends, fails_to_start};
 
-/// What a shell does to a directory with a job, and the status of a check after it. A daemon starts
-/// unless that is 10.
+/// What a shell does to a directory with a job, and the exit status of a check afterwards. A daemon
+/// starts there unless the status is 10.
 const CASES: &[(&str, i32)] = &[
     (":", 0),
     ("rm lock", 0),
@@ -44,7 +44,7 @@ const CASES: &[(&str, i32)] = &[
     (r"printf '\010\000\000\000' > binlog.3 && echo version 8 >> binlog.3", 10),
 ];
 
-/// A directory with a job.
+/// Makes a directory with a job.
 fn filled() -> Folder {
     let folder = Folder::new();
     let daemon = folder.serve(OURS, &[]);
@@ -63,10 +63,10 @@ fn entries(folder: &Path) -> BTreeMap<String, (u32, u64, [i64; 2])> {
     entries.collect()
 }
 
-/// An operator would take a directory for sound that the daemon refuses at its next start.
+/// A check would find no fault in a directory that the daemon refuses at its next start.
 #[test]
 fn a_check_reports_whatever_prevents_a_start() {
-    // Root is refused nothing.
+    // Root may read every file, so the check runs as another user.
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", OURS];
     if !can_run("setpriv", &[&nobody[..], &["-v"]].concat()) {
         return skip("the test cannot become another user");

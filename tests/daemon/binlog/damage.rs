@@ -3,8 +3,8 @@
 //! These tests share their oracle: most open a binlog in memory, others give a repaired directory
 //! to the original, or to our binary. The oracle knows the position of each record in an undamaged
 //! binlog. A record is intact if all its bytes are unchanged, and some file of the directory still
-//! begins with an intact mark; without one, nothing can be checked. A restart must find exactly the
-//! intact records, applied in their order.
+//! begins with an intact segment header, without which no record can be checked. A restart must
+//! find exactly the intact records, applied in their order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::harness::{Folder, OURS, Peer, end, fails_to_start, from_environment, 
 
 use super::format;
 
-/// The number of binlogs damaged in each way, unless RUNS is set.
+/// The number of binlogs damaged by each kind of harm, unless RUNS is set.
 const RUNS: u64 = 400;
 
 /// The number of damaged binlogs given to the original after their repair.
@@ -125,7 +125,7 @@ pub(crate) fn contents(disk: &mut dyn Disk, name: Name) -> Vec<u8> {
 struct Known {
     tube: String,
     body: Vec<u8>,
-    /// Its state's number in the binlog; and its date there, if it is delayed or buried.
+    /// The number of the job's state in the binlog, and the date of a delayed or buried job.
     state: u8,
     since: i64,
     pri: u32,
@@ -145,7 +145,7 @@ pub(crate) fn open(disk: Box<dyn Disk>, segment_size: u64) -> (Restored, Wal, Re
     try_open(disk, segment_size, 7).expect("damage is no error")
 }
 
-/// Opens a directory; `key` is for an empty one.
+/// Opens a directory; `key` is used if the directory is empty.
 pub(crate) fn try_open(
     disk: Box<dyn Disk>,
     segment_size: u64,
@@ -195,7 +195,7 @@ fn healthy(segment_size: u64) -> Files {
     let mut prng = Prng::new(5);
     for id in 1..=60u64 {
         let size = usize::try_from(prng.below(200)).expect("small");
-        // Bodies that must not stop a search for records: zeros, and bytes that look like marks.
+        // Bodies that must not mislead a search for records: zeros, and likenesses of headers.
         let body = match id % 4 {
             0 => vec![0; size],
             1 => vec![0xFF; size],
@@ -306,7 +306,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("as many")
 }
 
-/// A way to damage a binlog.
+/// A kind of damage to a binlog.
 type Harm = fn(&mut Prng, &mut Files);
 
 fn below(prng: &mut Prng, bound: usize) -> usize {
@@ -403,7 +403,7 @@ fn write_out(files: &Files) -> Folder {
 #[test]
 fn of_a_damaged_log_what_is_intact_is_kept_and_nothing_is_invented() {
     let runs = from_environment("RUNS").map_or(RUNS, |runs: u64| runs * 20);
-    // Small segments have one mark each; large ones several.
+    // Small segments have one segment header each; large ones repeat it.
     for segment_size in [4096, 65_536] {
         let healthy = healthy(segment_size);
         let all = expected(&healthy, &healthy);
@@ -452,7 +452,7 @@ fn the_original_opens_what_was_repaired() {
 }
 
 /// Damage to one of the original's files would end the daemon, or keep it busy for ever. Its
-/// records have no checksums, so not all damage is seen.
+/// records have no checksums, so not all damage is detected.
 ///
 /// Proves: B15.
 #[test]
@@ -490,7 +490,7 @@ fn a_damaged_id_leaves_enough_for_later_jobs() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/daemon/binlog/fixtures/1.12");
     let mut source = Directory::read_only(source.as_ref()).expect("a fixture");
     let mut bytes = contents(&mut source, Name::Segment(1));
-    // It comes after the version, the length of the tube's name, and the name.
+    // The damaged id comes after the version, the length of the tube's name, and the name.
     let at = 8 + usize::from(bytes[4]);
     bytes[at..at + 8].copy_from_slice(&(u64::MAX / 2 - 1).to_le_bytes());
     let disk = Memory(Arc::new(Mutex::new([(Name::Segment(1), bytes)].into())));
@@ -519,11 +519,11 @@ fn foreign_files_are_left_alone() {
     for name in foreign {
         fs::write(inside(name), &some_segment).expect("a file");
     }
-    // These have names of segments: one is empty, one has bytes that are no binlog.
+    // Files with names of segments: one is empty, one has bytes that are no binlog.
     fs::write(inside("binlog.1000"), "").expect("a file");
     let noise: Vec<u8> = (0..10_000u32).map(|at| (at * at % 255).to_le_bytes()[0]).collect();
     fs::write(inside("binlog.1001"), &noise).expect("a file");
-    // Some are not files at all, and have the names that the daemon would give to its next files.
+    // Entries that are not files, with the names that the daemon would give to its next files.
     std::os::unix::fs::symlink("nowhere", inside("binlog.1002")).expect("a link");
     for name in ["binlog.1003", "spare.1", "spare.2"] {
         fs::create_dir(inside(name)).expect("a directory");
@@ -550,8 +550,8 @@ fn foreign_files_are_left_alone() {
     assert_eq!(fs::read(inside("binlog.1001.damaged")).expect("it is kept"), noise);
 }
 
-/// If a file has the highest number, there is none for the next, and the daemon would panic instead
-/// of reporting that.
+/// If a file has the highest number, there is no number for the next file, and the daemon would
+/// panic instead of reporting that.
 ///
 /// Proves: Q24.
 #[test]

@@ -1,8 +1,8 @@
-//! A directory can go to the original and come back.
+//! The original can continue with a directory of our daemon, and our daemon with the original's.
 //!
 //! The tests compare what a client sees after a restart: `stats-job` and the body of every job. Two
 //! differences are known. The original does not write some changes, so its binlog is compared with
-//! the state after its own restart. And it counts one more bury for each buried job.
+//! the state after its own restart. The original also counts one more bury for each buried job.
 
 use std::{
     collections::BTreeMap,
@@ -168,13 +168,13 @@ fn as_the_original_counts(mut jobs: Jobs) -> Jobs {
 fn after_our_restart(mut jobs: Jobs) -> Jobs {
     for job in jobs.values_mut().filter(|job| job.text("state") == "reserved") {
         job.set("state", "ready");
-        // The count may be lower: the job's last record was written before.
+        // The count may be lower: the job's last record was written before the last reserve.
         add(job, "reserves", -1);
     }
     jobs
 }
 
-/// Fails unless the later jobs are the earlier ones, after some time.
+/// Fails unless `later` has the same jobs as `earlier`, after some time.
 #[track_caller]
 fn assert_same(earlier: &Jobs, later: &Jobs) {
     let ids = |jobs: &Jobs| jobs.keys().copied().collect::<Vec<_>>();
@@ -186,7 +186,7 @@ fn assert_same(earlier: &Jobs, later: &Jobs) {
         assert!(job.age <= other.age, "job {id}: {job:?} {other:?}");
         if job.text("state") == "delayed" {
             assert!(job.time_left >= other.time_left, "job {id}: {job:?} {other:?}");
-            // However much time passes between the two looks, the age gains as much as the time
+            // However much time passes between the two readings, the age gains as much as the time
             // left loses.
             let due = |job: &Seen| job.age + job.time_left;
             assert!(due(job).abs_diff(due(other)) <= 2, "job {id}: {job:?} {other:?}");
@@ -194,8 +194,8 @@ fn assert_same(earlier: &Jobs, later: &Jobs) {
     }
 }
 
-/// All jobs that we find in a directory, after the original has found the same in a copy. The
-/// original comes first, so that no job is younger there.
+/// Returns all jobs that our daemon finds in a directory. Then the original must find the same jobs
+/// in a copy. The original comes second, so no job is younger there.
 #[track_caller]
 fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
     let copy = Folder::copy_of(folder.path());
@@ -204,14 +204,14 @@ fn read_by_both(original: &Path, folder: &Folder) -> Jobs {
     ours
 }
 
-/// Waits until a delay of a second has ended, so that two looks see the same state, however far
+/// Waits until a delay of a second has ended, so that two readings find the same state, however far
 /// apart they are.
 fn wait_for_the_short_delay() {
     thread::sleep(Duration::from_millis(1100));
 }
 
-/// Takes out all jobs of a tube in the order in which they come: ready ones by a worker, then
-/// buried ones by a kick each.
+/// Takes out all jobs of a tube in the order in which they come: ready jobs by a worker, then
+/// buried jobs by a kick each.
 #[track_caller]
 fn drain(client: &mut Peer, tube: &str) -> Vec<u64> {
     client.tell(&format!("use {tube}"), &format!("USING {tube}"));
@@ -252,7 +252,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
 
     assert_bodies(&read_by_both(&original, &folder));
 
-    // Jobs are put and deleted here; then the directory goes back to the original.
+    // Our daemon puts and deletes jobs; then the directory goes back to the original.
     let daemon = folder.serve(OURS, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     assert_eq!(client.put(3, 0, b"new"), NEXT_ID, "ids go on");
@@ -271,7 +271,7 @@ fn what_the_original_wrote_opens_here_and_goes_back() {
     let back = reopened(&original, &folder);
     assert_same(&as_the_original_counts(before), &back);
 
-    // Jobs are put and deleted there; then the directory comes back here.
+    // The original puts and deletes jobs; then the directory comes back to our daemon.
     let daemon = folder.serve(&original, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     client.put(3, 0, b"newer");
@@ -297,12 +297,12 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert_bodies(&before);
     wait_for_the_short_delay();
     let ours = read_by_both(&original, &folder);
-    // This delay had not ended at the look before.
+    // This delay had not ended when the jobs were read before.
     let mut before = before;
     before.insert(6, ours[&6].clone());
     assert_same(&before, &ours);
 
-    // The original continues with the directory, and then we continue with it again.
+    // The original continues with the directory, and then our daemon continues with it again.
     let daemon = folder.serve(&original, &["-s", "4096"]);
     let mut client = Peer::of(&daemon);
     let id = client.put(0, 0, b"there");
@@ -314,8 +314,8 @@ fn what_we_wrote_opens_in_the_original_and_comes_back() {
     assert!(ours.contains_key(&id) && !ours.contains_key(&2) && !ours.contains_key(&9));
 }
 
-/// An ordinary restart would lose acknowledged jobs, as that of the original, which then counts the
-/// CR LF of a body towards `-z`, and drops the rest of a file.
+/// An ordinary restart would lose acknowledged jobs, as a restart of the original does, which
+/// counts the CR LF of a body towards `-z`, and drops the rest of a file.
 ///
 /// Proves: B35.
 #[test]
@@ -375,7 +375,7 @@ fn assert_bodies(jobs: &Jobs) {
     }
 }
 
-// ---- Directories of former days ----
+// ---- Directories that earlier releases or other programs wrote ----
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon/binlog/fixtures").join(name)
@@ -399,7 +399,7 @@ fn read_fixture(name: &str) -> Jobs {
     let jobs = reopened(OURS.as_ref(), &folder);
     let expected = fs::read_to_string(fixture(name).join("jobs.txt")).expect("its listing");
     assert_eq!(listing(&jobs), expected);
-    // The records that we have written since are read as well.
+    // The records that our daemon has written since are read as well.
     assert_same(&jobs, &reopened(OURS.as_ref(), &folder));
     if let Some(original) = original() {
         let theirs = reopened(&original, &Folder::copy_of(&fixture(name)));
@@ -427,7 +427,7 @@ fn a_directory_of_version_5_is_read() {
     assert_eq!(bodies, [&b"ready"[..], b"", b"two\r\nlines\0", b"buried", b"delayed"]);
 }
 
-/// A directory would be lost with its machine if the next machine has another kind of processor.
+/// A directory could not be read on a machine with another kind of processor.
 #[test]
 fn a_directory_of_another_processor_is_read() {
     for processor in ["s390x", "x86_64"] {
@@ -466,7 +466,7 @@ fn a_directory_of_another_layout_is_refused_by_its_name() {
     }
 }
 
-/// Jobs of a fork would disappear, and deleted jobs would come back later.
+/// If a fork's segment were read, its jobs would disappear, and deleted jobs would come back later.
 #[test]
 fn a_segment_of_a_later_version_is_refused_by_its_number() {
     let folder = Folder::copy_of(&fixture("1.12"));
@@ -480,7 +480,7 @@ fn a_segment_of_a_later_version_is_refused_by_its_number() {
     assert_eq!(fs::read(folder.path().join("binlog.1")).expect("a segment"), segment);
 }
 
-/// After jobs were deleted, a segment may begin with a short record.
+/// A segment that begins with short records, after jobs were deleted, would not be recognised.
 #[test]
 fn a_segment_of_x86_that_begins_with_short_records_is_refused() {
     let whole = fs::read(fixture("1.13-i386").join("binlog.1")).expect("a segment");

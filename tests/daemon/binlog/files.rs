@@ -81,7 +81,7 @@ fn one_directory_has_one_daemon() {
     }
     assert_eq!(folder.files(), before);
     assert_eq!(Peer::of(&daemon).look(id).expect("its job").body, b"x");
-    // The lock ends with its process, however that ends.
+    // The lock ends with its process, even if the process is killed.
     end(daemon, libc::SIGKILL);
     end(folder.serve(OURS, &[]), libc::SIGTERM);
     if let Some(original) = original() {
@@ -91,7 +91,7 @@ fn one_directory_has_one_daemon() {
     }
 }
 
-/// A second machine's daemon would appear to be serving, or would not take over.
+/// A daemon that waits on a second machine would appear to serve, or would not take over.
 #[test]
 fn a_daemon_that_waits_for_the_lock_listens_only_when_it_has_it() {
     let folder = Folder::new();
@@ -125,8 +125,8 @@ fn a_lock_that_is_a_link_is_not_followed() {
     assert_eq!(fs::read(&target).expect("it is there"), b"precious");
 }
 
-/// The daemon of another machine might not know yet that its lock is gone, and acknowledge jobs
-/// that this one does not read. But startup must not wait without a reason.
+/// Another machine's daemon might not know yet that its lock is gone, and acknowledge jobs that
+/// this daemon does not read. But startup must not wait without a reason.
 #[test]
 fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     let folder = Folder::new();
@@ -142,7 +142,7 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     assert!(!waits(), "a daemon of this machine is dead");
     let elsewhere = "0123 process 1 on elsewhere, boot 4567\n";
     fs::write(&lock, elsewhere).expect("written");
-    // If it is killed while it waits, the next daemon must wait, too.
+    // If a daemon is killed while it waits, the next daemon must wait, too.
     let flags = ["-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
     let killed = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
     eventually("it waits", || killed.stderr().contains("takes over"));
@@ -150,7 +150,7 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     end(killed, libc::SIGKILL);
     assert!(waits(), "the other machine may run");
     let daemon = folder.serve(OURS, &[]);
-    // It listens before it has the lock, and answers afterwards.
+    // The daemon listens before it has the lock, and answers afterwards.
     Peer::of(&daemon).put(0, 0, b"x");
     end(daemon, libc::SIGTERM);
     let line = fs::read_to_string(&lock).expect("it is there");
@@ -160,8 +160,8 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     assert!(waits(), "there are jobs, and nobody knows who has them");
 }
 
-/// A file system may revoke the lock. Then another daemon has the jobs, and this one would
-/// acknowledge changes that are lost, hand out a job a second time, or be taken for the one that
+/// A file system may revoke the lock. Then another daemon has the jobs, and this daemon would
+/// acknowledge changes that are lost, hand out a job a second time, or be taken for the daemon that
 /// serves.
 #[test]
 fn a_daemon_that_has_lost_its_lock_answers_nothing_and_ends() {
@@ -243,7 +243,7 @@ fn a_smaller_job_limit_keeps_larger_jobs() {
     }
 }
 
-/// After a restart a new job would get an id that a client still holds for a deleted one.
+/// After a restart a new job would get an id that a client still holds for a deleted job.
 ///
 /// Proves: B16.
 #[test]
@@ -262,7 +262,7 @@ fn ids_never_come_back() {
             next = id + 1;
         }
         end(daemon, libc::SIGKILL);
-        // Then a run without any command.
+        // The next run executes no command.
         end(folder.serve(OURS, &["-s", "4096"]), libc::SIGTERM);
     }
 }
@@ -276,8 +276,8 @@ fn clients_wait_while_the_log_is_read() {
     let daemon = folder.serve(OURS, &[]);
     let id = Peer::of(&daemon).put(0, 0, b"x");
     end(daemon, libc::SIGTERM);
-    // A pipe in place of the lock holds up the daemon before it reads the log, because opening a
-    // pipe for writing needs a reader.
+    // A pipe in place of the lock file holds up the daemon before it reads the binlog, because
+    // opening a pipe for writing needs a reader.
     let lock = folder.path().join("lock");
     fs::remove_file(&lock).expect("the old one");
     let path = lock.to_str().expect("a plain name");
@@ -345,7 +345,7 @@ fn a_file_removed_by_hand_takes_only_its_own_jobs() {
     }
     assert_eq!(complaints(&daemon), "");
     end(daemon, libc::SIGKILL);
-    // Then a file is removed while it is not running.
+    // Then a file is removed while the daemon is not running.
     let removed = files[12];
     remove(removed);
     let daemon = start();

@@ -9,13 +9,13 @@ pub(crate) struct Record<'a> {
     pub(crate) id: u64,
     /// 0 deleted, 1 ready, 2 reserved, 3 buried, 4 delayed.
     pub(crate) state: u8,
-    /// Tube, and body with its CR LF.
+    /// The tube, and the body with its CR LF; `None` in a short record.
     pub(crate) full: Option<(&'a str, &'a [u8])>,
     /// The eighty bytes that both kinds of record have.
     pub(crate) facts: &'a [u8],
 }
 
-/// All records of an undamaged segment, marks among them.
+/// Returns all records of an undamaged segment, segment headers included.
 pub(crate) fn records(segment: &[u8]) -> Vec<Record<'_>> {
     assert_eq!(segment[..4], 7u32.to_le_bytes(), "version 7");
     let mut records = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn records(segment: &[u8]) -> Vec<Record<'_>> {
     records
 }
 
-/// The end of the last record of an undamaged segment.
+/// Returns the end of the last record of an undamaged segment.
 pub(crate) fn end(segment: &[u8]) -> usize {
     records(segment).last().map_or(4, |last| last.at + last.bytes.len())
 }

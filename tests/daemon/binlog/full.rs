@@ -1,4 +1,4 @@
-//! A full disk, and one on which every write fails; both work again later.
+//! A full disk, and a disk on which every write fails; both work again later.
 
 use std::{
     io::Write,
@@ -12,11 +12,11 @@ use ct::{Daemon, LONG, Prng, eventually, skip};
 use super::growth::{CLIENTS, put_and_delete};
 use crate::harness::{Folder, OURS, Peer, Seen, can_run, end, run_to_its_end, start};
 
-/// A small file system in memory that only its daemons see, so that it vanishes with them. It does
-/// not need root if the system allows users to create namespaces.
+/// A small file system in memory that only its daemons see, so that it vanishes with these. Root is
+/// not needed if the system allows users to create namespaces.
 #[derive(Debug)]
 struct SmallDisk {
-    /// Keeps the file system until its standard input ends.
+    /// The process that keeps the file system until the process's standard input ends.
     keeper: Child,
     folder: Folder,
 }
@@ -24,8 +24,8 @@ struct SmallDisk {
 const UNSHARE: [&str; 2] = ["--map-root-user", "--mount"];
 
 impl SmallDisk {
-    /// Makes one of `size` bytes. Returns `None`, and reports the test as skipped, if the system
-    /// does not allow that.
+    /// Makes a file system of `size` bytes. Returns `None`, and reports the test as skipped, if the
+    /// system does not allow that.
     fn new(size: u64) -> Option<Self> {
         let folder = Folder::new();
         let mount = format!("mount -t tmpfs -o size={size} tmpfs {}", folder.text());
@@ -71,7 +71,7 @@ impl SmallDisk {
         assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
     }
 
-    /// Removes that file.
+    /// Removes the file that fills the disk.
     fn empty(&self) {
         fs::remove_file(self.ballast()).expect("it was filled");
     }
@@ -80,7 +80,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
-        // The keeper ends with its input.
+        // The keeper ends when its input ends.
         let _ = self.keeper.wait();
     }
 }
@@ -193,7 +193,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
         client.tell(&format!("delete {id}"), "DELETED");
     }
     worker.tell("delete 16", "DELETED");
-    // No job is stranded: a worker can delete its own, and any client the others.
+    // Every job can be deleted: reserved jobs by their worker, others by any client.
     for id in [13, 14, 17, 18] {
         worker.tell(&format!("delete {id}"), "DELETED");
     }
@@ -213,7 +213,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
     });
 }
 
-/// The daemon would not start on a full disk, and without it no space could be freed.
+/// The daemon would not start on a full disk, and without a daemon no space could be freed.
 ///
 /// Proves: E26, B9, B10.
 #[test]
@@ -250,7 +250,7 @@ fn a_restart_on_a_full_disk_finds_every_job_and_lets_them_go() {
 }
 
 /// If no segment of the usual size fits on the disk, changes would be refused, although a smaller
-/// one would do.
+/// segment would fit.
 ///
 /// Proves: B9, E26.
 #[test]
@@ -259,7 +259,7 @@ fn where_no_whole_segment_fits_a_small_one_serves() {
     let (daemon, place) = disk.serve(&["-f0", "-s", "65536"]);
     let count = put_until_full(&mut Peer::at(&place), 20_000);
     end(daemon, libc::SIGTERM);
-    // Now segments are larger than the space that is left.
+    // Now segments are larger than the free space of the disk.
     let (daemon, place) = disk.serve(&["-f0", "-s", "524288"]);
     let mut client = Peer::at(&place);
     for id in 1..=count {
@@ -294,7 +294,7 @@ fn garbage_makes_room_where_no_whole_segment_fits() {
     }
 }
 
-/// After an operator's clear of a full queue, jobs would still be refused, for up to a second.
+/// After an operator has emptied a full queue, jobs would still be refused, for up to a second.
 ///
 /// Proves: B9, E26.
 #[test]
@@ -313,7 +313,7 @@ fn space_that_deletes_free_is_used_at_once() {
 }
 
 /// Clients that put jobs and delete them would be refused on a disk on which the original serves
-/// them: some 10 MB of jobs are alive at most, and fifty times as much is written.
+/// them: at most some 10 MB of jobs exist at a time, and fifty times as much is written.
 ///
 /// Proves: B7, B9.
 #[test]
@@ -407,7 +407,7 @@ fn a_binlog_that_has_failed_is_seen_from_outside() {
     eventually("it works again", || state() == "serving" && ping().code == 0);
 }
 
-/// Nothing would take over from a daemon whose disk is gone.
+/// No other daemon would take over from a daemon whose disk is gone.
 #[test]
 fn a_daemon_ends_when_its_binlog_has_failed_for_as_long_as_it_may() {
     for (seconds, recovers) in [("0", false), ("1", false), ("3600", true)] {
@@ -433,9 +433,9 @@ fn a_daemon_ends_when_its_binlog_has_failed_for_as_long_as_it_may() {
     }
 }
 
-/// When a daemon that was stopped during compaction on a full disk started again, it lacked one
-/// page for a segment with space for every delete. It would refuse every change, and no client
-/// could delete a job to free space.
+/// A daemon that was stopped during compaction on a full disk would lack one page when it starts
+/// again, for a segment with space for every delete. The daemon would refuse every change, and no
+/// client could delete a job to free space.
 #[test]
 fn a_restart_on_a_disk_that_the_log_has_filled_leaves_room_for_deletes() {
     let mut prng = Prng::new(5);

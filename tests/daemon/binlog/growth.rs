@@ -20,7 +20,7 @@ const CYCLES: usize = 20_000;
 /// How many commands are sent at once.
 const AT_ONCE: usize = 100;
 
-/// How often to look again at a binlog that is too large.
+/// How often a binlog that is too large is measured again.
 const LOOKS: u32 = 10;
 
 /// A short record: a name's length and eighty bytes.
@@ -66,12 +66,12 @@ const LIVE: u64 = JOBS * (SHORT + 7 + BODY as u64 + 2 + SHORT);
 
 const BOUND: u64 = 2 * SEGMENT + 2 * LIVE;
 
-/// A daemon, and a client that keeps it busy: it sends a batch before it reads the replies to the
-/// previous one.
+/// A daemon, and a client that keeps the daemon busy: the client sends a batch before it reads the
+/// replies to the previous batch.
 struct Load {
     folder: Folder,
     client: Peer,
-    /// A command that only takes a turn.
+    /// A client whose commands only take turns of the daemon.
     other: Peer,
     _daemon: Daemon,
     cycles: usize,
@@ -124,10 +124,10 @@ impl Load {
         self.done += AT_ONCE;
     }
 
-    /// The total size of all files of the binlog. A listing is not a snapshot: one file may be
-    /// removed after it was listed, and another may appear before the listing ends. Or the system
-    /// may stop the daemon between the two. So an excess is reported only if it is still there some
-    /// turns of the daemon later.
+    /// Returns the total size of all files of the binlog. A listing is not a snapshot: one file may
+    /// be removed after it was listed, and another may appear before the listing ends. The system
+    /// may also suspend the daemon between these two events. So the least of several sizes is used
+    /// if the first one exceeds the bound.
     fn size(&mut self) -> u64 {
         let mut size = u64::MAX;
         for _ in 0..LOOKS {
@@ -200,7 +200,7 @@ fn churn(segment: u64, body: usize, flags: &[&str]) {
     let daemon = folder.serve(OURS, &[&["-s", &size], flags].concat());
     let record = SHORT + 7 + body as u64 + 2;
     let live = CLIENTS * BATCH as u64 * record;
-    // All of it may become garbage in one turn, or while one sync is under way.
+    // All live bytes may become garbage in one turn, or while one sync is under way.
     let bound = 4 * live + 2 * (body as u64 + segment);
     let batches = 5 * bound / live;
     let largest = thread::scope(|scope| {

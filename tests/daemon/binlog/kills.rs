@@ -1,12 +1,12 @@
 //! A daemon that is killed at any instant keeps every change that it has acknowledged.
 //!
-//! Several clients keep it busy, each with jobs of its own in a tube of its own. So each knows
-//! every expected reply, and the state that a restart must find: the one after the last
-//! acknowledged command, or after one of those sent and not yet answered. Half of the commands are
-//! sent in batches. After each kill the daemon starts again on the same directory, and every job is
-//! compared; then the load continues.
+//! Several clients keep the daemon busy, each with jobs of its own in a tube of its own. So each
+//! client knows every expected reply, and the state that a restart must find: the state after its
+//! last acknowledged command, or after one that was sent and not yet answered. Half of the commands
+//! are sent in batches. After each kill the daemon starts again on the same directory, and every
+//! job is compared; then the load continues.
 //!
-//! A kill loses nothing that was written, synced or not, so this holds with all flags.
+//! A kill loses nothing that was written, synced or not, so the tests use all flags.
 //! `tests/core/crash.rs` simulates power cuts.
 
 use std::{
@@ -24,7 +24,7 @@ use crate::harness::{Folder, OURS, Peer, Seen, complaints, end, from_environment
 /// How many kills with each flag, unless RUNS is set.
 const RUNS: u64 = 10;
 
-/// After this many kills the next directory is a fresh one.
+/// The number of kills with one directory.
 const KILLS_PER_FOLDER: u64 = 10;
 
 const CLIENTS: usize = 4;
@@ -62,7 +62,7 @@ impl Version {
 #[derive(Debug)]
 struct Job {
     body: Vec<u8>,
-    /// Its version after each command of its client that changed it; `None` once it is deleted.
+    /// The job's version after each command that changed it; `None` once the job is deleted.
     versions: Vec<(u64, Option<Version>)>,
     is_held: bool,
 }
@@ -72,14 +72,14 @@ impl Job {
         self.versions.last().and_then(|&(_, version)| version)
     }
 
-    /// The versions that it may have after a restart, if `answered` of its client's commands were
-    /// answered.
+    /// Returns the versions that the job may have after a restart, if `answered` of its client's
+    /// commands were answered.
     fn allowed(&self, answered: u64) -> &[(u64, Option<Version>)] {
         let later = self.versions.partition_point(|&(command, _)| command < answered);
         &self.versions[later.saturating_sub(1)..]
     }
 
-    /// When it took its position in the order of buried or delayed jobs.
+    /// Returns when the job took its position in the order of buried or delayed jobs.
     fn since(&self) -> u64 {
         self.versions.last().map_or(0, |&(command, _)| command)
     }
@@ -109,10 +109,10 @@ struct Load {
     prng: Prng,
     tube: String,
     jobs: BTreeMap<u64, Job>,
-    /// The number of commands that it has drawn, and of those that were answered.
+    /// The number of commands that the client has drawn, and of those that were answered.
     commands: u64,
     answered: u64,
-    /// Sent, and not yet answered.
+    /// The puts that were sent and not yet answered.
     puts: Vec<Put>,
 }
 
@@ -224,7 +224,7 @@ impl Load {
         if dice == 4 && self.puts.is_empty() {
             return self.reserve_any();
         }
-        // A job that is still on its way might be kicked as well.
+        // A job whose put is not answered yet might be kicked as well.
         if dice == 5 && self.puts.is_empty() {
             return self.kick();
         }
@@ -340,7 +340,7 @@ impl Load {
         (format!("kick {bound}"), Expected::Line(format!("KICKED {}", jobs.len())))
     }
 
-    /// At most so many bytes of the binlog are live, and belong to commands without an answer.
+    /// Returns the most live bytes of the binlog, and the most that belong to unanswered commands.
     fn bytes(&self) -> (u64, u64) {
         // A full record and a short one, with the tube's name and CR LF.
         let length = |body: &Vec<u8>| body.len() as u64 + 2 * 84 + self.tube.len() as u64 + 2;
@@ -352,8 +352,8 @@ impl Load {
         (live, put + changed + (self.commands - self.answered) * 84)
     }
 
-    /// Compares its knowledge with the jobs that a restart has found, adopts facts that it cannot
-    /// know, and removes the jobs that are accounted for from those found.
+    /// Compares the client's knowledge with the jobs that a restart has found, adopts facts that
+    /// the client cannot know, and removes the client's jobs from `found`.
     fn judge(&mut self, found: &mut BTreeMap<u64, Seen>) {
         for (id, job) in &mut self.jobs {
             let seen = found.remove(id);
@@ -370,7 +370,7 @@ impl Load {
             job.is_held = false;
         }
         self.jobs.retain(|_, job| job.now().is_some());
-        // Commands sent without an answer may have been executed.
+        // Commands that were sent and not answered may have been executed.
         for put in std::mem::take(&mut self.puts) {
             let found_one = found.iter().find(|(_, seen)| seen.body == put.body);
             let Some((&id, _)) = found_one else { continue };
@@ -422,7 +422,7 @@ fn kill_again_and_again(flags: &[&str], seed: u64) {
     assert!(lacks.is_empty(), "too few of {lacks:?}: {met:?}");
 }
 
-/// Each daemon is killed after `length` times the usual number of commands.
+/// Kills daemons on one directory, each after `length` times the usual number of commands.
 fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, met: &mut Met) {
     let folder = Folder::new();
     let all = [&["-s", SEGMENT], flags].concat();
@@ -446,15 +446,15 @@ fn kill_in_one_folder(flags: &[&str], kills: u64, length: u64, prng: &mut Prng, 
             let [oldest_at_first, at_first] = ["oldest", "current"]
                 .map(|which| control.value("stats", &format!("binlog-{which}-index")));
             let has_failed = || threads.iter().any(ScopedJoinHandle::is_finished);
-            // The last check comes after enough replies, because before that this process may not
-            // have had a processor at all.
+            // Checks again after enough replies, because this process may not have had a processor
+            // until then.
             let mut is_enough = false;
             while !is_enough && !has_failed() {
                 is_enough = answered.load(Ordering::Relaxed) >= wanted;
                 oldest = control.value::<u64>("stats", "binlog-oldest-index");
                 current = control.value::<u64>("stats", "binlog-current-index");
                 moved = control.value::<u64>("stats", "binlog-records-migrated");
-                // At a random point of the daemon's turn.
+                // The kill comes at a random point of the daemon's turn.
                 thread::sleep(Duration::from_micros(prng.below(3000)));
             }
             is_killed.store(true, Ordering::SeqCst);
@@ -478,8 +478,8 @@ fn judge_size(folder: &Folder, loads: &[Load]) {
     let bytes = loads.iter().map(Load::bytes);
     let (live, open) = bytes.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
     let jobs: usize = loads.iter().map(|load| load.jobs.len() + load.puts.len()).sum();
-    // The largest job has a segment of its size; one such is current, one is preallocated, and one
-    // is about to be removed.
+    // The largest job has a segment of its size. One segment of that size is current, one is
+    // preallocated, and one is about to be removed.
     let segment = SEGMENT.parse::<u64>().expect("a number") + 21_000u64.next_multiple_of(4096);
     let bound = 2 * (live + open) + 2 * open + 84 * jobs as u64 + 3 * segment;
     let files = folder.files();
@@ -520,7 +520,7 @@ fn a_killed_daemon_that_syncs_always_keeps_what_it_acknowledged() {
     kill_again_and_again(&["-f0"], 2);
 }
 
-/// With `-F` a kill would lose acknowledged changes, though only a power cut may.
+/// With `-F` a kill would lose acknowledged changes, though only a power cut may do that.
 ///
 /// Proves: Q19, B12.
 #[test]

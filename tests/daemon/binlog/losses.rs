@@ -80,7 +80,7 @@ fn work(folder: &Folder, flags: &[&str]) -> BTreeMap<u64, u32> {
     losses
 }
 
-/// One bad message would take all workers down, again and again.
+/// One job that crashes its workers would crash all workers, again and again.
 #[test]
 fn jobs_that_crash_their_workers_end_buried_and_no_others() {
     for flags in [&[][..], &["--bury-after", "3"]] {
@@ -98,8 +98,8 @@ fn jobs_that_crash_their_workers_end_buried_and_no_others() {
     }
 }
 
-/// A job that takes down its workers would never be buried if the daemon is often killed, and one
-/// that is only worked on during kills would be.
+/// A job that crashes its workers would never be buried if the daemon is often killed, and a job
+/// that is reserved only at kills would be.
 #[test]
 fn a_kill_forgets_no_loss_and_is_none() {
     const MOST: u32 = 4;
@@ -111,7 +111,7 @@ fn a_kill_forgets_no_loss_and_is_none() {
         let daemon = folder.serve(OURS, &flags);
         let mut client = Peer::of(&daemon);
         if ids.is_empty() {
-            // The time to run of one ends, and the other one's worker disconnects.
+            // One job's time to run ends, and the other job's worker disconnects.
             for ttr in [1, 600] {
                 let reply = client.0.put(0, 0, ttr, b"x").expect("a reply");
                 ids.push(reply.replace("INSERTED ", "").parse().expect("an id"));

@@ -1,5 +1,5 @@
-//! A shortage of memory, descriptors, threads or space: acknowledged changes stay, startup without
-//! enough of them changes nothing, and a running daemon continues.
+//! A shortage of memory, descriptors, threads or space: acknowledged changes stay, a startup that
+//! fails for it changes nothing, and a running daemon continues.
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +62,7 @@ fn body(id: u64, size: usize) -> Vec<u8> {
 /// Puts jobs of this size until there is no memory for another.
 fn fill(client: &mut Client, size: usize, jobs: &mut BTreeMap<u64, usize>) {
     loop {
-        // The next id is known, because each attempted put has taken one.
+        // The next id is known, because each attempted put has taken an id.
         let next = jobs.keys().next_back().map_or(1, |last| last + 1);
         match &*client.put(0, 0, 60, &body(next, size)).expect("a reply") {
             "OUT_OF_MEMORY" => return,
@@ -94,7 +94,7 @@ fn what_fitted_before_a_kill_fits_after_it() {
             for &id in jobs.keys() {
                 let (line, found) = client.0.with_body(&format!("peek {id}")).expect("a reply");
                 assert!(line.starts_with("FOUND "), "run {run}: job {id}: {line}");
-                // Its first word is the id that the client expected.
+                // The body's first word is the id that the client expected.
                 assert_eq!(found.len(), jobs[&id].max(found.len().min(8)), "run {run}: job {id}");
             }
             let gone: Vec<u64> = jobs.keys().copied().filter(|_| prng.chance(1, 2)).collect();
@@ -111,8 +111,8 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
-/// The same for many tubes with one job each: a start may take no more memory for a tube than it
-/// took before.
+/// Many tubes with one job each would not fit into memory after a restart: a start may take no more
+/// memory for a tube than the daemon took before.
 #[test]
 fn tubes_that_fitted_before_a_restart_fit_after_it() {
     let limits = format!("ulimit -v {LIMIT_KIB}");
@@ -259,7 +259,7 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
     }
     (1..=300).step_by(2).for_each(|id| client.tell(&format!("delete {id}"), "DELETED"));
     assert!(folder.files().len() > 20, "the log has many files");
-    // One may just have been closed for another.
+    // A descriptor may just have been closed to open another.
     eventually("it needs a constant number of descriptors", || open() == before);
 }
 
@@ -272,7 +272,7 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     }
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
-    // The daemon's program may be where only root has access.
+    // The daemon's program may be in a directory that only root can enter.
     let program = folder.path().join("daemon");
     fs::copy(OURS, &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");

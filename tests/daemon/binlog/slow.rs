@@ -11,9 +11,9 @@ use crate::harness::{Folder, OURS, Peer, end};
 /// How long each sync takes: much longer than everything else here.
 const SYNC_TIME: Duration = Duration::from_millis(1500);
 
-/// Makes a program that runs our daemon on such a disk. Returns `None`, and reports the test as
+/// Makes a program that runs our daemon with slow syncs. Returns `None`, and reports the test as
 /// skipped, if there is no compiler for the library that delays syncs, or the daemon cannot load
-/// it.
+/// that library.
 fn slow_daemon(tools: &Folder) -> Option<PathBuf> {
     if cfg!(target_feature = "crt-static") {
         skip("syncs are delayed by a library, and the daemon is linked statically");
@@ -30,12 +30,12 @@ fn slow_daemon(tools: &Folder) -> Option<PathBuf> {
     }
 }
 
-/// The number of jobs ever put.
+/// Returns the number of jobs ever put.
 fn total_jobs(client: &mut Peer) -> u64 {
     client.value("stats", "total-jobs")
 }
 
-/// Starts the daemon, and puts job 1, from which it learns that its disk is slow.
+/// Starts the daemon, and puts job 1, so that the daemon learns that its disk is slow.
 fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
     let daemon = folder.serve(program, &["-f0"]);
     let (mut writer, reader) = (Peer::of(&daemon), Peer::of(&daemon));
@@ -44,7 +44,7 @@ fn serve(folder: &Folder, program: PathBuf) -> (Daemon, Peer, Peer) {
 }
 
 /// While a write or a sync hangs, the file system may give the lock to another daemon, which reads
-/// the jobs. Changes that this one acknowledges then are lost.
+/// the jobs. Changes that this daemon then acknowledges would be lost.
 #[test]
 fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     let (tools, folder) = (Folder::new(), Folder::new());
@@ -52,8 +52,8 @@ fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     let mut daemon = folder.serve(program, &["-f0"]);
     let mut client = Peer::of(&daemon);
     client.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
-    // The sync takes longer than this, unless this machine is too busy. Even then this is not too
-    // late.
+    // The sync takes longer than this sleep, unless this machine is too busy. Even then the lock
+    // changes in time.
     thread::sleep(SYNC_TIME / 2);
     fs::write(folder.path().join("lock"), "0123 process 1 on elsewhere\n").expect("written");
     client.0.set_timeout(SYNC_TIME * 20).expect("a socket");
@@ -61,7 +61,7 @@ fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     assert_eq!(daemon.wait_exit(LONG).expect("it ends").code(), Some(10), "{}", daemon.stderr());
 }
 
-/// Every client would wait for the syncs of others, or a reply would overtake one that waits.
+/// Every client would wait for others' syncs, or a reply would overtake a reply that waits.
 #[test]
 fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() {
     let (tools, folder) = (Folder::new(), Folder::new());
@@ -86,7 +86,7 @@ fn while_a_sync_is_under_way_others_are_answered_and_replies_keep_their_order() 
     panic!("each reply came before another client was answered");
 }
 
-/// A shutdown would lose changes that wait for their sync, or would not wait for it.
+/// A shutdown would not wait for a sync, and would lose the changes that wait for that sync.
 #[test]
 fn what_waits_for_a_sync_is_confirmed_before_the_end_and_kept() {
     let (tools, folder) = (Folder::new(), Folder::new());

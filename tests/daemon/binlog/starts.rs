@@ -1,6 +1,6 @@
 //! Startup with files that were written by the original, under hostile clients, or under a wrong
-//! clock. It never truncates, renames or removes files that it did not understand. Most of these
-//! tests open a binlog in memory, with the disk of `damage`.
+//! clock. Startup never truncates, renames or removes files that it does not understand. Most of
+//! these tests open a binlog in memory, with the disk of `damage`.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ use super::{
     format,
 };
 
-/// A record as the original writes it; a full one if the tube's name is not empty.
+/// A record as the original writes it; a full record if the tube's name is not empty.
 fn record(id: u64, tube: &str, body: &[u8], state: u8) -> Vec<u8> {
     let mut bytes = u32::try_from(tube.len()).expect("a short name").to_le_bytes().to_vec();
     bytes.extend_from_slice(tube.as_bytes());
@@ -61,8 +61,8 @@ fn ids(queue: &Queue) -> Vec<u64> {
     (1..queue.next_id().min(100_000)).filter(|&id| queue.find(id).is_some()).collect()
 }
 
-/// A power cut can leave a page of zeros in one of the original's files. All records after it would
-/// be cut off, and the log would report no damage.
+/// A power cut can leave a page of zeros in one of the original's files. All records after that
+/// page would be cut off, and the log would report no damage.
 ///
 /// Proves: B33.
 #[test]
@@ -120,7 +120,7 @@ fn a_flaw_in_a_record_of_the_originals_costs_that_record() {
         } else {
             records[4][at] ^= flip;
         }
-        // A delete after it would be lost as well, and the job would come back.
+        // A delete after the damaged record would be lost as well, and the job would come back.
         records.push(record(7, "", b"12345678\r\n", 0));
         let disk = on_disk([(1, segment(&records))]);
         let before = disk.files();
@@ -170,12 +170,12 @@ fn put_all(server: &mut Server, bodies: impl IntoIterator<Item = Vec<u8>>) {
     }
 }
 
-/// With bodies made to look like records, each of which must be tried, and one flipped bit, the
-/// rest of the newest file would be taken for torn, and cut off.
+/// If bodies are made to look like records, each of which must be tried, one flipped bit would make
+/// the rest of the newest file appear torn, and it would be cut off.
 #[test]
 fn nothing_in_a_body_hides_the_records_behind_it() {
-    // A short record, or the mark of another salt, at every offset; and full records that claim to
-    // end where the body does, or another one much later.
+    // A short record, or another salt's segment header, at every offset; and full records that
+    // claim to end where their body does, or where a much later body does.
     let short = record(3, "", b"x\r\n", 1);
     let mut mark = record(u64::MAX, "", b"", 0);
     mark[4 + 40..][..8].copy_from_slice(b"bnstlkRK");
@@ -211,8 +211,8 @@ fn nothing_in_a_body_hides_the_records_behind_it() {
     }
 }
 
-/// If a segment's mark is damaged, a body that contains a whole segment with its mark would be read
-/// as jobs.
+/// If a segment's header is damaged, a body that contains a whole segment with its header would be
+/// read as jobs.
 #[test]
 fn a_segment_within_a_body_is_not_believed() {
     let forged = {
@@ -228,7 +228,7 @@ fn a_segment_within_a_body_is_not_believed() {
     put_all(&mut server, (0..10).map(|_| forged[..40_000].to_vec()));
     let mut files = disk.files();
     let bytes = files.get_mut(&Name::Segment(1)).expect("it was written");
-    // The salt, the id and the magic are damaged: nothing is left of the first mark.
+    // The salt, the id and the magic are damaged: nothing is left of the first header.
     bytes[8..60].fill(0xAA);
     let (restored, _, report) = open(Box::new(Memory(Arc::new(Mutex::new(files)))), 1 << 20);
     assert_eq!(ids(&restored.queue), (1..=10).collect::<Vec<_>>(), "{report:?}");
@@ -251,9 +251,9 @@ fn a_lost_page_and_a_torn_tail_cost_no_more_than_both() {
     assert!(ids(&restored.queue).len() > 970, "{}: {report:?}", ids(&restored.queue).len());
 }
 
-/// If the only header of a short segment is damaged, marks in a body would be trusted, and jobs of
-/// other segments deleted. Any other file of the directory has the key; without one, nothing can be
-/// read, and everything is kept.
+/// If the only header of a short segment is damaged, headers in a body would be trusted, and jobs
+/// of other segments deleted. Any other file of the directory has the key; without such a file, no
+/// record can be read, and everything is kept.
 #[test]
 fn a_damaged_mark_does_not_hand_the_segment_to_a_body() {
     let forged = {
@@ -286,7 +286,7 @@ fn a_damaged_mark_does_not_hand_the_segment_to_a_body() {
 }
 
 /// The jobs of a segment that an operator brings back from another directory would be taken for
-/// damage. One that is copied to another number must not be read as a later change.
+/// damage. A segment that is copied to another number must not be read as later changes.
 #[test]
 fn a_segment_of_another_directory_is_read_by_its_own_key() {
     let written = |key: u64, count: usize| {
@@ -312,7 +312,7 @@ fn a_segment_of_another_directory_is_read_by_its_own_key() {
     assert_eq!(seen.collect::<Vec<_>>(), wanted, "{report:?}");
 }
 
-/// A directory of a build before 2.0.0 would become one of damaged files.
+/// The files of a directory from a build before 2.0.0 would be treated as damaged.
 #[test]
 fn a_segment_of_an_earlier_build_ends_the_start() {
     let disk = Memory::default();
@@ -329,14 +329,14 @@ fn a_segment_of_an_earlier_build_ends_the_start() {
     assert_eq!(disk.files(), before);
 }
 
-/// One flipped bit in the size of a body leads into the next body. A record that a hostile client
-/// has put there would delete a job of another file.
+/// One flipped bit in the size of a body leads the reader into the next body. A record that a
+/// hostile client has put there would delete a job of another file.
 #[test]
 fn a_wrong_length_leads_into_no_body() {
     let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
     let first = record(2, "default", b"12345678\r\n", 1);
     let second = record(3, "default", b"", 1);
-    // The number of bytes that the first body would reach into the second with 128 bytes more.
+    // How far the first body would reach into the second if it were 128 bytes longer.
     let reach = 128 - second.len();
     let delete = record(1, "", b"12345678\r\n", 0);
     for end in [*b"\r\n", *b"\x0c\x0b", *b"xx"] {
@@ -350,7 +350,7 @@ fn a_wrong_length_leads_into_no_body() {
         let new = segment(&[damaged, second]);
         let (restored, ..) = open(Box::new(on_disk([(1, old.clone()), (2, new)])), 4096);
         let is_whole = end == *b"\r\n";
-        // With a line end in its place, the error is not detectable.
+        // If the bytes at the wrong end are CR LF, the error is not detectable.
         assert!(
             is_whole || restored.queue.find(1).is_some(),
             "{end:?}: {:?}",
@@ -465,7 +465,7 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             let now = NOW + Duration::from_millis(500 * round);
             let put = b"put 0 0 60 1\r\nx\r\n";
             assert_eq!(server.feed(client, put, COMMANDS_PER_CONNECTION, now).0, put.len());
-            // The same number of deletes, so that there is always garbage.
+            // One delete for each put, so that there is always garbage.
             let delete = format!("delete {}\r\n", round + 1);
             server.feed(client, delete.as_bytes(), COMMANDS_PER_CONNECTION, now);
             server.tick(now);
@@ -591,7 +591,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
         assert_eq!(ends(server.queue(), right), wanted);
         let delayed = server.queue().find_tube("default").expect("it is always there");
         assert_eq!(server.queue().tube(delayed).delayed(), 20, "all of them wait again");
-        // This makes garbage, so that all jobs are written again.
+        // These jobs make garbage, so that all jobs are written again.
         let client = server.open();
         for _ in 0..60 {
             let put = [b"put 9 0 60 400\r\n", &[b'y'; 400][..], b"\r\n"].concat();
@@ -644,8 +644,8 @@ fn dates_written_under_a_wrong_clock_are_written_anew() {
     }
 }
 
-/// A file that the original was making when it was killed would count as damage. An older one is
-/// damage: its records are lost.
+/// A file that the original was making when it was killed would be reported as damage. An older
+/// file of zeros is damage, because its records are lost.
 #[test]
 fn a_newest_file_of_zeros_has_only_been_begun() {
     let old = segment(&[record(1, "default", b"12345678\r\n", 1)]);
@@ -686,7 +686,7 @@ fn an_unfinished_end_is_damage_if_any_newer_file_has_records() {
 }
 
 /// One wrong bit in a file of the original would keep the daemon from starting: the file would be
-/// taken for one of another machine.
+/// taken for a file of another kind of machine.
 #[test]
 fn no_wrong_bit_looks_like_another_machine() {
     let records: Vec<_> = (1..=20).map(|id| record(id, "default", b"12345678\r\n", 1)).collect();
@@ -738,7 +738,7 @@ fn values_that_make_no_sense_are_corrected() {
 fn found_segments_are_cut_to_what_they_hold() {
     let folder = Folder::new();
     let daemon = folder.serve(OURS, &["-s", "1048576"]);
-    // So large that the segment is not rewritten for the sake of its header.
+    // The job is so large that its segment is not rewritten because of the header's share.
     Peer::of(&daemon).put(0, 0, &[b'x'; 1000]);
     assert_eq!(folder.files()["binlog.1"], 1 << 20);
     end(daemon, libc::SIGKILL);

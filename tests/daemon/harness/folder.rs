@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use ct::Daemon;
 
-/// A directory that is removed when this is dropped.
+/// A directory that is removed when the [`Folder`] is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(tempfile::TempDir);
 
@@ -27,7 +27,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// Starts a daemon with its binlog here, with further flags.
+    /// Starts a daemon with its binlog in this directory, with further flags.
     #[track_caller]
     pub(crate) fn serve(&self, program: impl AsRef<Path>, flags: &[&str]) -> Daemon {
         let mut all = vec!["-b", self.text()];

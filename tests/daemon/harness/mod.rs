@@ -1,5 +1,5 @@
 //! Code shared by the tests of the real binary: starts, watches and stops daemons, and has clients
-//! for them. A failure here fails the test at the line that called it.
+//! for them. A failure in this code fails the test at the line of the test that called the code.
 
 #[cfg(target_os = "linux")]
 mod folder;

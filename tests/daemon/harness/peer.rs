@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use ct::{Client, Daemon, LONG, eventually};
 
-/// A client whose failures all fail the test, at the line that called it.
+/// A client whose failures fail the test at the line that called the client.
 #[derive(Debug)]
 pub(crate) struct Peer(pub(crate) Client);
 

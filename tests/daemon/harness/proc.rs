@@ -46,8 +46,8 @@ pub(crate) fn processor_time(daemon: &Daemon) -> Duration {
     Duration::from_millis(10 * (hundredths(11) + hundredths(12)))
 }
 
-/// Checks for [`WATCHED`] that a daemon hardly uses the processor. A daemon that spins uses all it
-/// gets; the bound is far from both.
+/// Checks for [`WATCHED`] that a daemon hardly uses the processor. A daemon that spins uses all the
+/// time it gets; the bound is far from both values.
 #[track_caller]
 pub(crate) fn assert_idle(daemon: &Daemon) {
     let (before, began) = (processor_time(daemon), Instant::now());

@@ -150,21 +150,21 @@ pub(crate) fn terminate(daemon: &mut Daemon) -> i32 {
     exit_code(daemon)
 }
 
-/// Stops a daemon at whatever point it has reached, until [`thaw`].
+/// Suspends a daemon at whatever point it has reached, until [`thaw`].
 #[track_caller]
 pub(crate) fn freeze(daemon: &Daemon) {
     daemon.signal(libc::SIGSTOP).expect("it runs");
     await_state(daemon, 'T');
 }
 
-/// Waits until a daemon sleeps (`S`) or is stopped (`T`).
+/// Waits until a daemon sleeps (`S`) or is suspended (`T`).
 #[track_caller]
 pub(crate) fn await_state(daemon: &Daemon, state: char) {
     let what = format!("it comes to {state}");
     eventually(&what, || process_status(daemon.pid(), "State").starts_with(state));
 }
 
-/// Lets a stopped daemon continue.
+/// Lets a suspended daemon continue.
 #[track_caller]
 pub(crate) fn thaw(daemon: &Daemon) {
     daemon.signal(libc::SIGCONT).expect("it is there");
@@ -183,7 +183,7 @@ pub(crate) fn original() -> Option<PathBuf> {
     Original::find().map(|original| original.path)
 }
 
-/// The number in a variable of the environment, which longer runs set.
+/// Returns the number in an environment variable, which longer runs set.
 pub(crate) fn from_environment<T: FromStr>(name: &str) -> Option<T> {
     env::var(name).ok().and_then(|text| text.parse().ok())
 }

@@ -1,25 +1,25 @@
 //! Executes operations on two daemons and watches for a difference.
 //!
-//! The runner tracks the state of each connection, fills in job ids, keeps to the schedule, and
+//! The runner tracks the state of each connection, fills in job ids, keeps to a `schedule`, and
 //! omits commands that may be answered in more than one way.
 //!
 //! The protocol does not define how the commands of two connections interleave. So at most one
-//! connection has commands queued after a waiting reserve. Meanwhile all others send one command at
-//! a time, and that connection is not closed, because it is unknown how many of its commands would
-//! still be executed. Before time passes, and at the end, that connection is half-closed, so that
-//! its commands are executed now. Commands that affect no other connection may stay queued.
+//! connection has commands queued after a waiting reserve. Meanwhile all other connections send one
+//! command at a time. The connection with the queue is not closed, because it is unknown how many
+//! of its commands would be executed. Before time passes, and at the end, that connection is
+//! half-closed to execute the commands. Commands that affect no other connection may stay queued.
 //!
-//! The rest depends on the masks of the two daemons:
+//! Further omissions and additions depend on the masks of the two daemons:
 //!
-//! | mask | left out, or added |
+//! | mask | omitted, or added |
 //! |---|---|
 //! | `waiters-swap` | a second client waiting for the same tube |
 //! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that show the difference |
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
 //! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
-//! At the end all state is inspected. Then every job is taken out, because that reveals orders that
-//! no statistic shows.
+//! At the end (`inspection`) all state is read. Then every job is taken out, because that reveals
+//! orders that no statistic shows.
 
 mod inspection;
 mod schedule;
@@ -254,7 +254,7 @@ impl Runner<'_> {
     }
 }
 
-/// Sends commands, and omits some.
+/// Sends commands, and omits those that may be answered in more than one way.
 impl Runner<'_> {
     fn send(
         &mut self,
@@ -281,7 +281,7 @@ impl Runner<'_> {
         self.send_now(peer, &now)
     }
 
-    /// Sends the rest of commands that were cut; returns false if that must not happen now.
+    /// Sends the rest of commands that were cut; returns false if the rest may not be sent now.
     fn send_rest(&mut self, peer: Peer) -> Result<bool, StopReason> {
         let Some(rest) = self.unsent.get(&peer).cloned() else { return Ok(true) };
         let may_send = self.may_send(peer, &rest);
@@ -403,9 +403,9 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Receives replies.
 impl Runner<'_> {
-    /// Waits until both daemons are quiet and processes their replies, the connection `first`
-    /// before the others. `is_all` means that a daemon is done once it has sent the expected
-    /// replies on `first`.
+    /// Waits until both daemons are quiet and processes their replies, those on the connection
+    /// `first` before all others. `is_all` means that a daemon is done once it has sent the
+    /// expected replies on `first`.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -447,7 +447,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with the answer of the second daemon, from the first different reply on.
+    /// Ends the record with the right daemon's answer, from the first different reply on.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());

@@ -27,7 +27,7 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Half-closes connections with queued commands, to execute these, unless `may_stay` is true.
+    /// Half-closes connections, unless `may_stay` is true, so that queued commands are executed.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -69,8 +69,8 @@ impl Runner<'_> {
     }
 
     /// Prepares for keep-alives. Half-closes each connection that may be waiting while another
-    /// holds a job, because its reply would reveal that a time to run ended before the keep-alive.
-    /// Closes each connection that holds a job but cannot send a keep-alive.
+    /// holds a job: a reply to it would show that a time to run ended before the keep-alive. Closes
+    /// each connection that holds a job but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
@@ -89,7 +89,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the command of a keep-alive, which changes only its own counter.
+/// Makes the command of a keep-alive, which changes only that command's counter.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
