@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{Bodies, Body};
 use crate::{
-    collections::{Growth, Key, ensure, probe},
+    collections::{Growth, Key, OutOfMemory, ensure, probe},
     memory::{
         block::{BLOCK_BYTES, Block, Mark, UNIT_BYTES, slot_bytes},
         level::{BINLOG_MARKS, Level, Marks, REPLAY_MARKS},
@@ -167,10 +167,17 @@ impl Bodies {
 
     /// Fails if less than the memory of this level is left, even after empty blocks are released.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
-        if !self.memory.admits(level) && self.release_all() {
-            self.memory.begin_turn();
+        if self.memory.admits(level) {
+            return Ok(());
         }
-        ensure(self.memory.admits(level)).inspect_err(|_| self.expect_shortage())
+        if self.release_all() {
+            self.memory.begin_turn();
+            if self.memory.admits(level) {
+                return Ok(());
+            }
+        }
+        self.expect_shortage();
+        Err(OutOfMemory)
     }
 }
 
