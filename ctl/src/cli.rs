@@ -75,8 +75,8 @@ pub(crate) enum Command {
     Put(PutArgs),
     /// Reserve jobs, print them, and then release, delete or bury them
     ///
-    /// Without --delete or --bury, the jobs are released after all are printed. The exit status is 1
-    /// if no job was ready.
+    /// Without --delete or --bury, the jobs are released after all are printed. The exit status is
+    /// 1 if no job was ready.
     Reserve(ReserveArgs),
     /// Make buried jobs ready, or delayed jobs if none is buried
     Kick(KickArgs),
@@ -124,8 +124,8 @@ pub(crate) enum Command {
     },
     /// Drain servers: make them refuse new jobs, or accept them again
     Drain {
-        /// on: refuse new jobs; off: accept them again; status: print the state; wait: until no job is
-        /// ready, delayed or reserved
+        /// on: refuse new jobs; off: accept them again; status: print the state; wait: until no job
+        /// is ready, delayed or reserved
         #[arg(value_parser = ["on", "off", "status", "wait"])]
         switch: String,
         /// Do not ask for confirmation, even with several servers

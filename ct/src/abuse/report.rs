@@ -7,8 +7,8 @@ use super::{Round, Row};
 /// Makes the table and an explanation of its columns.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| abuse | daemon | p50 ms, alone → during the attack | p99 ms, alone → during the attack | longest ms \
-         | CPU at rest | memory MB, before → held → after | |\n\
+        "| abuse | daemon | p50 ms, alone → during the attack | p99 ms, alone → during the \
+         attack | longest ms | CPU at rest | memory MB, before → held → after | |\n\
          |---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {

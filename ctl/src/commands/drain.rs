@@ -65,7 +65,8 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
         );
     }
     let known = yaml::value(&stats, "draining");
-    Ok(known.with_context(|| format!("{address}: the server does not report whether it is draining"))? == "true")
+    let unknown = || format!("{address}: the server does not report whether it is draining");
+    Ok(known.with_context(unknown)? == "true")
 }
 
 /// Waits until a server has only buried jobs, and prints its numbers of jobs now and then. Returns
