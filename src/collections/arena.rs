@@ -1,7 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
 //! A key is valid from `insert` to `remove`, and is reused later. So an item may be removed only
-//! when no copy of its key is in use: keys of connections are removed only at the end of a turn.
+//! when no copy of its key is in use: connections are removed only at the end of a turn.
 
 use std::{
     cmp::Ordering,
@@ -24,13 +24,13 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// The slot as a number: for tokens, log lines, and as the last term of total orders.
+    /// Returns the slot as a number: for event tokens, for log lines, and to order equal items.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
     }
 
-    /// The key with the same index in another arena. For arenas whose items are always added and
-    /// removed together, such as those of connections, clients and sockets.
+    /// Returns the key with the same index in another arena, for arenas whose items are always
+    /// added and removed together, such as those of connections, clients and sockets.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
@@ -42,7 +42,7 @@ impl<T> Key<T> {
     }
 }
 
-// Derived impls would require the same trait of `T`.
+// Derived implementations would require that `T` has the same trait.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -80,7 +80,7 @@ const CHUNK_LENGTH_DEFAULT: usize = 2048;
 /// Items are stored in chunks, each a slab that never grows. So adding an item never copies the
 /// others, and the memory of an empty chunk can be released to the system: see
 /// [`Arena::release_one`]. Invariant: `open` names the chunks that have free slots, each once.
-/// Empty chunks have no memory, except for the last of `open`: otherwise, adding a lone item would
+/// Empty chunks have no memory, except the last of `open`, so that adding a lone item does not
 /// allocate each time.
 ///
 /// Two arenas with the same `CHUNK_LENGTH` whose items are added and removed together have the same
@@ -98,7 +98,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 }
 
 /// An arena of items that are larger, and few in most daemons: tubes, clients and connections. A
-/// chunk takes 68 to 132 KiB: the C library maps it separately, too.
+/// chunk takes 68 to 132 KiB, so the C library maps such a chunk separately, too.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
@@ -121,7 +121,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk() }
     }
 
-    /// The chunk for the next item, if it has memory.
+    /// Returns the chunk for the next item, if that chunk has memory.
     #[inline]
     fn ready_chunk(&self) -> Option<usize> {
         let number = *self.open.last()?;
@@ -133,7 +133,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // A slab stores a word beside each item; with padding, at most two.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // Any chunk may become open or releasable later, when no memory can be refused.
+            // Any chunk may become open or releasable later, when no failure can be reported.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;
@@ -143,7 +143,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Ok(())
     }
 
-    /// The chunk for the next item. Allocates its memory if it has none.
+    /// Returns the chunk for the next item. Allocates the chunk's memory if it has none.
     #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
@@ -177,7 +177,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            // Another chunk becomes the last open one.
+            // The last chunk of `open` loses that place, and gives up its memory if it is empty.
             let last = self.open.last().map(|&last| &mut self.chunks[last]);
             self.releasable.extend(last.filter(|last| last.is_empty()).map(mem::take));
             self.open.push(number);
@@ -194,7 +194,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.releasable.pop().is_some()
     }
 
-    /// The item, or `None` if it has been removed.
+    /// Returns the item of a key, or `None` if the item has been removed.
     pub fn get(&self, key: Key<T>) -> Option<&T> {
         self.count_visit();
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
@@ -207,13 +207,13 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len
     }
 
-    /// The number of slots, used and free. Every index is below it.
+    /// The number of slots, used and free. Every index is below this number.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
     }
 
-    /// The number of lookups by key. Tests use it as the cost of a command, because unlike time it
-    /// does not vary. Always 0 in a release build.
+    /// The number of lookups by key. Tests use this number as the cost of a command, because unlike
+    /// time it does not vary. Always 0 in a release build.
     pub fn visits(&self) -> u64 {
         #[cfg(debug_assertions)]
         return self.visits.get();
@@ -236,7 +236,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 }
 
-/// The chunk of a key, and its slot there.
+/// Returns the number of a key's chunk, and the slot in that chunk.
 fn locate<T, const CHUNK_LENGTH: usize>(key: Key<T>) -> (usize, usize) {
     (key.index() / CHUNK_LENGTH, key.index() % CHUNK_LENGTH)
 }

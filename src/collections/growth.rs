@@ -1,5 +1,5 @@
-//! Growth that may fail: a large list needs more than the memory kept for small steps, so it grows
-//! before anything is changed.
+//! Growth that may fail. A large list needs more memory than is kept for small allocations, so the
+//! list grows, or fails to, before anything is changed.
 
 use std::{
     collections::{TryReserveError, VecDeque},
@@ -8,8 +8,8 @@ use std::{
     hint::black_box,
 };
 
-/// A list of at least this many bytes grows by half this many, and the kernel moves it without
-/// copying. So no list takes much more memory at once, however large it is.
+/// A list of at least this many bytes grows by half this many at a time, and the kernel moves it
+/// without copying. So no list takes much more memory at once, however large it is.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// There is no memory, or a limit forbids taking it.
@@ -33,7 +33,7 @@ impl fmt::Display for OutOfMemory {
 
 impl Error for OutOfMemory {}
 
-/// Fails if a limit does not permit what is about to grow.
+/// Fails unless `is_permitted`.
 #[inline]
 pub fn ensure(is_permitted: bool) -> Growth {
     if is_permitted { Ok(()) } else { Err(OutOfMemory) }
@@ -43,7 +43,7 @@ pub fn ensure(is_permitted: bool) -> Growth {
 pub fn probe(bytes: usize) -> Growth {
     let mut piece = Vec::<u8>::new();
     piece.try_reserve_exact(bytes)?;
-    // Otherwise the compiler would see that the memory is unused, and not allocate it.
+    // `black_box` keeps the compiler from leaving out this allocation as unused.
     black_box(piece);
     Ok(())
 }
@@ -63,8 +63,8 @@ pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity `before` if that suffices for `length` items. Otherwise returns twice as
-/// much, or for a large list a little more than before.
+/// Returns the capacity `before` if that suffices for `length` items. If not, returns twice that
+/// capacity, or for a large list a little more than before.
 #[inline]
 pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {
@@ -79,7 +79,7 @@ pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Otherwise half of a change would have happened.
+    /// If a failed growth changed the list, half of a change would have happened.
     #[test]
     fn a_list_that_cannot_grow_stays_as_it_was() {
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));

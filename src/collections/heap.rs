@@ -3,10 +3,10 @@
 //! An entry holds the sort key and the item's key. So a sift compares entries of one array and
 //! looks up no item. Each move is reported to a closure, which stores the new position in the item.
 //! Invariant: no entry is smaller than its parent, and the position last reported for an item is
-//! that of its entry.
+//! the position of its entry.
 //!
-//! Sort keys must be distinct, so that the order is total: every caller ends them with a unique id
-//! or key.
+//! Sort keys must be distinct, so that the order is total: every caller ends a sort key with a
+//! unique id or key.
 
 use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
@@ -18,7 +18,7 @@ use super::{
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
-/// A min-heap of `T`s by `K`.
+/// A min-heap of keys of `T`s, ordered by `K`.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<(K, Key<T>)>,
@@ -33,7 +33,7 @@ impl<K, T> Default for Heap<K, T> {
 }
 
 impl<K: Ord + Copy, T> Heap<K, T> {
-    /// The smallest key and its item.
+    /// Returns the smallest sort key, and the key of its item.
     pub fn peek(&self) -> Option<(K, Key<T>)> {
         self.entries.first().copied()
     }
@@ -55,7 +55,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         if next > capacity { next * size_of::<(K, Key<T>)>() } else { 0 }
     }
 
-    /// The number of items that must have room after [`Heap::make_room`].
+    /// Returns the number of items for which [`Heap::make_room`] ensures memory.
     fn next_count(&self) -> usize {
         self.min_capacity.max(self.entries.len()) + 1
     }
@@ -64,8 +64,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
     /// reallocated.
     ///
-    /// Memory becomes resident only when it is written to, and a change that cannot be refused may
-    /// add these items. So if `is_resident`, new memory is written to at once.
+    /// Memory becomes resident only when it is first written to. If `is_resident`, new memory is
+    /// written to at once, because a change that cannot be refused may add the items later.
     #[inline]
     pub fn make_room(&mut self, is_resident: bool) -> Growth {
         let count = self.next_count();
@@ -77,8 +77,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         Ok(())
     }
 
-    /// Keeps memory for `count` items from now on, because that many may be added when no memory
-    /// can be refused. Allocates nothing if [`Heap::make_room`] was called before.
+    /// Keeps memory for `count` items from now on, because that many may be added when a lack of
+    /// memory cannot be reported. Allocates nothing if [`Heap::make_room`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
         if self.entries.capacity() < count {
@@ -87,7 +87,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item. Calls `moved` with the position of each entry that moves, the new one
+    /// Adds an item. Calls `moved` with the new position of each entry that moves, the new entry
     /// included. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
@@ -105,22 +105,22 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         removed
     }
 
-    /// Gives the item at `position` another sort key. Calls `moved` for each move. O(log n).
+    /// Gives the item at `position` another key. Calls `moved` for each entry that moves. O(log n).
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
         self.entries[position as usize].0 = key;
         self.sift(position as usize, moved);
     }
 
-    /// The item at `position` of the array, and its sort key.
+    /// Returns the sort key and the item of the entry at `position` of the array.
     pub fn at(&self, position: usize) -> Option<(K, Key<T>)> {
         self.entries.get(position).copied()
     }
 
-    /// The first `count` items in order. O(count log count), whatever the size of the heap.
+    /// Returns the first `count` items in order. O(count log count), whatever the size of the heap.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
-        // The next item is the root, or a child of one already found.
+        // The next item is the root, or a child of an entry already found.
         let mut candidates = BinaryHeap::with_capacity(count + 2);
         candidates.extend(self.entries.first().map(|&(key, _)| Reverse((key, 0))));
         while found.len() < count {
@@ -147,9 +147,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         assert!(self.entries.capacity() >= self.min_capacity, "capacity is kept");
     }
 
-    /// Shortens an array of which three quarters are unused, by at most [`SHRINK_STEP_ITEMS`]. So a
-    /// heap that loses millions of items releases memory in short steps. A small array is kept, so
-    /// that a heap that is often empty does not reallocate each time.
+    /// Reduces the capacity if three quarters of it are unused, by at most [`SHRINK_STEP_ITEMS`].
+    /// So a heap that loses millions of items releases memory in short steps. A small array is
+    /// kept, so that a heap that is often empty does not reallocate each time.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {
@@ -165,8 +165,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         }
     }
 
-    /// Moves the entry at `position` up. The caller passes the entry, because reading one that was
-    /// just pushed would stall the processor.
+    /// Moves the entry at `position` up. The caller passes the entry, because reading an entry that
+    /// was just pushed would stall the processor.
     fn sift_up(
         &mut self,
         mut position: usize,

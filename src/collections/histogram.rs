@@ -1,4 +1,4 @@
-//! A histogram of durations: how many were at most as long as each of several fixed bounds.
+//! A histogram of durations: how many were no longer than each of several fixed bounds.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LONG_BOUNDS: [u64; 11] =
 pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
     /// Upper bounds, in rising order, in units of `UNIT` nanoseconds. A bucket includes its bound.
     bounds: &'static [u64; BOUNDS],
-    /// One count per bound; durations longer than all bounds are only in `count`.
+    /// One count for each bound; durations longer than all bounds are only in `count`.
     buckets: [u64; BOUNDS],
     count: u64,
     /// The sum of all durations in nanoseconds.
@@ -40,12 +40,12 @@ impl Default for LongTimes {
 }
 
 impl<const BOUNDS: usize, const UNIT: u64> Histogram<BOUNDS, UNIT> {
-    /// An empty histogram with these upper bounds, which must rise.
+    /// An empty histogram with these upper bounds, which must be in rising order.
     const fn new(bounds: &'static [u64; BOUNDS]) -> Self {
         Self { bounds, buckets: [0; BOUNDS], count: 0, sum: 0 }
     }
 
-    /// Counts one duration, in nanoseconds. O(bounds).
+    /// Adds one duration, in nanoseconds. O(bounds).
     #[inline]
     pub fn add(&mut self, nanoseconds: u64) {
         self.count += 1;
@@ -58,17 +58,17 @@ impl<const BOUNDS: usize, const UNIT: u64> Histogram<BOUNDS, UNIT> {
         }
     }
 
-    /// The number of durations counted.
+    /// The number of durations added.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum of the durations counted; it saturates after 584 years.
+    /// The sum of the durations added; the sum saturates after 584 years.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// Each bound, with the number of durations that were at most as long.
+    /// Returns each bound, with the number of durations that were no longer than the bound.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, count| {
             *sum += count;

@@ -1,13 +1,13 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
-//! Ids are assigned in sequence, so a page serves 32 neighbours, four bytes each, and a directory
-//! 1,024 neighbouring pages. Above the directories is a tree with an entry for every 32,768 ids.
-//! Unlike a hash map, this map never moves all entries at once when it grows or shrinks.
+//! Ids are assigned in sequence, so a page has the keys of 32 neighbouring ids, four bytes each,
+//! and a directory has 1,024 neighbouring pages. A tree has an entry for each directory: for 32,768
+//! ids. Unlike a hash map, this map never moves all entries at once when it grows or shrinks.
 //!
 //! An id whose neighbours are gone would take up a page and a part of a directory. So the last id
-//! of a page moves to a tree, and the page is removed. A directory is removed with its last page.
-//! But the page of the latest insertion stays: otherwise a mostly empty queue would allocate a page
-//! for each job. Invariant: `used` counts the entries of a page or directory. No page has fewer
+//! of a page moves to a second tree, and the page is removed. A directory is removed with its last
+//! page. The page of the latest insertion stays, or a mostly empty queue would allocate one for
+//! each job. Invariant: `used` is the number of entries of a page or directory. No page has fewer
 //! than two ids, and no directory is empty, except the page and directory of the latest insertion.
 
 use std::{collections::BTreeMap, mem};
@@ -35,7 +35,7 @@ pub struct IdMap<T> {
     directories: BTreeMap<u64, Box<Directory<T>>>,
     /// The number of the page of the latest insertion.
     latest: u64,
-    /// Ids without neighbours.
+    /// The keys of ids without neighbours.
     single: BTreeMap<u64, Key<T>>,
     /// The pages; a chunk of them takes a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,
@@ -52,12 +52,12 @@ impl<T> Default for IdMap<T> {
     }
 }
 
-/// The number of an id's page, and its slot there.
+/// Returns the number of an id's page, and the id's slot in that page.
 fn locate(id: u64) -> (u64, usize) {
     (id / PAGE_IDS as u64, remainder(id, PAGE_IDS))
 }
 
-/// The number of a page's directory, and its slot there.
+/// Returns the number of a page's directory, and the page's slot in that directory.
 fn locate_page(page: u64) -> (u64, usize) {
     (page / DIRECTORY_PAGES as u64, remainder(page, DIRECTORY_PAGES))
 }
@@ -67,7 +67,7 @@ fn remainder(number: u64, size: usize) -> usize {
 }
 
 impl<T> IdMap<T> {
-    /// The key under `id`.
+    /// Returns the key of `id`.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
         let (number, slot) = locate(id);
         let (directory, at) = locate_page(number);
@@ -80,7 +80,7 @@ impl<T> IdMap<T> {
         self.pages.make_room()
     }
 
-    /// Adds a key under an id that has none.
+    /// Adds a key for an id that has no key yet.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
         let (number, slot) = locate(id);
         if self.latest != number {
@@ -117,7 +117,7 @@ impl<T> IdMap<T> {
         Some(key)
     }
 
-    /// Removes a page with fewer than two ids, and its directory if it is empty then.
+    /// Removes a page if it has fewer than two ids, and then its directory if that is empty.
     fn thin(&mut self, number: u64) {
         let (directory_number, at) = locate_page(number);
         let Some(directory) = self.directories.get_mut(&directory_number) else { return };
@@ -136,7 +136,7 @@ impl<T> IdMap<T> {
         }
     }
 
-    /// See [`Arena::release_one`].
+    /// Releases the memory of empty pages: see [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.pages.release_one()
     }
@@ -154,7 +154,7 @@ mod tests {
         prop_oneof![0..1000u64, 32_600..32_900u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
-    /// Otherwise each job whose neighbours are gone would take the memory of 32.
+    /// If an id without neighbours kept its page, it would take the memory of 32 ids.
     #[test]
     fn an_id_without_neighbours_takes_no_page() {
         let mut map: IdMap<()> = IdMap::default();

@@ -1,8 +1,8 @@
-//! A doubly linked list by key: first in, first out, with O(1) removal from the middle. The links
+//! A doubly linked list of keys: first in, first out, with O(1) removal from the middle. The links
 //! are in the items, so a list allocates nothing.
 //!
-//! Invariant: walking from head to tail and back visits the same `len` items. An item is in at most
-//! one list at a time; the caller of `unlink` knows which.
+//! Invariant: the links from head to tail and those from tail to head visit the same `len` items.
+//! An item is in at most one list at a time; `unlink` must be called on that list.
 
 use super::{Arena, Key};
 
@@ -82,8 +82,8 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Sorts the items by `key`; equal ones keep their order. Merges sorted halves, and allocates
-    /// nothing. A part that is sorted already stays as it is: O(length · log runs).
+    /// Sorts the items by `key`; items with equal keys keep their order. Merges sorted halves, and
+    /// allocates nothing. Parts that are sorted already are not split: O(length · log runs).
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;

@@ -1,25 +1,25 @@
-//! Jobs' bodies: while they arrive, while they are stored and while they are sent.
+//! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
-//! Bodies of all sizes share blocks, in slots that fit them. So little memory is wasted, in any mix
-//! of sizes. A few free slots are remembered, and filled before another block is. Others stay free
-//! until their block is empty, and its memory can be released to the system. If free slots take too
-//! much, the bodies left in the sparsest block move to other blocks: see [`Bodies::move_some`]. The
-//! C library's heap cannot do that: a few bytes in use at its end keep all of it allocated.
+//! Bodies of all sizes share blocks, in slots of their sizes. So little memory is wasted, in any
+//! mix of sizes. A few free slots are remembered, and filled before another block is. Other free
+//! slots stay free until their block is empty and can be released to the system. If free slots take
+//! too much, the bodies in the sparsest block move elsewhere: see [`Bodies::move_some`]. In the C
+//! library's heap, a few bytes in use at the end keep all of it allocated.
 //!
 //! A small body belongs to a job, whose [`Body`] locates it. A large body can be shared by its job
-//! and the replies that send it, and an unfinished one has no job. So large and unfinished bodies
+//! and the replies that send it, and an unfinished body has no job. So large and unfinished bodies
 //! have an entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has
-//! memory of its own, which grows as its bytes arrive. So has a smaller body until half of it has
-//! arrived, because a client that announces a body may never send it. The owner of a [`Body`] must
-//! pass it to [`Bodies::remove`], because dropping it frees nothing.
+//! memory of its own, which grows as its bytes arrive. A smaller body has memory of its own until
+//! half of it has arrived, because a client that announces a body may never send it. The owner of a
+//! [`Body`] must pass it to [`Bodies::remove`], because dropping it frees nothing.
 //!
-//! Each body is counted from its first byte until its last handle is removed. The handles may
-//! belong to a job, an unfinished upload or an unsent reply. Copies in replies are counted, too.
-//! The total may have a limit.
+//! The total `counted` includes a body from its first byte until its last handle is removed. A
+//! handle may belong to a job, an unfinished upload or an unsent reply. The total includes copies
+//! in replies, too, and may have a limit.
 //!
 //! Invariants: slots fill their block without gaps. After each command, every slot in use has an
-//! owner. Each remembered slot is free, and not in the block being emptied. No block is empty,
-//! except the one to be filled next.
+//! owner. Each remembered slot is free, and is not in the block that is being emptied. No block is
+//! empty, except the one to be filled next.
 
 mod slots;
 mod testing;
@@ -38,21 +38,21 @@ use crate::{
     sys::ballast,
 };
 
-/// A body of up to this many bytes is copied into replies; a larger one is shared. The extra eight
-/// bytes let a body of 4,096 bytes and its CR LF be copied.
+/// A body of up to this many bytes is copied into replies; a larger body is shared. Eight bytes are
+/// added so that a body of 4,096 bytes is copied with its CR LF.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
 /// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 
-/// Bytes counted for a body in addition to its length: about the size of its job.
+/// Bytes that each body adds to [`Bodies::counted`] beside its length: about the size of its job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
 #[must_use = "its bytes are kept until it is removed"]
 #[derive(Debug)]
 pub struct Body {
-    /// The body's slot. If the unit is [`REFERENCED`], the key of its table entry instead.
+    /// The body's slot. If the unit is [`REFERENCED`], the key of the body's table entry instead.
     place: Place,
     len: u32,
 }
@@ -80,27 +80,27 @@ impl Body {
     }
 }
 
-/// A body that can be shared, or is not finished.
+/// The table entry of a body that can be shared, or that is not finished.
 #[derive(Debug)]
 pub(super) struct Referenced {
     /// The body's slot, if it has one.
     place: Option<Place>,
     /// The body's bytes, if it has no slot.
     own: Vec<u8>,
-    /// How many bytes it has when it is finished.
+    /// How many bytes the body has when it is finished.
     size: usize,
     /// The number of handles.
     handles: u32,
 }
 
-/// Owns all bodies, and knows how much memory is left for everything.
+/// Owns all bodies, and knows how much memory the daemon has left.
 #[derive(Debug, Default)]
 pub struct Bodies {
     /// The memory for bodies and everything else.
     pub memory: Memory,
     /// The bytes of all bodies, each with [`BODY_OVERHEAD_BYTES`].
     pub counted: u64,
-    /// The limit on `counted`, if there is one. Stored bodies that exceed it stay.
+    /// The limit on `counted`, if there is one. A limit below `counted` removes no bodies.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
@@ -138,8 +138,8 @@ impl Bodies {
     }
 
     /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
-    /// the limit on bodies does not permit another. Bytes take memory, and are counted, only as
-    /// they arrive.
+    /// the limit on bodies does not permit another body. Bytes take memory, and are counted, only
+    /// as they arrive.
     pub fn begin(&mut self, size: usize) -> Growth<Body> {
         self.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
         self.referenced.make_room()?;
@@ -149,8 +149,8 @@ impl Bodies {
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
 
-    /// Appends to an unfinished body, which must not exceed its size. Fails, and changes nothing,
-    /// if there is no memory or the limit on bodies does not permit it.
+    /// Appends to an unfinished body, which must not exceed its announced size. Fails, and changes
+    /// nothing, if there is no memory or the limit on bodies does not permit it.
     pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Growth {
         self.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");
@@ -191,7 +191,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Gives the finished body to the job with this index. From now on, the body may move. O(1).
+    /// Makes the job with this index the owner of its body, which may move from now on. O(1).
     pub fn own(&mut self, owners: &mut impl BodyOwners, index: usize) {
         let body = owners.body_mut(index);
         if body.is_large() {
@@ -219,7 +219,7 @@ impl Bodies {
         Body { ..*body }
     }
 
-    /// Removes a handle to a body. Removing the last one frees its memory. O(1).
+    /// Removes a handle to a body. Removing the last handle frees the body's memory. O(1).
     #[expect(clippy::needless_pass_by_value, reason = "the handle must not be used after this")]
     pub fn remove(&mut self, body: Body) {
         if let Some(key) = body.entry() {

@@ -1,18 +1,18 @@
 //! How much memory is left, in a few levels.
 //!
-//! A list that grows cannot report an error: if memory for it is missing, the process ends. So some
-//! memory is kept that nobody uses, the *ballast* of [`crate::sys::ballast`], out of which small
-//! allocations are served when the system has no more. What is left of the ballast is the
-//! [`Level`]. Before a command changes anything, the server asks for the level that the command
-//! needs. All these levels are in one table, in `server/admission.rs`. Only a large list asks the
-//! system itself, by an attempt to grow that may fail.
+//! A list that grows cannot report an error: without memory, the process ends. So some memory is
+//! kept that nobody uses, the *ballast* of [`crate::sys::ballast`]. It is freed for small
+//! allocations when the system has no more memory. The [`Level`] says how much ballast is left.
+//! Before a command changes anything, the server checks that the level is high enough for the
+//! command. All levels that commands need are in one table, in `server/admission.rs`. Only a large
+//! list asks the system itself, by an attempt to grow that may fail.
 
 use std::{fmt, mem};
 
 use crate::collections::probe;
 
-/// How much memory must be left for a purpose. The levels let workers connect and go on when there
-/// is no memory for more jobs.
+/// How much memory must be left for a purpose. Thanks to the levels, workers can connect and take
+/// jobs when there is no memory for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// For a reply to a client without unsent replies, and for timers that are due. Not for lasting
@@ -21,33 +21,33 @@ pub enum Level {
     /// For one of the first few connections, and of the first few jobs that a client reserves.
     Scarce,
     /// For other connections, a part of a line, a wait for a job, a job that is released with a
-    /// delay, a reply to a client that has unsent replies.
+    /// delay, and a reply to a client that has unsent replies.
     Low,
     /// For lasting data: jobs, tubes, input that is kept.
     Plenty,
 }
 
-/// The bytes that must be left, by level.
+/// The bytes that must be left for each level.
 pub(super) type Marks = [usize; 4];
 
 /// The marks without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
 /// The marks with a binlog: higher, because a turn's records take up to five quarters of a MiB, and
-/// after a restart the first connection must fit beside the same jobs, laid out differently.
+/// after a restart the first connection must fit beside the same jobs in another layout.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
 /// The marks while a binlog is read: for lists that are small compared to the jobs. There are no
 /// clients yet, and jobs that fitted before must fit again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
-/// A source of memory. Tests use sources that refuse.
+/// A source of memory. Tests use sources that refuse memory.
 pub trait Supply: fmt::Debug {
     /// Returns how many bytes of memory are left.
     fn left(&mut self) -> usize;
     /// Begins a turn. Makes `wanted` bytes available, or as many as there are.
     fn refill(&mut self, wanted: usize);
-    /// Whether a piece of `bytes` bytes can be taken, and `left` bytes are left beside it.
+    /// Whether a piece of `bytes` bytes can be taken, and `left` bytes would be left.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.left() >= left && probe(bytes).is_ok()
     }
@@ -78,7 +78,7 @@ impl Memory {
         self.begin_turn();
     }
 
-    /// Sets the marks, and returns the previous ones.
+    /// Sets the marks, and returns the previous marks.
     pub(super) fn set_marks(&mut self, marks: Marks) -> Marks {
         let before = mem::replace(&mut self.marks, marks);
         self.begin_turn();
@@ -104,7 +104,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether a piece of `bytes` bytes may be taken, and the memory of `level` is left beside it.
+    /// Whether a piece of `bytes` bytes may be taken, and the memory of `level` would be left.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {
@@ -119,7 +119,7 @@ impl Memory {
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)
     }
 
-    /// Whether `level` or a lower one was refused in this turn.
+    /// Whether `level` or a lower level was refused in this turn.
     pub fn has_refused(&self, level: Level) -> bool {
         self.refused.is_some_and(|lowest| lowest <= level)
     }
@@ -139,7 +139,7 @@ mod tests {
         fn refill(&mut self, _: usize) {}
     }
 
-    /// Workers must be able to take jobs out of a queue that fills all memory.
+    /// In any other order, workers could not take jobs out of a queue that fills all memory.
     #[test]
     fn storage_is_refused_first_and_replies_last() {
         let all = [Level::Critical, Level::Scarce, Level::Low, Level::Plenty];

@@ -11,14 +11,14 @@ use crate::{
 /// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// The least time between two releases of free memory, for each byte of the limit. To release 100
-/// MB takes some milliseconds: about a hundredth of this time.
+/// The least time between two releases of free memory, for each byte of the limit. For 100 MB, that
+/// is a second, and the release takes some milliseconds: about a hundredth of that second.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
-/// The longest interval between two releases that any limit requires.
+/// The least time between two releases is no longer than this, however large the limit is.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// The system's memory: what is left of it is the ballast.
+/// Supplies the system's memory; the ballast shows how much of it is left.
 #[derive(Debug)]
 pub struct SystemMemory;
 
@@ -32,18 +32,18 @@ impl Supply for SystemMemory {
     }
 }
 
-/// Supplies the system's memory only while resident memory is below a limit. The limit on bodies
-/// alone would not bound memory that is allocated but unused: parts of lists and blocks.
+/// Supplies the system's memory only while resident memory is below a limit. A limit on bodies
+/// alone would not include memory that is allocated but unused, as in lists and blocks.
 #[derive(Debug)]
 pub struct ResidentLimit {
-    /// How many bytes may be resident, including those that a level keeps unused.
+    /// How many bytes may be resident, including those that the levels keep unused.
     limit: u64,
     resident: sys::ResidentMemory,
-    /// How many bytes were left when resident memory was last read.
+    /// How many bytes the limit left when resident memory was last read.
     left: usize,
-    /// The bytes ever allocated when resident memory was last read. Later ones count as resident.
+    /// The bytes ever allocated when resident memory was last read. Newer ones count as resident.
     allocated: usize,
-    /// When free memory that was still resident was last released.
+    /// When free memory was last released to the system.
     released_at: Time,
 }
 
@@ -53,7 +53,7 @@ impl ResidentLimit {
         Self { limit, resident, left: 0, allocated: 0, released_at: Time::default() }
     }
 
-    /// Reads how much memory is resident. If unknown, only the system's memory is a limit.
+    /// Reads how much memory is resident. If that is unknown, only the system's memory is a limit.
     fn read(&mut self) {
         self.allocated = ballast::allocated_bytes();
         let now = self.resident.bytes().unwrap_or(0);
@@ -106,13 +106,13 @@ mod tests {
             limited.refill(1 << 20);
             limited.left()
         };
-        // Other tests take and free memory meanwhile, so only extreme limits are certain.
+        // Other tests take and free memory meanwhile, so the test needs extreme limits.
         let much = left(limited(|resident| resident << 10));
         assert!((1 << 20..1 << 30).contains(&much), "{much} bytes");
         assert_eq!(left(limited(|resident| resident / 8)), 0);
     }
 
-    /// Otherwise memory that the C library keeps would lock all clients out of an empty daemon.
+    /// If it stayed, free memory in the C library would make an empty daemon refuse clients.
     #[test]
     #[cfg_attr(
         not(all(target_os = "linux", target_env = "gnu")),

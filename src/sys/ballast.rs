@@ -12,16 +12,16 @@ use std::{
 pub const PIECE_BYTES: usize = 64 * 1024;
 
 /// The largest allocation in bytes that ballast is freed for. A larger allocation fails, because
-/// freed pieces may be too far apart for it.
+/// freed pieces need not be next to each other.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
-/// The most pieces.
+/// The most pieces of ballast.
 const PIECES_MAX: usize = 96;
 
-/// Allocations of fewer bytes are not counted: a turn takes little memory in these.
+/// Allocations of fewer bytes are not counted: in total, those of a turn take little memory.
 const COUNTED_MIN_BYTES: usize = 512;
 
-/// The pieces: addresses, with [`FROM_HEAP`] added to those that are not mapped.
+/// The addresses of the pieces. [`FROM_HEAP`] is added to the address of a piece from the heap.
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
@@ -50,14 +50,14 @@ pub fn held_bytes() -> usize {
     HELD.load(Relaxed) * PIECE_BYTES
 }
 
-/// Returns how many bytes were ever allocated in pieces that are not tiny, and those of
-/// [`count_written`].
+/// Returns how many bytes were ever allocated, apart from tiny allocations, plus the bytes of all
+/// calls of [`count_written`].
 pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds to the allocated bytes those written to memory that may have been allocated long before:
-/// that memory becomes resident only now.
+/// Adds `bytes` to the allocated bytes: so many were written to memory that may have been allocated
+/// long before, and that becomes resident only now.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
@@ -75,7 +75,7 @@ pub fn refill(bytes: usize) {
     // A piece at the end of the heap would keep all of the heap from being released.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
-        // Another thread may have freed it meanwhile.
+        // Another thread may have freed the piece from the heap meanwhile.
         let slot = PIECES.iter().find(|slot| is_from_heap(slot.load(Relaxed)));
         release(slot.map_or(mapped, |slot| slot.swap(mapped, Relaxed)));
     }
@@ -88,7 +88,7 @@ fn is_from_heap(piece: *mut u8) -> bool {
 fn map_piece() -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-    // SAFETY: makes a mapping of its own, and touches no other.
+    // SAFETY: the call makes a new mapping, and touches no other.
     let piece = unsafe { libc::mmap(ptr::null_mut(), PIECE_BYTES, access, flags, -1, 0) };
     (piece != libc::MAP_FAILED).then_some(piece.cast())
 }
@@ -107,10 +107,10 @@ fn heap_piece() -> Option<*mut u8> {
 fn release(piece: *mut u8) {
     if is_from_heap(piece) {
         HELD_FROM_HEAP.fetch_sub(1, Relaxed);
-        // SAFETY: it was allocated with this layout, and nobody else has it.
+        // SAFETY: the piece was allocated with this layout, and nobody else has it.
         unsafe { System.dealloc(piece.map_addr(|address| address & !FROM_HEAP), PIECE) };
     } else if !piece.is_null() {
-        // SAFETY: it is a mapping of this size, and nobody else has it.
+        // SAFETY: the piece is a mapping of this size, and nobody else has it.
         unsafe { libc::munmap(piece.cast(), PIECE_BYTES) };
     }
 }
@@ -123,7 +123,7 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes, and again after each freed piece while it fails.
+/// Calls `allocate` for `size` bytes. While that fails, frees a piece and calls it again.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {
@@ -139,22 +139,22 @@ fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
 // SAFETY: all memory is the system's, allocated and freed by its own rules.
 unsafe impl GlobalAlloc for Ballasted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller promises what the system's allocator requires.
         allocated(layout.size(), || unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller promises what the system's allocator requires.
         allocated(layout.size(), || unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promises are the same. If it fails, `memory` is unchanged.
+        // SAFETY: the caller promises what `System` requires. A failure leaves `memory` as it was.
         allocated(size, || unsafe { System.realloc(memory, layout, size) })
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: the caller promises what the system's allocator requires.
         unsafe { System.dealloc(memory, layout) };
     }
 }

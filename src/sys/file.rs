@@ -47,8 +47,8 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes the BSD lock on a file or a directory. Closing this descriptor releases it. Fails at once
-/// with `WouldBlock` if another process has it.
+/// Takes the BSD lock on a file or a directory. Closing this descriptor releases the lock. Fails at
+/// once with `WouldBlock` if another process has the lock.
 pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
@@ -126,7 +126,7 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the pointer is valid for one statfs.
     let is_known = check(unsafe { libc::fstatfs(directory.as_raw_fd(), facts.as_mut_ptr()) });
-    // SAFETY: zeros are a valid statfs, too.
+    // SAFETY: zeros are a valid statfs, even if the call failed.
     let facts = unsafe { facts.assume_init() };
     if is_known.is_err() || u64::try_from(facts.f_type) == Ok(FUSE) {
         return Ok(false);
@@ -144,7 +144,7 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
 }
 
-/// Returns false for any error except those of the disk, which it returns.
+/// Returns an error only if it is one of the disk. After any other error, returns false.
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     let Err(error) = result else { return Ok(true) };
@@ -154,7 +154,7 @@ fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     }
 }
 
-/// An error number that some file systems return, though it is internal to the kernel.
+/// An error number of the kernel's own, which some file systems return by mistake.
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
 
@@ -185,7 +185,7 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
 #[cfg(not(target_os = "linux"))]
 pub use self::elsewhere::{confirm_written, reserve_space, sync_file_system};
 
-/// The other systems have none of these calls, so each answer is false.
+/// Systems other than Linux have none of these calls, so each function returns false.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     #![expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]

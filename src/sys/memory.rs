@@ -27,7 +27,7 @@ impl ResidentMemory {
 }
 
 /// Makes the C library map each large block separately, so that freeing one releases its memory to
-/// the kernel. By default, the library stops doing so when the first such block is freed. Up to 256
+/// the kernel. By default, the library does so only until the first such block is freed. Up to 256
 /// KiB of free memory stay at the end of the heap, for the buffers of the next long list.
 ///
 /// Also makes all threads allocate small blocks from one arena. By default, the C library takes 64
@@ -40,8 +40,8 @@ pub fn tune_allocator() {
         (libc::M_TRIM_THRESHOLD, 256 * 1024),
         (libc::M_ARENA_MAX, 1),
     ] {
-        // SAFETY: takes no pointers. If it fails, memory is released later, or more address space
-        // is used.
+        // SAFETY: takes no pointers. If the call fails, memory is released later, or more address
+        // space is used.
         unsafe { libc::mallopt(option, value) };
     }
 }

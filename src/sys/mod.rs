@@ -1,7 +1,7 @@
-//! All calls to libc that no safe library makes for us, and so every `unsafe` of the daemon.
+//! All calls to libc that no safe library offers, and with them every `unsafe` of the daemon.
 //!
-//! Each block holds one operation and the reason why it is sound. Callers get safe values: owned
-//! descriptors, plain numbers, `io::Error`. Nothing here depends on how the daemon uses them.
+//! Each block has one operation, and a comment that says why that is sound. Callers get safe
+//! values: owned descriptors, plain numbers, `io::Error`. Nothing here depends on their use.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 pub mod ballast;

@@ -13,15 +13,15 @@ use std::{
 
 use super::check;
 
-/// The number of this process's user.
+/// Returns the effective user id of this process.
 pub fn user_id() -> u32 {
     // SAFETY: takes nothing.
     unsafe { libc::geteuid() }
 }
 
-/// Becomes a user and its primary group, given as [`find_user`] returns them. Root drops all
-/// supplementary groups first. Without privileges this succeeds only for the user and group that
-/// the process already has. The error names the call that failed.
+/// Changes the process to a user and its primary group, given as [`find_user`] returns them. If it
+/// runs as root, it first drops all supplementary groups. Without privileges, this succeeds only
+/// for the user and group that the process already has. The error names the call that failed.
 pub fn become_user((uid, gid): (libc::uid_t, libc::gid_t)) -> io::Result<()> {
     let named = |call| move |error| io::Error::other(format!("{call}: {error}"));
     if user_id() == 0 {
@@ -57,13 +57,13 @@ pub fn find_user(name: &str) -> io::Result<Option<(libc::uid_t, libc::gid_t)>> {
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
     }
-    // SAFETY: null if there is no such user; otherwise it points at `entry`, now filled.
+    // SAFETY: `found` is null if there is no such user; if not, it points at `entry`, now filled.
     Ok(unsafe { found.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid)))
 }
 
-/// Makes the system kill the command's process once the thread that starts it has ended, however
-/// it ends. Covers neither the processes that the command starts nor a command that gains
-/// privileges. Does nothing where the system has no such signal.
+/// Makes the kernel kill the command's process once the thread that starts it has ended for any
+/// reason. Has no effect on processes that the command starts, nor on a command that gains
+/// privileges. Does nothing outside Linux.
 pub fn kill_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     {
@@ -74,10 +74,10 @@ pub fn kill_with_parent(command: &mut Command) {
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
             // SAFETY: takes nothing and cannot fail.
             let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
-            // If the parent ended before the call above, no signal comes.
+            // If the parent ended before the call of prctl, no signal comes.
             if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
         };
-        // SAFETY: between fork and exec, it makes two system calls and allocates nothing.
+        // SAFETY: between fork and exec, `prepare` makes two system calls and allocates nothing.
         unsafe { command.pre_exec(prepare) };
     }
     #[cfg(not(target_os = "linux"))]
@@ -133,7 +133,7 @@ fn text(array: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// CPU time of this process: in user mode and in the kernel.
+/// Returns the CPU time of this process: in user mode and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for one rusage.

@@ -27,10 +27,10 @@ use super::check;
 /// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// The last of SIGUSR1 and SIGUSR2 that has arrived and was not taken; 0 if there is none.
+/// SIGUSR1 or SIGUSR2, whichever arrived last; 0 if neither has since [`Signals::take`].
 static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The last of [`END_SIGNALS`] that has arrived and was not taken; 0 if there is none.
+/// The one of [`END_SIGNALS`] that arrived last; 0 if none has since [`Signals::take`].
 static LAST_END: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that end the daemon.
@@ -45,8 +45,8 @@ pub struct Signals {
 
 impl Signals {
     /// Catches SIGUSR1, SIGUSR2 and the signals that end the daemon. Ignores SIGPIPE and SIGXFSZ,
-    /// because the call that causes one fails with an error, too. A signal to end that the process
-    /// inherited as ignored, as under `nohup`, stays ignored.
+    /// because the system call that causes such a signal also fails with an error. If the process
+    /// inherited one of [`END_SIGNALS`] as ignored, as under `nohup`, that signal stays ignored.
     pub fn catch() -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -68,15 +68,15 @@ impl Signals {
         Ok(Self { woken })
     }
 
-    /// Whether a signal to end has arrived and has not been taken.
+    /// Whether a signal that ends the daemon has arrived and has not been taken.
     pub fn is_end_due(&self) -> bool {
         LAST_END.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the last of SIGUSR1 and SIGUSR2 and the last signal to end that arrived since the
-    /// last call. The system does not report the order of two signals that came before the process
-    /// could run: on Linux, the handler of the higher number interrupts the other, and so finishes
-    /// first.
+    /// Returns the signals that arrived since the last call: at most one of SIGUSR1 and SIGUSR2 and
+    /// at most one that ends the daemon, the last of each. If two came before the process could
+    /// run, their order is unknown: on Linux, the handler of the higher number interrupts the other
+    /// handler, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
@@ -95,7 +95,7 @@ impl AsRawFd for Signals {
 /// The current action of a signal.
 fn handler(signal: c_int) -> io::Result<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: a null pointer changes nothing; the other is valid for one sigaction.
+    // SAFETY: a null pointer changes nothing; the other pointer is valid for one sigaction.
     let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
     check(result)?;
     // SAFETY: the call succeeded, so it has filled the sigaction.
@@ -111,8 +111,8 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Records the signal and wakes the loop: an atomic operation and a write, both allowed in a
-/// handler, even one that interrupts another. If the socket pair is full, the loop wakes anyway.
+/// Stores the signal and wakes the loop by an atomic operation and a write, which are allowed in a
+/// handler, even if it interrupts another. If the socket pair is full, the loop wakes anyway.
 extern "C" fn on_signal(signal: c_int) {
     let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
     last.store(signal, Ordering::Relaxed);
@@ -120,10 +120,10 @@ extern "C" fn on_signal(signal: c_int) {
     let pointer: *const u8 = &raw const byte;
     // SAFETY: returns a pointer to this thread's errno, valid as long as the thread.
     let errno = unsafe { errno_location() };
-    // SAFETY: see above.
+    // SAFETY: the pointer leads to this thread's errno.
     let before = unsafe { *errno };
     // SAFETY: the pointer is valid for one byte; the descriptor is open as long as the process.
     unsafe { libc::write(WAKE_FD.load(Ordering::Relaxed), pointer.cast(), 1) };
-    // SAFETY: see above. The interrupted code must find `errno` unchanged.
+    // SAFETY: the same valid pointer. The interrupted code must find `errno` unchanged.
     unsafe { *errno = before };
 }

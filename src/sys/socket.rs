@@ -13,7 +13,7 @@ use super::check;
 
 /// Listens on the first usable TCP address of `host` and `service` (a name or a number each).
 /// Connections inherit the socket's options: no delay, keepalive. A socket on all IPv6 addresses
-/// includes IPv4, unless it is `ipv6_only`.
+/// also accepts IPv4, unless it is `ipv6_only`.
 pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpListener> {
     Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }
@@ -36,7 +36,7 @@ pub fn is_writable(file: &impl AsFd) -> bool {
     is_ready(file, libc::POLLOUT)
 }
 
-/// Whether a listening socket has a client to accept. Also true on an error.
+/// Whether a listening socket has a connection to accept. Also true on an error.
 pub fn has_client(listener: &impl AsFd) -> bool {
     is_ready(listener, libc::POLLIN)
 }
@@ -84,14 +84,14 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
 /// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
-/// The interval between probes. With [`KEEPALIVE_PROBES`] of them, a vanished peer is found after
-/// five minutes instead of more than two hours.
+/// The interval between probes. A vanished peer is found after [`KEEPALIVE_PROBES`] probes: five
+/// minutes after its last byte, instead of more than two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 
-/// Sets the options that connections inherit from a TCP listener: no delay, and keepalive with
-/// earlier and more frequent probes than by default, except on OpenBSD, which has a single setting
-/// of these for all sockets.
+/// Sets the options that connections inherit from a TCP listener: no delay, and keepalive. Probes
+/// come earlier and more often than by default, except on OpenBSD, which has only one setting of
+/// probes for all sockets.
 pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
     use libc::TCP_KEEPALIVE as TCP_KEEPIDLE;
@@ -137,24 +137,24 @@ fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes over a descriptor that the parent process has left open for this one. Succeeds once.
+/// Takes over a descriptor that this process inherited. Succeeds only once for a descriptor.
 pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers, and changes nothing.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-    // A descriptor that was passed through exec lacks this flag. All that this process opens have
-    // it.
+    // A descriptor that was passed through exec lacks FD_CLOEXEC. All descriptors that this process
+    // opens have that flag.
     if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no socket was passed on there"));
     }
-    // SAFETY: it is open and was passed through exec, so nothing in this process owns it. The flag
-    // set below keeps it from being taken twice.
+    // SAFETY: the descriptor is open and was passed through exec, so nothing in this process owns
+    // it. The flag set below keeps it from being taken twice.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     set_close_on_exec(&fd)?;
     Ok(fd)
 }
 
 /// Whether the descriptor is a listening stream socket. Some systems, such as OpenBSD, do not
-/// report whether it listens; there, any stream socket is accepted.
+/// report whether a socket listens; there, any stream socket is accepted.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
@@ -195,7 +195,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the result of `make` for the first address for which it succeeds; otherwise its
+    /// Calls `make` for one address after another until it succeeds. If it never does, returns the
     /// last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
         // SAFETY: a pointer in the list is null or valid until `self` is dropped.

@@ -1,5 +1,5 @@
-//! Dates: instants are recorded as dates of the wall clock, even after that was set. The fields of
-//! a job's record are made here, because most of that work is converting instants to dates.
+//! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
+//! The fields of a job's record are made here, because most of that work is this conversion.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// Dates follow changes of the wall clock once in this time on average, because each change causes
+/// On average, dates follow one change of the wall clock in this time, because each causes new
 /// records of all delayed and buried jobs. If the clock is set more often, dates follow later.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many changes of the clock in quick succession dates follow at once, as at boot.
+/// How many changes of the clock in quick succession, as at boot, dates follow without a delay.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
-    /// For jobs put by this daemon.
+    /// The calendar for jobs that were put in this run.
     calendar: Calendar,
-    /// For restored jobs.
+    /// The calendar for restored jobs.
     restored: Calendar,
-    /// Present after the wall clock was set: restored jobs below this index already follow
-    /// `calendar`.
+    /// `None` unless the wall clock was set, and restored jobs are still to be shifted. Those below
+    /// this index already follow `calendar`.
     shifted: Option<usize>,
-    /// When [`SHIFTS_AT_ONCE_MAX`] shifts are allowed at once again. Each shift postpones this by
-    /// [`SHIFT_INTERVAL`].
+    /// When [`SHIFTS_AT_ONCE_MAX`] shifts are allowed at once again. Each shift postpones this time
+    /// by [`SHIFT_INTERVAL`].
     rested_at: Time,
 }
 
@@ -45,7 +45,7 @@ impl Dates {
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
-        // An open reservation is not counted: after a restart, it is as if it had not begun.
+        // Leaves out a reservation that has not ended, because a restart treats it as never begun.
         let is_open = u32::from(matches!(record.state, State::Reserved(_)));
         let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
@@ -59,8 +59,8 @@ impl Dates {
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
             history: History { reserves, ..record.history },
             kind: match record.state {
-                // The delay has ended, provided that the wall clock is right. A restart decides
-                // again whether it has.
+                // The restored delay has ended, if the wall clock is right. A restart decides again
+                // whether that delay has ended.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -82,8 +82,8 @@ impl Dates {
         }
     }
 
-    /// Moves the instants of `count` jobs to their dates by the new calendar. Returns the jobs that
-    /// need a new record, because their recorded dates are by the old calendar.
+    /// Visits up to `count` jobs, and computes instants that were read as dates again. Returns the
+    /// jobs that need a new record, because their dates are by the old calendar.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -110,7 +110,7 @@ mod tests {
         testing::{Fixture, START},
     };
 
-    /// Otherwise a restart might count an open reservation as a loss, for `--bury-after`.
+    /// If an open reservation were recorded, a restart might count it for `--bury-after`.
     #[test]
     fn a_reservation_is_recorded_once_it_has_ended() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// Otherwise all delayed jobs would be written every second if a clock is set as often.
+    /// If dates followed each change, all delayed jobs might be written again every second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

@@ -1,10 +1,10 @@
 //! The index of segments: which segment each job needs, which segment may be removed, and which
 //! jobs must be written again.
 //!
-//! A job's *full* record is in one segment. A later *short* record, in the same or a newer segment,
-//! may have changed its fields. These two are live; all other records are garbage. Segments are
-//! removed oldest first, so for each job only the full record's segment is stored. Before that is
-//! removed, the job is written in full again, which makes its short record garbage, too.
+//! Each job has a *full* record, and perhaps later *short* records with changed fields. The full
+//! record and the last short one are live; all others are garbage. Segments are removed oldest
+//! first, so only the segment of each full record is stored. Before that segment is removed, its
+//! jobs are written in full again, which makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
 //! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
@@ -22,18 +22,18 @@ use crate::{
 ///
 /// Jobs are written again while garbage exceeds three quarters of the live bytes. In the worst
 /// case, the oldest segments have no garbage, and all *l* live bytes must be written before any
-/// garbage can be removed. Meanwhile commands turn at most *l*/8 into garbage. So garbage never
-/// exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
+/// garbage can be removed. While that is done, commands turn at most *l*/8 bytes into garbage. So
+/// garbage never exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.
 #[derive(Debug, Default)]
 pub(super) struct Location {
-    /// The segment of its full record.
+    /// The segment of the job's full record.
     pub(super) segment: u32,
-    /// The length of that record, in bytes.
+    /// The length of the job's full record, in bytes.
     pub(super) length: u32,
-    /// Whether a short record has followed the full one.
+    /// Whether a short record of the job has followed its full record.
     is_updated: bool,
     /// Whether the record of a change is deferred, because there was no space for it.
     is_deferred: bool,
@@ -52,16 +52,16 @@ impl Linked for Location {
 /// A segment of the binlog.
 #[derive(Debug, Default)]
 pub(super) struct Segment {
-    /// The `N` of its name.
+    /// The `N` of the segment's name `binlog.N`.
     pub(super) number: u32,
-    /// Bytes in use, from the start.
+    /// Bytes in use, from the start of the file.
     pub(super) used: u64,
-    /// Bytes of the full records in the segment that jobs still need.
+    /// Bytes of the live full records in the segment.
     pub(super) live: u64,
-    /// Whether part of the segment is unreadable. If so, it is kept for the operator, not removed.
+    /// Whether part of the segment is unreadable. If so, it is renamed, not removed.
     pub(super) is_damaged: bool,
-    /// The length of the binlog when a job last left the segment: at the end of the record that
-    /// deleted or relocated the job.
+    /// The length of the binlog up to the end of the last record that deleted or relocated a job of
+    /// this segment.
     pub(super) last_removal_at: u64,
     jobs: List<Location>,
 }
@@ -75,20 +75,20 @@ pub(super) struct SegmentIndex {
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// How many of the oldest segments no job needs. Such segments are removed once that is safe.
+    /// How many of the oldest segments are needed by no job. They are removed once that is safe.
     unneeded: usize,
     /// Bytes used in the unneeded segments.
     unneeded_bytes: u64,
-    /// The end of the log at the last [`SegmentIndex::follow`].
+    /// The end of the binlog at the last call of [`SegmentIndex::follow`].
     pub(super) end: End,
     /// The number of jobs with a deferred record.
     pub(super) deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
-    /// Segments up to this number are damaged or in doubt, so their jobs are written again.
+    /// All jobs in segments up to this number are written again, because of damage or a failure.
     pub(super) rewrite_through: u32,
-    /// Of the segments up to `rewrite_through`, those from this number on may lack records that the
-    /// index relies on. Jobs of suspect segments are written again first.
+    /// The segments from this number up to `rewrite_through` are *suspect*: on the disk, they may
+    /// lack records that the index relies on. Their jobs are written again first.
     pub(super) suspect_from: Option<u32>,
 }
 
@@ -96,13 +96,13 @@ pub(super) struct SegmentIndex {
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 impl SegmentIndex {
-    /// Makes room for `count` segments, and for those that startup begins.
+    /// Makes room for `count` segments, and for those that startup opens.
     pub(super) fn make_room_for_segments(&mut self, count: usize) -> Growth {
         grow_deque(&mut self.segments, count + 2)
     }
 
-    /// Moves the end of the log to `end`, up to which records were appended. If `end` is in a new
-    /// segment, that becomes the current one.
+    /// Moves the end of the binlog to `end`, after records were appended. If `end` is in a new
+    /// segment, that segment becomes the current one.
     pub(super) fn follow(&mut self, end: End) {
         let (number, used) = (end.number, end.used);
         match self.segments.back_mut() {
@@ -116,7 +116,7 @@ impl SegmentIndex {
         self.end = end;
     }
 
-    /// Adds to `unneeded` the oldest closed segments in which no job is left. O(1) on average.
+    /// Adds to `unneeded` the oldest closed segments that no job needs. O(1) on average.
     fn count_unneeded(&mut self) {
         while self.oldest_needed().is_some_and(|segment| segment.jobs.is_empty()) {
             self.unneeded_bytes += self.segments[self.unneeded].used;
@@ -124,7 +124,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Marks a segment as damaged. All jobs are written again.
+    /// Marks a segment as damaged, so that all jobs are written again.
     pub(super) fn mark_damaged(&mut self, number: u32) {
         self.rewrite_through = self.end.number;
         let at = self.segments.partition_point(|segment| segment.number < number);
@@ -143,32 +143,32 @@ impl SegmentIndex {
         self.link(location);
     }
 
-    /// Marks the job as having a deferred record, or none.
+    /// Sets whether the job has a deferred record.
     pub(super) fn set_deferred(&mut self, job: Key<Job>, is_deferred: bool) {
         let before = mem::replace(&mut self.locations[job.paired()].is_deferred, is_deferred);
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. `None` if there is none, or if the limited number of
-    /// locations that one call visits had none. The next call continues from there.
+    /// Returns a job with a deferred record. `None` if there is no such job, or none among the
+    /// locations that one call visits. The next call continues after these locations.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);
         let mut visited = (1..=count).map(|step| Key::from_index((self.cursor + step) % slots));
         let found: Option<Key<Location>> =
             visited.find(|&key| self.locations.get(key).is_some_and(|it| it.is_deferred));
-        // The next call returns the same job again, until its record has been appended.
+        // The next call returns the job found again, until its record has been appended.
         self.cursor = found.map_or(self.cursor + count, |key| key.index() + slots - 1);
         found.map(Key::paired)
     }
 
-    /// Moves the job to the current segment, to which it was written in full again.
+    /// Moves the job to the current segment, to which a new full record was written.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
-    /// Adds an appended short record of the job to the live bytes. An older one becomes garbage.
+    /// Adds an appended short record of the job to the live bytes. An older one is garbage.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
@@ -238,10 +238,10 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any: from suspect segments, else from other doubtful
-    /// ones, else from the oldest segment that is needed, if the garbage from there up to the
-    /// current segment exceeds `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is chosen for
-    /// six.
+    /// Returns the job to write again next, if any. Jobs of suspect segments come first, then
+    /// others up to `rewrite_through`. Then come jobs of the oldest needed segment, while garbage
+    /// in needed closed segments exceeds `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is
+    /// chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -251,18 +251,18 @@ impl SegmentIndex {
     }
 
     /// Whether no job needs the oldest segment. False while a job's record is in a suspect segment:
-    /// if that record never reached the disk, a restart would use an older one, perhaps in the
+    /// if that record never reached the disk, a restart would use an older record, perhaps in the
     /// oldest segment.
     pub(super) fn is_oldest_unneeded(&self) -> bool {
         self.unneeded > 0 && self.first_suspect().is_none()
     }
 
-    /// Returns the first job in a segment that may lack records.
+    /// Returns the first job in a suspect segment, which may lack records on the disk.
     fn first_suspect(&self) -> Option<Key<Job>> {
         self.first_job_in(self.suspect_from?..=self.rewrite_through)
     }
 
-    /// Returns the first job that must be written again because its segment is in doubt.
+    /// Returns the first job that must be written again because of damage or a failure.
     pub(super) fn first_doubtful(&self) -> Option<Key<Job>> {
         self.first_job_in(0..=self.rewrite_through)
     }
@@ -272,8 +272,8 @@ impl SegmentIndex {
         self.segments.get(self.unneeded).filter(|_| self.unneeded + 1 < self.segments.len())
     }
 
-    /// Returns the job that has been longest in the first segment of `numbers` that has a job.
-    /// O(log segments + segments among `numbers`).
+    /// Returns the job that has been longest in the first segment of `numbers` with jobs. O(log
+    /// segments + `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
         let rest = self.segments.range(from..);
@@ -297,7 +297,7 @@ impl SegmentIndex {
         self.locations.release_one()
     }
 
-    /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
+    /// Checks all locations, and panics if an invariant does not hold. O(jobs): for tests.
     pub(super) fn check(&self) {
         let (mut live, mut jobs) = (0, 0);
         for segment in &self.segments {
@@ -374,7 +374,7 @@ mod tests {
         index.check();
     }
 
-    /// A forgotten deferred record would be lost at the next restart.
+    /// If a deferred record were never appended, the next restart would undo the change.
     #[test]
     fn each_deferred_job_is_found_until_its_record_is_appended() {
         let (mut index, keys) = index(5);

@@ -14,7 +14,7 @@ use crate::{
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// At most this long after a write. Zero means: before the reply that confirms the change.
+    /// Records are synced at most this long after their write. Zero means: before the reply.
     Within(Duration),
     /// Records are never synced.
     Never,
@@ -52,7 +52,7 @@ pub struct Options {
     pub key: u64,
 }
 
-/// Why a binlog cannot be opened or read. No record has been changed. Displayed as one line that
+/// Why a binlog cannot be opened or read. No record has been changed. The message is one line that
 /// names the file or the call, and the operator's next step, if any.
 #[derive(Debug)]
 pub enum Error {
@@ -94,8 +94,8 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Returns an empty buffer for `length` bytes. If there is no memory for it, the error says that it
-/// was needed for this `purpose`.
+/// Returns an empty buffer for `length` bytes. If there is no memory for the buffer, the error
+/// names this `purpose` of the buffer.
 pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
     let mut buffer = Vec::new();
     let no_memory = |_| Error::OutOfMemory(format!(" {purpose}"));
@@ -123,8 +123,8 @@ impl fmt::Display for Unavailable {
 
 impl error::Error for Unavailable {}
 
-/// Permission to append the record of one change. Appending consumes it. Space for the record is
-/// reserved, unless the record may be deferred.
+/// Permission to append the record of one change. Appending the record consumes the permit. Space
+/// for the record is reserved, unless the record may be deferred.
 #[must_use = "a change that is not appended does not outlast a restart"]
 #[derive(Debug)]
 pub struct Permit(pub(super) Change);
@@ -136,7 +136,7 @@ pub enum Change {
     Put(u64),
     /// A new state, priority or delay.
     Update,
-    /// A new state, priority or delay that even a full disk must not prevent. Its record is
+    /// A new state, priority or delay that even a full disk must not prevent. The record is
     /// appended once there is space; a crash before that undoes the change.
     DeferrableUpdate,
     /// The delete of a job. Permitted even on a full disk, where space is kept for deletes, and

@@ -2,7 +2,7 @@
 //! bytes.
 //!
 //! The records of a turn are gathered, and written together. A full segment is truncated, synced
-//! and closed, and the first preallocated file becomes the next one.
+//! and closed, and the first preallocated file becomes the next segment.
 
 use std::{io, mem};
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records. Before more are appended, the pending ones are written.
+/// The most bytes of pending records. These are written before more records are appended.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
-/// The largest number of a segment, because the original reads no larger one.
+/// The largest number of a segment, because the original reads no larger number.
 pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
 
 /// A body larger than this is written directly from its memory, and not copied to the pending
@@ -39,10 +39,10 @@ pub(super) struct Log {
     pub(super) reserve: Reserve,
     /// Where the binlog ends.
     pub(super) end: End,
-    /// `None` before the first segment is open, and after a failure.
+    /// The open segment. `None` before the first is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records not yet written: the last bytes of the current segment. There may be some even after
-    /// a commit, because closing a connection may bury its jobs.
+    /// Records not yet written: the last bytes of the current segment. There may be pending records
+    /// even after a commit: closing a connection may bury its jobs.
     pub(super) pending: Vec<u8>,
     /// The first error of an append or a write of this turn. After an error, nothing more is
     /// appended in this turn.
@@ -56,7 +56,7 @@ pub(super) struct Log {
 
 impl Log {
     /// A log that continues after `end`, on a `disk` whose lock was confirmed at `now`. `pending`
-    /// is an empty buffer for [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
+    /// is an empty buffer with a capacity of [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,
@@ -79,7 +79,7 @@ impl Log {
         }
     }
 
-    /// Returns the space that the disk has granted for records.
+    /// Returns the space for records that the file system has reserved.
     pub(super) fn space(&self) -> Space {
         let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
         self.reserve.space(current)
@@ -112,7 +112,7 @@ impl Log {
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.rotate(length, next_id)?;
         }
-        // The buffer must never grow, because that would end the process at a memory limit.
+        // The buffer must never grow: at a memory limit, a failed allocation would end the process.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
@@ -150,22 +150,22 @@ impl Log {
         disk.sync(name)?;
         self.syncs.on_all_synced(self.end);
         disk.close(name);
-        // This segment is complete, so an error from here on does not make it suspect.
+        // The closed segment is complete: after an error from here on, `abandon` leaves it alone.
         self.current = None;
         self.open_next(file_size(length), next_id)
     }
 
     /// Opens the next segment in a preallocated file of at least `size` bytes, or in a new file if
-    /// there is none.
+    /// there is no such file.
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
-            // The caller has ensured the space, so a file is missing only after a full disk.
+            // Space was ensured, so a file is missing only at startup or after a shortage.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
             match self.open_segment(number, next_id) {
-                // Someone else made this segment. The next startup reads it: it may hold jobs.
+                // Another process made this segment. It stays: the next startup reads its jobs.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("a segment that this daemon did not create is left alone: {error}");
                     number = number_after(number, NUMBER_MAX)?;
@@ -191,7 +191,7 @@ impl Log {
         // The calls above may have taken long, so this checks the lock again.
         let disk = self.lease.ask()?;
         match disk.rename(from, to) {
-            // On a full disk, XFS may need space for the new name.
+            // On a full disk, XFS may need space for the new name, so another file is removed.
             Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {
                 disk.rename(from, to)?;
             }
@@ -220,8 +220,8 @@ impl Log {
         self.failure.is_none()
     }
 
-    /// Writes the pending records, and checks for the result of a sync in the background. Also
-    /// fails if an append or a write failed earlier in the turn.
+    /// Writes the pending records, and takes the result of a sync in the background if that has
+    /// ended. Also fails if an append or a write failed earlier in the turn.
     pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -249,9 +249,9 @@ impl Log {
         Ok(())
     }
 
-    /// Prepares for later turns: writes a piece of zeros, removes preallocated files that are not
-    /// needed, and makes needed ones: about `budget` bytes of each. `has_garbage` means that some
-    /// garbage will soon be removed.
+    /// Prepares for later turns: writes a piece of zeros, removes about `budget` bytes of
+    /// preallocated files that are not needed, and makes about `budget` bytes of files that are.
+    /// `has_garbage` says whether some garbage will soon be removed.
     pub(super) fn work_ahead(
         &mut self,
         demand: Demand,
@@ -287,15 +287,15 @@ impl Log {
     }
 
     /// Whether to preallocate a file now. While the current segment is at most half full, garbage
-    /// is removed first, because that may free the space that the file needs.
+    /// is removed first, because its removal may free the space that the file needs.
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
         let is_early = space.current > self.reserve.segment_size / 2;
         self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// Called when the daemon ends. Writes pending records, and a header by which the next startup
-    /// knows that clients have seen only ids with a record, so it skips no ids. Syncs everything.
+    /// Ends the binlog when the daemon ends. Writes pending records, and a header that says that
+    /// clients have seen only ids with a record, so the next startup skips none. Syncs everything.
     /// After an error, the next startup skips some ids, but no acknowledged change is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
@@ -327,7 +327,7 @@ impl Log {
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
             let (name, pending) = (self.end.name(), self.pending.len() as u64);
-            // The next segment may need the space of its zeros. An error here does no harm.
+            // Truncates the segment's zeros, whose space the next one may need. Ignores an error.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
                 disk.close(name);
@@ -335,7 +335,7 @@ impl Log {
         }
         self.pending.clear();
         self.failure = None;
-        // Writes to this segment need no sync any more. A sync under way continues.
+        // The abandoned segment needs no sync any more. A sync that is under way continues.
         self.syncs.dirty_since = None;
     }
 
@@ -350,7 +350,7 @@ impl Log {
     }
 }
 
-/// Returns the number of the segment after `last`. Fails if that would exceed `max`.
+/// Returns the number of the segment after `last`. Fails if that number would exceed `max`.
 pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
     let text = || format!("no segment can follow {}: its number is too large", Name::Segment(last));
     if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
     use crate::wal::{CommitOutcome, SyncPolicy, testing::Fixture};
 
-    /// One system call per record would cost more than everything else.
+    /// If each record were written by itself, the system calls would cost more than all other work.
     #[test]
     fn the_records_of_a_turn_are_one_write() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// On a full disk, XFS may need space for a name. An error would close all connections.
+    /// If XFS has no space for a name on a full disk, an error would close all connections.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -421,7 +421,7 @@ mod tests {
         assert!(binlog.wal.is_sound());
     }
 
-    /// Otherwise the buffer would grow beyond a megabyte, or a body would be copied again.
+    /// If a large body were added to the buffer, the buffer would grow beyond a megabyte.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

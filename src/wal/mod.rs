@@ -1,19 +1,19 @@
-//! The binlog: jobs and acknowledged changes survive a restart.
+//! The binlog keeps jobs and acknowledged changes across a restart.
 //!
-//! The binlog is a series of files, the *segments*, to which *records* are appended: of each new
-//! job with its body, of each change that must survive a restart, and of each delete.
-//! [`Wal::commit`] writes all records of a turn; replies that confirm changes are sent after it.
-//! [`SyncPolicy`] decides when records are synced. doc/binlog.md has promises and format.
+//! The binlog is a series of files, the *segments*. Each new job with its body, each change that
+//! must survive a restart, and each delete is appended as a *record*. [`Wal::commit`] writes all
+//! records of a turn; replies that confirm changes are sent after that. [`SyncPolicy`] decides when
+//! records are synced. doc/binlog.md describes promises and format.
 //!
-//! **Space first.** The server asks for space before it changes anything, so that no record is ever
-//! written to a full disk. *Preallocated files* hold space for later segments, and for every job
-//! there is space for its delete. A put that needs more space than there is gets an error reply.
+//! **Space first.** Before each change, the server asks for space for its record, so no record is
+//! ever written to a full disk. *Preallocated files* hold space for later segments, and space for
+//! the delete of every job is kept. A put that needs more space than there is gets an error reply.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
-//! bytes, jobs that still need the oldest segment are written again, a bounded number in each turn.
+//! bytes, jobs that need the oldest segment are written again, a bounded number in each turn.
 //!
-//! **Failure.** After a failed write or sync, the contents of the disk are unknown. Until a new
-//! segment is open, no change is acknowledged, then only deletes until all jobs are written again.
+//! **Failure.** After a failed write or sync, the contents of the disk are unknown. No change is
+//! acknowledged until a new segment is open, then only deletes until all jobs are written again.
 //!
 //! The server calls [`Wal`]. doc/architecture.md has a map of the modules below.
 
@@ -78,8 +78,8 @@ pub struct Wal {
 impl Wal {
     /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage or
     /// a full disk is no error. Fails if a file cannot be listed, read or created, if memory or
-    /// descriptors are short, or if `progress` breaks. A failure changes no record: only
-    /// preallocated files and zeros may be gone.
+    /// descriptors are short, or if `progress` returns a break. A failure changes no record: at
+    /// most, preallocated files and zeros after records are gone.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -88,7 +88,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        // Taken before the replay: later, the remaining memory is ballast, and not in one piece.
+        // Takes this buffer before the replay: later, free memory is ballast, in small pieces.
         let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
@@ -110,11 +110,11 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, and syncs them if that is due. Also does a bounded part of
-    /// compaction and preallocation. Replies may then be sent, unless the outcome is `Failed`.
+    /// Writes the turn's records, and syncs them if a sync is due. Also does a bounded part of
+    /// compaction and preallocation. Replies may be sent then, unless the outcome is `Failed`.
     ///
-    /// With `-f0` on a slow disk, a commit only begins a sync, not before `wait_until`, and replies
-    /// must wait for a later [`CommitOutcome::Syncing`] with `has_ended`.
+    /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
+    /// must then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
@@ -172,12 +172,12 @@ impl Wal {
         CommitOutcome::Syncing(events)
     }
 
-    /// Writes the pending records now. Returns whether it succeeded; the commit reports any error.
+    /// Writes the pending records now. Returns whether that worked. The commit reports any error.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
 
-    /// Returns when [`Wal::commit`] or [`Wal::shift_dates`] has work; a past time means: now.
+    /// Returns when to call [`Wal::commit`] or [`Wal::shift_dates`] next; a past time means: now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.lost_lock().is_some() {
             return None;
@@ -201,7 +201,7 @@ impl Wal {
         [work, self.log.syncs.next(self.log.now), retry_at].into_iter().flatten().min()
     }
 
-    /// Called when the daemon ends: syncs all that has been written, if anything is ever synced.
+    /// Writes the last records when the daemon ends, and syncs them, unless the policy is `Never`.
     pub fn shut_down(&mut self, queue: &Queue) -> io::Result<()> {
         if self.lost_lock().is_some() {
             return Ok(());
@@ -209,12 +209,12 @@ impl Wal {
         self.log.finish(self.recovery.state == State::Sound, queue.next_id())
     }
 
-    /// Releases a piece of the memory that deleted jobs had: see [`Queue::release_one`].
+    /// Releases one piece of the memory of deleted jobs to the system: see [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.index.release_one()
     }
 
-    /// Walks all locations and panics if an invariant does not hold. O(jobs): for tests.
+    /// Checks all locations, and panics if an invariant does not hold. O(jobs): for tests.
     pub fn check(&self) {
         self.log.check();
         self.index.check();
@@ -224,11 +224,11 @@ impl Wal {
 
 /// Permits, which the server requests before it changes anything.
 impl Wal {
-    /// Permits a change if there is space for its record, or if the record can wait for space.
+    /// Permits a change if there is disk space for its record, or if the record can wait for that.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
         let state = self.recovery.state;
-        // Recovery may need the space that deletes free.
+        // A delete is permitted during recovery, because it frees space that recovery may need.
         let is_helpful = change == Change::Delete && state == State::Recovering;
         if self.log.failure.is_some() || (state != State::Sound && !is_helpful) {
             return Err(Unavailable::Failed);
@@ -254,14 +254,14 @@ impl Wal {
         self.recovery.state == State::Sound && self.log.failure.is_none()
     }
 
-    /// Returns why some changes are refused, or soon will be. Also reports a failed disk if the
-    /// last attempt to create a file failed for another reason than a lack of space.
+    /// Returns why some changes are refused, or soon will be. Returns `Failed` also if the last
+    /// attempt to create a file failed for another reason than a lack of space.
     pub fn trouble(&self) -> Option<Unavailable> {
         let shortage = self.log.reserve.shortage.map(|shortage| shortage.reason);
         if self.is_sound() { shortage } else { Some(Unavailable::Failed) }
     }
 
-    /// Returns what disk space is needed for.
+    /// Returns the figures from which the need for disk space is computed.
     fn demand(&self) -> Demand {
         Demand {
             jobs: self.index.jobs(),
@@ -271,7 +271,7 @@ impl Wal {
     }
 }
 
-/// Methods that record changes, each with its permit. The commit reports any error.
+/// Methods that append the records of changes that were permitted. The commit reports any error.
 impl Wal {
     /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
@@ -281,8 +281,8 @@ impl Wal {
         self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
-    /// Appends the new state, priority or delay of a job. Without space, the record is deferred if
-    /// the permit allows that.
+    /// Appends a record of a job's new state, priority or delay. If there is no disk space, and the
+    /// permit allows it, the record is deferred.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
@@ -300,9 +300,9 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Takes the ids of jobs whose puts could not be written. Called after
-    /// [`CommitOutcome::Failed`]. These ids need not be the latest: a job gets its id before its
-    /// body arrives. No client has seen them.
+    /// Returns and forgets the ids of jobs whose puts could not be written. Called after
+    /// [`CommitOutcome::Failed`]. No client has seen these ids. They need not be the largest ids: a
+    /// job gets its id before its body arrives.
     pub fn take_unrecorded(&mut self) -> Vec<u64> {
         mem::take(&mut self.log.unrecorded)
     }
@@ -312,14 +312,14 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Uses `calendar` for dates from now on. Call [`Wal::shift_dates`] if the clock was set.
+    /// If the wall clock was set, uses `calendar` for dates: then [`Wal::shift_dates`] has work.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
 
-    /// Moves the instants of `count` jobs to their dates by the new calendar. Dates that were read
-    /// from the binlog do not change, so they need no record. Other jobs that had a delay or are
-    /// buried get a new record, because their recorded dates are by the old calendar.
+    /// Visits up to `count` jobs after the wall clock was set. Computes instants that were read as
+    /// dates again; these dates stay the same, so they need no record. Writes a new record if a job
+    /// had a delay or was buried in this run, because its dates are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -346,14 +346,14 @@ impl Wal {
     }
 }
 
-/// Compaction and recovery, a bounded part in each commit.
+/// Compaction and recovery: each commit does a bounded part.
 impl Wal {
-    /// Whether there is now space for a deferred record.
+    /// Whether a record is deferred, and there is now space for it.
     fn can_append_deferred(&self) -> bool {
         self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to write again next, if any. On a full disk, less garbage suffices.
+    /// Returns the job to write again next, if any. On a full disk, less garbage is enough.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
@@ -373,8 +373,8 @@ impl Wal {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
-            // Space for deletes is kept, and so is space for a restart, unless all jobs of the
-            // oldest segment can be written again: then that segment is removed.
+            // Keeps space for all deletes. Also keeps space for a restart, unless all jobs of the
+            // oldest segment can be written again, because that segment is then removed.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
@@ -388,9 +388,9 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment early, to free its space: it was made for a large job
-    /// that has been deleted, and most of it is garbage. Preallocated files must have space for the
-    /// deletes of all jobs.
+    /// Whether to close the current segment early, to free its space. True if the segment is larger
+    /// than usual, because of a large job, most of it is garbage, and preallocated files have space
+    /// for the deletes of all jobs.
     fn should_leave_segment(&self) -> bool {
         let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
         self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
@@ -404,8 +404,8 @@ impl Wal {
         self.index.is_oldest_unneeded() || self.next_relocation().is_some()
     }
 
-    /// Syncs if a sync is due: see [`Log::sync_if_due`]. A sync is urgent if the removal of the
-    /// oldest segment waits for it.
+    /// Syncs if a sync is due: see [`Log::sync_if_due`]. The sync is urgent if the oldest segment
+    /// can be removed only after it.
     fn sync_if_due(&mut self) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
@@ -414,7 +414,7 @@ impl Wal {
 
     /// Opens a new segment after a failure. Every job must then be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
-        // Another daemon may have taken over while the disk failed.
+        // Another daemon may have taken over the directory while the disk failed.
         self.log.lease.ask()?;
         let last = self.log.end.number;
         let result = self.log.open_next(0, queue.next_id());
@@ -430,12 +430,12 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Why the lock is lost, if it is. Nothing more is written then: the process must end.
+    /// Returns why the lock is lost, if it is. Nothing more is written then: the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
 
-    /// Checks the lock like `Lease::ask_if_due`, at a `now` just read. Returns whether it checked.
+    /// Checks the lock if a check is due at `now`, a time just read. Returns whether it was due.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
         // If the lock is lost, the lease keeps the reason.
@@ -448,25 +448,25 @@ impl Wal {
         self.log.syncs.time.is_long && self.recovery.state == State::Sound
     }
 
-    /// Whether a commit syncs in the queue's thread.
+    /// Whether, with `-f0`, each commit syncs in the queue's thread.
     pub fn syncs_in_foreground(&self) -> bool {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether the id of an unsynced job may be sent: no restart would give it to another job.
-    /// Always true, unless clients have abandoned more puts than the segment has room for.
+    /// Whether a client may see the id of an unsynced job: no restart assigns that id to another
+    /// job. Always true, unless clients have abandoned more puts than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
         let current = self.log.current.as_ref();
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// Returns how long the next sync will take, or zero if that is unknown. `None` if the sync may
-    /// not wait for more changes.
+    /// Returns how long the next sync will probably take, or zero if that is unknown. `None` if
+    /// that sync may not wait for more changes.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }
 
-    /// Makes another thread call `wake` after each sync in the background. Call this method once.
+    /// Starts a thread for background syncs, which calls `wake` after each sync. Call this once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         let Log { lease, syncs, now, .. } = &mut self.log;
         if let (true, Ok(disk)) = (syncs.are_on(), lease.ask_if_due(*now)) {
@@ -488,12 +488,12 @@ impl Wal {
         }
     }
 
-    /// How long syncs have taken.
+    /// Returns the histogram of the times that syncs took.
     pub fn sync_times(&self) -> &ShortTimes {
         &self.log.syncs.time.all
     }
 
-    /// Returns the number of the segment with a job's full record: `file` of `stats-job`.
+    /// Returns the number of the segment with a job's full record: the field `file` of `stats-job`.
     pub fn segment_of(&self, job: Key<Job>) -> u32 {
         self.index.location(job).segment
     }

@@ -1,19 +1,19 @@
 //! Records of the binlog: version 7 is written and read, version 5 only read. All functions are
 //! pure.
 //!
-//! A record is the length of a name, a tube's name, eighty bytes of fields, and a body. A record
-//! with a name is *full*, and includes the body. One without is *short*: it changes or deletes a
-//! job whose full record came earlier. All numbers are little-endian.
+//! A record is the length of a tube's name, the name, eighty bytes of fields, and a body. A *full*
+//! record has a name and a body. A *short* record has neither: it changes or deletes a job whose
+//! full record came earlier. All numbers are little-endian.
 //!
-//! The original never reads the four bytes after `pri`. In a segment of this daemon they are a
-//! checksum of the whole record. The checksum starts from the segment's salt and the record's
-//! offset, so neither a job's body nor a record of another place passes there. The salt is made of
-//! the key of the directory, which each segment header has, and of the number of the segment.
+//! In a segment of this daemon, the four bytes after `pri`, unread by the original, are a checksum
+//! of the whole record. The checksum starts from the segment's salt and the record's offset, so it
+//! matches neither bytes of a body nor a record copied from another place. The salt is made of the
+//! key of the directory, which each segment header has, and of the number of the segment.
 //!
-//! `dates.rs` makes the fields of a job, and `read/reader.rs` reads them. A record that concerns no
-//! job, such as [`SegmentHeader`], is a short record with an id that no job has.
+//! `dates.rs` makes fields from a job, and `read/reader.rs` a job from fields. A record that
+//! concerns no job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
-//! No byte is trusted: any slice decodes to a record, to the end of the records, or to [`Damage`].
+//! No byte is trusted: any bytes decode to a record, to the end of the records, or to [`Damage`].
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub(super) const VERSION: u32 = 7;
 /// The length of the version at the start of a segment, in bytes.
 pub(super) const VERSION_BYTES: usize = 4;
 
-/// The version of the older format, of releases before 1.5.
+/// The version of the older format, which the original wrote before its release 1.5.
 pub(super) const VERSION_5: u32 = 5;
 
 /// The length of the fields of version 7, in bytes.
@@ -39,15 +39,15 @@ const FIELDS_BYTES: usize = 80;
 /// The length of the fields of version 5, in bytes: the same layout without the last padding.
 const FIELDS_5_BYTES: usize = 77;
 
-/// The length in bytes of a short record. Every delete needs one.
+/// The length in bytes of a short record. Every delete is a short record.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
-/// Returns the bytes of a job's full record. `size` is the length of the body with its CR LF.
+/// Returns the length of a job's full record in bytes. `size` includes the body's CR LF.
 pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The id of a segment header. No job has this id, so a reader finds no job for the record.
+/// The id of a segment header. No job has this id, so a reader finds no job to change.
 const HEADER_ID: u64 = u64::MAX;
 
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
@@ -56,15 +56,15 @@ const HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRK");
 /// The offset of the checksum in the fields.
 const CHECKSUM_AT: usize = 12;
 
-/// The state of a job in a record, with its number in the file.
+/// The state of a job in a record, with the number that stands for the state in files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// The job is deleted.
     #[default]
     Deleted = 0,
-    /// Ready, or reserved when the record was written. The original writes 2 when it compacts a
-    /// reserved job, and a restart makes that job ready, too.
+    /// Ready, or reserved when the record was written. The number 2, which the original writes when
+    /// it compacts a reserved job, is read as ready, too.
     Ready = 1,
     /// Buried.
     Buried = 3,
@@ -86,8 +86,8 @@ pub(super) struct JobFields {
     pub(super) pri: u32,
     pub(super) delay: i64,
     pub(super) ttr: i64,
-    /// The body's length with CR LF. Short records have it, too, because the original replaces all
-    /// fields at once.
+    /// The body's length with CR LF. Short records have this length, too, because the original
+    /// takes all fields of a job from its last record.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
     /// When the delay ends, or when a buried job was buried.
@@ -96,14 +96,14 @@ pub(super) struct JobFields {
     pub(super) kind: Kind,
 }
 
-/// Why there is no sound record at an offset of a segment.
+/// Why there is no intact record at an offset of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Damage {
     /// The segment ends within the record.
     Torn,
     /// The checksum does not match the bytes.
     Checksum,
-    /// This part of the record has a value that it has in no sound record.
+    /// The part of the record that is named here has a value that no intact record has.
     Illegal(&'static str),
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// How the bytes of a segment are to be read.
+/// The format in which a segment is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Version 7 as the original writes it, with padding instead of checksums.
@@ -129,7 +129,7 @@ pub enum Format {
 }
 
 impl JobFields {
-    /// Which instants of the job are stored as dates.
+    /// Returns which instants of the job the record stores as dates.
     pub(super) fn dated(&self) -> Dated {
         let is_state_at = matches!(self.kind, Kind::Delayed | Kind::Buried);
         Dated { is_created: true, is_state_at }
@@ -152,8 +152,8 @@ impl JobFields {
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
     }
 
-    /// Reads the fields, which both versions lay out alike. `unit` is the unit of time in
-    /// nanoseconds. An unknown state is read as `Deleted`: see [`Frame::decode`].
+    /// Reads the fields, which both versions lay out alike. `unit` is the version's unit of time in
+    /// nanoseconds. Reads an unknown state as `Deleted`, but [`Frame::decode`] reports it.
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -172,13 +172,13 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes at `at`. The caller must ensure that they exist.
+/// Returns the `N` bytes at `at`. The caller ensures that `bytes` has them.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
-/// A record to be written. A full one has the tube's name, and the body with its CR LF; in a short
-/// one both are empty.
+/// A record to be written. A full record has the tube's name, and the body with its CR LF; in a
+/// short record, both are empty.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewRecord<'a> {
     pub(super) fields: JobFields,
@@ -213,15 +213,15 @@ impl NewRecord<'_> {
     }
 }
 
-/// Marks a segment as written by this daemon, and holds the key of its directory. The original
-/// skips this short record as the delete of an unknown job.
+/// A short record that marks a segment as written by this daemon, and has the key of its directory.
+/// The original skips it, as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// The key of the directory: random, and the same in all headers.
+    /// The key of the directory: a random number, the same in all headers.
     pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one that no record has. Zero if they have not.
+    /// Clients may have seen ids below this that no record has; zero if there are no such ids.
     pub(super) seen_below: u64,
 }
 
@@ -239,7 +239,7 @@ impl SegmentHeader {
         NewRecord::short(fields).encode(salt, offset, out);
     }
 
-    /// Reads the fields of a sound record as a segment header, if it is one.
+    /// Returns the segment header in the fields of an intact record, if the record is a header.
     pub(super) fn of(fields: &JobFields) -> Option<Self> {
         let JobFields { id, delay, ttr, created_at, deadline_at, .. } = *fields;
         ((id, created_at) == (HEADER_ID, HEADER_MAGIC)).then(|| Self {
@@ -249,8 +249,8 @@ impl SegmentHeader {
         })
     }
 
-    /// Returns the segment header that `bytes` begin with, if it is sound at `offset` of segment
-    /// `number`.
+    /// Returns the segment header that `bytes` begin with, if that is intact, and was written at
+    /// `offset` of segment `number`.
     pub(super) fn at(bytes: &[u8], number: u32, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..SHORT_RECORD_BYTES)?;
         let frame = Frame::decode(bytes, Format::Plain).ok()??;
@@ -259,8 +259,8 @@ impl SegmentHeader {
         (frame.flaw.is_none() && hasher.finalize() == wanted).then_some(header)
     }
 
-    /// Whether `bytes` begin with a likely segment header, perhaps a damaged one: two of its three
-    /// constant parts suffice. The name of a tube may contain the magic, but neither of the other
+    /// Whether `bytes` probably begin with a segment header, perhaps a damaged one: at least two of
+    /// its three constant parts match. A tube's name may have the magic, but neither of the other
     /// two parts.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
@@ -272,29 +272,28 @@ impl SegmentHeader {
         signs.into_iter().filter(|&sign| sign).count() >= 2
     }
 
-    /// Whether `bytes` begin with a segment header of a build before 2.0.0, whose checksums start
-    /// from other salts. That header is a short record with another magic.
+    /// Whether `bytes` begin with a segment header of a build before 2.0.0, which has another
+    /// magic. The checksums of such a segment start from other salts.
     pub(super) fn is_earlier(bytes: &[u8]) -> bool {
         bytes.starts_with(&[0; 4]) && bytes.get(44..52) == Some(b"bnstlkRS")
     }
 }
 
-/// Returns the salt of segment `number` in the directory with this key. A segment that was copied
-/// to another number has another salt.
+/// Returns the salt of segment `number` in the directory with this key. If a segment was copied to
+/// another number, its checksums do not match.
 pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
-/// Returns the checksum of a record at `offset` before any of its bytes is added.
+/// Returns the initial state of the checksum of a record at `offset`, without the record's bytes.
 fn checksum(salt: u64, offset: u64) -> Hasher {
-    // A checksum starts from 32 bits, so both halves of the salt are mixed with the offset into
-    // them.
+    // The initial state has 32 bits, into which both halves of the salt and the offset are mixed.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
     Hasher::new_with_initial(high)
 }
 
-/// The most bytes of a record before its body.
+/// The most bytes that a record has before its body.
 pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 
 /// All of a record except its body: its lengths and its fields.
@@ -310,16 +309,16 @@ pub(super) struct Frame {
     pub(super) head_length: usize,
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
-    /// What is wrong with the record, if its length is known all the same.
+    /// What is wrong with the record, if anything; its length is known even so.
     flaw: Option<&'static str>,
 }
 
 impl Frame {
     /// Decodes the frame that `bytes` begin with. `bytes` must have at least [`HEAD_MAX_BYTES`], or
     /// reach to the end of the file. Returns `None` at the end of the records, or an error if the
-    /// length cannot be known.
+    /// record's length is unknown.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        // Zeros up to the end of the file end the records, even if too few for a record.
+        // If only zeros are left in the file, the records end, even if a record needs more bytes.
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -346,8 +345,8 @@ impl Frame {
         let body_length = if name_length > 0 { size? } else { 0 };
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
-            // Otherwise the torn start of a segment header would be taken for the delete of a job,
-            // and the segment for one of the original.
+            // If a missing date were allowed, an incomplete segment header would pass for the
+            // delete of a job, and the segment for one of the original.
             (fields.created_at == 0, "a missing date"),
             (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
         ];
@@ -366,14 +365,15 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube. `bytes` begin with this record, which has no flaw.
+    /// Returns the name of the tube. `bytes` begin with this record, which must have no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
-    /// Returns the checksum of `bytes`, and the one stored for the whole record. `bytes` are the
-    /// beginning of a version 7 record at `offset`; the stored checksum in them is taken as zero.
-    /// Long pieces are faster, so `bytes` should have as much of the body as is in memory.
+    /// Returns the hasher after `bytes`, the beginning of a version 7 record at `offset`, and the
+    /// checksum that is stored in the record. The hasher gets zeros in place of the stored
+    /// checksum. Long pieces are faster, so `bytes` should have as much of the body as is in
+    /// memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

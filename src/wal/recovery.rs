@@ -1,4 +1,4 @@
-//! The state of the binlog: sound, failed, or recovering by writing all jobs to new segments.
+//! The state of the binlog: it works, has failed, or recovers by writing all jobs to new segments.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::clock::Time;
 /// The delay before a full or failed disk is tried again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest delay after repeated failures. Delays double up to this, because each attempt leaves
-/// a file behind.
+/// The longest delay after repeated failures. Delays double up to this limit, because each attempt
+/// leaves a file behind.
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
@@ -18,7 +18,7 @@ pub(super) enum State {
     /// The binlog works.
     #[default]
     Sound,
-    /// A write or sync has failed. The next attempt is due at `retry_at`.
+    /// A write or sync has failed. The next attempt to open a segment is due at `retry_at`.
     Failed { retry_at: Time },
     /// The binlog works again, but does not hold every job yet.
     Recovering,
@@ -28,16 +28,16 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
-    /// The delay after the last failure.
+    /// The delay between the last failure and the next attempt.
     delay: Duration,
     /// When to try to remove the oldest segment again, if its removal has failed.
     pub(super) removal_retry_at: Option<Time>,
-    /// How many bytes of segments that no job needs may be removed, if that is safe.
+    /// How many more bytes of segments that no job needs may be removed now, if that is safe.
     pub(super) removable: u64,
 }
 
 impl Recovery {
-    /// Schedules the next attempt. The delay doubles after a failure while recovering.
+    /// Schedules the next attempt to recover. The delay doubles if a recovery has failed.
     pub(super) fn retry_later(&mut self, now: Time) {
         self.delay = match self.state {
             State::Recovering => (2 * self.delay).min(RETRY_DELAY_MAX),
@@ -46,8 +46,8 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Whether recovery is complete: the doubtful segments are gone. If the oldest segment cannot
-    /// be removed, it suffices that no job needs a doubtful one and that all is synced.
+    /// Whether recovery is complete: all segments up to `rewrite_through` are removed. If the
+    /// oldest cannot be removed, it suffices that no job needs them and all records are synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();
@@ -63,8 +63,8 @@ mod tests {
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
-    /// After a failed write, the contents of the disk are unknown; acknowledging more would promise
-    /// too much.
+    /// After a failed write, the contents of the disk are unknown, so a change that is acknowledged
+    /// then might not survive a restart.
     #[test]
     fn after_a_failed_write_nothing_is_permitted_until_all_jobs_are_in_new_segments() {
         let mut binlog = Fixture::new(F0);
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// Otherwise the file would seem of another origin, and stay until the next startup.
+    /// If the sync of the directory fails, and the daemon forgets the segment, the file would stay.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// Such a segment may hold jobs, which the next startup reads.
+    /// A segment that another process made may hold jobs, which the next startup reads.
     #[test]
     fn a_segment_of_another_origin_is_not_removed_after_a_failure() {
         let mut binlog = Fixture::new(F0);

@@ -14,9 +14,9 @@ use super::{
     syncs::Syncs,
 };
 
-/// Whether the oldest segment may be removed: no job needs it, and the records that replace its own
-/// are synced. Later records need not be synced, so constant writing does not prevent the removal.
-/// After a failure, all records must be synced.
+/// Whether the oldest segment may be removed: no job needs it, and the records that relocated or
+/// deleted its jobs are synced. Records after these need not be synced, so constant writing does
+/// not prevent the removal. After a failed write or sync, all records must be synced.
 pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
     let is_synced = match recovery.state {
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
@@ -25,12 +25,12 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded()
 }
 
-/// Removes segments that no job needs, oldest first: at least one, and more up to so many bytes:
-/// twice the `budget` of this turn, plus what earlier turns could not remove yet. Fails if the lock
-/// is lost, or if the directory cannot be synced.
+/// Removes segments that no job needs, oldest first: at least one, and more until they have twice
+/// the `budget` of this turn, plus the bytes that earlier turns were permitted to remove but could
+/// not. Fails if the lock is lost, or if the directory cannot be synced.
 ///
-/// If a power cut undid only the removal of an older segment, its jobs would come back without
-/// their deletes. So the directory is synced after each removal.
+/// The directory is synced after each removal. Without that, a power cut could undo only the
+/// removal of an older segment, whose jobs would come back without the deletes in a newer one.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // Twice: for all that became garbage, and for all that was written again.
+    // Twice the budget: for the bytes that became garbage, and for those that were written again.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -48,7 +48,7 @@ pub(super) fn remove_unneeded(
         recovery.removable = recovery.removable.saturating_sub(segment.used);
         let disk = log.lease.ask()?;
         match remove(disk, segment) {
-            // The binlog still works without this removal.
+            // The binlog works even if this segment stays.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 if !is_retry {
                     warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
@@ -70,7 +70,7 @@ pub(super) fn remove_unneeded(
 }
 
 /// Removes a segment that no job needs, or renames it if it is damaged. A segment that cannot be
-/// removed is truncated, so that a restart finds no old records.
+/// removed is truncated, so that a restart reads no old records in it.
 fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     if segment.is_damaged {
@@ -88,8 +88,8 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
 }
 
 /// On a full disk, removes segments that would pile up with each restart: those without any record
-/// and, if no new segment has space, those that no job needs. Errors are ignored. Without a new
-/// segment, a damaged one may need any other's header: then none is removed.
+/// and, if no new segment could be opened, those that no job needs. Ignores errors. Removes none if
+/// no new segment could be opened and one is damaged, which may need the header of any other.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// Otherwise a power cut between the removal and the sync would lose the relocated job.
+    /// If a segment were removed before its relocated jobs are synced, a power cut would lose them.
     #[test]
     fn a_segment_stays_until_what_replaces_it_is_synced() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));

@@ -1,9 +1,9 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
-//! The file system reserves the space of these files without writing it, so neither startup nor a
-//! large job waits. If the file system cannot do that, files are smaller, and filled with zeros.
-//! Each file begins with a segment header: if the headers of all segments are damaged, this one
-//! still has the directory's key.
+//! The file system reserves the space of these files without writing to it, so neither startup nor
+//! a large job waits. If that is not supported, files are smaller, and filled with zeros. Each file
+//! begins with a segment header, so that the directory's key is known even if the headers of all
+//! segments are damaged.
 
 use std::{cmp::Reverse, io, time::Duration};
 
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of a file that must be filled with zeros, unless one record needs more.
+/// The largest size in bytes of a file that is filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
 /// How long the disk is reported as full after it had no space for a job larger than a segment,
-/// even if it has space for smaller ones.
+/// even if it has space for smaller jobs.
 const LARGE_SHORTAGE_TIME: Duration = Duration::from_secs(60);
 
 /// A file with space for a later segment.
@@ -32,10 +32,10 @@ pub(super) struct Preallocated {
     number: u32,
     /// The size of the file in bytes.
     pub(super) size: u64,
-    /// How many bytes of the file have been filled: with a segment header and zeros.
+    /// How many bytes of the file have been filled with a segment header and zeros.
     pub(super) filled: u64,
     /// How many bytes must be filled before the file may be used: only the first piece if the file
-    /// system has reserved its space.
+    /// system has reserved the file's space.
     fill_end: u64,
 }
 
@@ -45,13 +45,13 @@ impl Preallocated {
     }
 }
 
-/// A failure to make a file. No file of that size or a larger one is tried before `retry_at`.
+/// A failure to make a file. Before `retry_at`, no file of that size or larger is tried again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
     /// When the last attempt failed.
     failed_at: Time,
-    /// The smallest size in bytes that has failed since the last `retry_at`.
+    /// The smallest size in bytes of a file that could not be made since the last `retry_at`.
     size: u64,
     pub(super) reason: Unavailable,
 }
@@ -63,8 +63,8 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The key of the directory.
     pub(super) key: u64,
-    /// Ordered by size; equal ones from the newest to the oldest. The last file, which is the
-    /// oldest of the largest, becomes the next segment.
+    /// Sorted by size; files of equal size are sorted from the newest to the oldest. So the last
+    /// file is the oldest of the largest ones. This file becomes the next segment.
     files: Vec<Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -75,7 +75,7 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// A reserve without files. New files get numbers after `last`.
+    /// A reserve without files. New files get numbers above `last`.
     pub(super) fn new(segment_size: u64, key: u64, last: u32) -> Self {
         let size = segment_size.clamp(1, u64::MAX / 4);
         Self {
@@ -100,22 +100,22 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a file now, or to continue filling the one being made. On a full disk it is
-    /// true, because only an attempt shows whether there is space again.
+    /// Whether to make a file now, or to continue filling the one being made. Returns true on a
+    /// full disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
     }
 
-    /// Whether it is too early to try a file of `size` bytes, because one of that size or a smaller
-    /// one has failed within the last second.
+    /// Whether it is too early to try to make a file of `size` bytes, because an attempt with that
+    /// or a smaller size failed less than a second ago.
     pub(super) fn is_resting(&self, size: u64, now: Time) -> bool {
         self.shortage.is_some_and(|shortage| shortage.retry_at > now && size >= shortage.size)
     }
 
-    /// Preallocates a file of the usual size. If the disk is too full, tries half of it, a quarter,
-    /// and so on, down to `least` bytes or a page. For a large record, begins with `least` plus the
-    /// usual size, so that later records fit, too.
+    /// Preallocates a file of the usual size. If the disk is too full, tries half that size, a
+    /// quarter, and so on, down to `least` bytes in whole pages. If `least` exceeds the usual size,
+    /// begins with the sum of both, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
@@ -143,7 +143,7 @@ impl Reserve {
         self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
-    /// Refuses jobs that need a file of `size` bytes until one can be created.
+    /// Makes the server refuse jobs that need a file of `size` bytes until one can be created.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
             (Unavailable::Full, size, "no disk space for another segment")
@@ -165,16 +165,16 @@ impl Reserve {
         }
     }
 
-    /// Ends a shortage of up to `size` bytes, because a file of that size was created.
+    /// Ends the shortage if it was for files of at most `size` bytes, because one was just made.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
         }
     }
 
-    /// Ends the shortage of a large job, if no attempt has failed for [`LARGE_SHORTAGE_TIME`].
+    /// Ends a shortage for large jobs if no attempt has failed for [`LARGE_SHORTAGE_TIME`].
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        // For smaller jobs, an attempt is made each second.
+        // A shortage for smaller jobs is never that old, because an attempt is made each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }
@@ -196,13 +196,13 @@ impl Reserve {
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
         match disk.create(name) {
-            // The name is taken: tries the next number, but none after a multiple of a thousand.
+            // The name is taken, so tries the next number. Gives up at a multiple of a thousand.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number % 1000 > 0 => {
                 return self.begin_file(disk, size);
             }
             result => result?,
         }
-        // On an error the file is removed. If that fails, too, the next startup removes it.
+        // After an error, removes the file. If that fails, too, the next startup removes it.
         let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
         let made = disk.reserve(name, size).and_then(|is_reserved| {
             disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)
@@ -215,7 +215,7 @@ impl Reserve {
         Ok(Preallocated { number, size, filled: HEADER_BYTES, fill_end })
     }
 
-    /// Fills a piece of the file that is being filled, or of a new one of `size` bytes. Returns
+    /// Fills a piece of the file that is being filled, or of a new file of `size` bytes. Returns
     /// whether the file is complete. After an error, the file is removed.
     fn make_step(&mut self, disk: &mut Writable, size: u64) -> io::Result<bool> {
         let mut file = match self.filling.take() {
@@ -231,7 +231,7 @@ impl Reserve {
             self.filling = Some(file);
             return Ok(false);
         }
-        // Preallocated files hold no descriptors: this one is opened again when it is needed.
+        // A preallocated file keeps no descriptor: it is opened again when it becomes a segment.
         disk.close(file.name());
         self.slots += file_slots(file.size);
         self.files.push(file);
@@ -239,15 +239,15 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Takes the first file out of the list.
+    /// Takes the file that becomes the next segment out of the list.
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
         let file = self.files.pop()?;
         self.slots -= file_slots(file.size);
         Some(file)
     }
 
-    /// Whether to remove the first file: see [`Demand::has_surplus`]. The only file stays if it has
-    /// at most the usual size.
+    /// Whether to remove the file that would be the next segment: see [`Demand::has_surplus`]. If
+    /// it is the only file, it stays unless it is larger than usual.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
         self.first().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
@@ -255,7 +255,7 @@ impl Reserve {
         })
     }
 
-    /// Removes the first file, which is not needed, and returns its size.
+    /// Removes the file that would be the next segment and is not needed. Returns its size.
     pub(super) fn remove_first(&mut self, disk: &mut Writable) -> u64 {
         let Some(file) = self.take_first() else { return 0 };
         match disk.remove(file.name()) {
@@ -267,7 +267,7 @@ impl Reserve {
         file.size
     }
 
-    /// Removes the smallest file, unless it is the only one. Returns whether it removed one.
+    /// Removes the smallest file, unless it is the only one. Returns whether a file was removed.
     pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
         if self.files.len() < 2 || disk.remove(self.files[0].name()).is_err() {
             return false;
@@ -277,12 +277,12 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a file of the usual size. If that fails, the next attempt has to wait.
+    /// Fills a piece of a file of the usual size. If that fails, the next attempt must wait.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
         match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
-            // There may be space for a smaller file, which is better than none.
+            // There is no file, so tries to make a smaller one, for which there may be space.
             Err(_) if self.files.is_empty() => {
                 drop(self.preallocate(disk, 0, now));
             }
@@ -299,8 +299,8 @@ impl Reserve {
     }
 }
 
-/// Whether an error means that the disk is full, a quota is used up, or a file may not be that
-/// large.
+/// Whether an error means that the disk is full, a quota is used up, or the file would exceed a
+/// limit on its size.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -315,8 +315,8 @@ mod tests {
         testing::{Fixture, MemoryDisk, START},
     };
 
-    /// The zeros of a newer file may still be in memory, and the sync of its header would wait for
-    /// them.
+    /// If a newer file were taken, the sync of its header might wait for its zeros, which may not
+    /// have been written to the disk yet.
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
         let mut lease = Lease::new(Box::new(MemoryDisk::default()), true, START);
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 
-    /// Otherwise a job would be accepted that cannot be deleted, and it would run for ever.
+    /// If a put took the space for a delete, a job could not be deleted, and would run for ever.
     #[test]
     fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -352,7 +352,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// Otherwise an operator would look for a full disk although it has space.
+    /// If the disk were reported as full for ever, an operator would search for the cause in vain.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a monitor would rarely see a full disk, and each job would log two lines.
+    /// If a small job ended the shortage, a monitor would rarely see it.
     #[test]
     fn a_disk_without_space_for_a_large_job_is_full_until_none_has_come_for_a_minute() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -401,8 +401,8 @@ mod tests {
         assert_eq!(binlog.wal.next_deadline(), None);
     }
 
-    /// An operator must repair the directory, or another machine must take over: deleting jobs
-    /// would not help.
+    /// If the disk were reported as full, an operator would delete jobs, which does not help: the
+    /// directory must be repaired, or another machine must take over.
     #[test]
     fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -1,9 +1,9 @@
-//! The newest segment: its end, and the zeros ahead of its records.
+//! The newest segment: its end, and the zeros that are written ahead of its records.
 //!
-//! A sync is fastest over zeros that are already written, because the file system then has no
-//! metadata of its own to write. So if each change is synced, a short stretch ahead of the records
-//! is filled with zeros, one piece in each turn. With rarer syncs, the zeros would cost more than
-//! they save: they double the bytes that are written.
+//! A sync is fastest if the new records replace zeros, because the file system then has no metadata
+//! to write. So if each change is synced, a short stretch after the last record is filled with
+//! zeros, one piece in each turn. With rarer syncs, the zeros would cost more than they save,
+//! because they double the bytes that are written.
 
 use super::{
     disk::{Name, Writable},
@@ -12,8 +12,8 @@ use super::{
     space::Layout,
 };
 
-/// The bytes of a piece of zeros, and the least budget of a turn for other work, such as
-/// relocations. The budget is eight times the bytes appended and made garbage if that is more.
+/// The length of a piece of zeros in bytes. Also the least budget of a turn for other work; the
+/// budget is eight times the bytes appended and made garbage if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
@@ -21,7 +21,7 @@ pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 /// How far ahead of the records zeros are written, in bytes.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// The number for the salt of a preallocated file's header. No segment has this number.
+/// The number from which the salt of a preallocated file's header is made. No segment is number 0.
 pub(super) const PREALLOCATED: u32 = 0;
 
 /// Returns the beginning of segment `number`: the version and the first header.
@@ -31,12 +31,12 @@ pub(super) fn beginning(number: u32, header: SegmentHeader) -> Vec<u8> {
     bytes
 }
 
-/// The end of the binlog, pending records included.
+/// The end of the binlog, including records that are not written yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct End {
     /// The number of the newest segment. After a failure, this segment may be abandoned.
     pub(super) number: u32,
-    /// The bytes in use in that segment.
+    /// The bytes in use in the newest segment.
     pub(super) used: u64,
     /// The bytes ever appended, including those in segments that have been removed.
     pub(super) length: u64,
@@ -48,12 +48,12 @@ impl End {
         Name::Segment(self.number)
     }
 
-    /// Moves on to the beginning of segment `number`.
+    /// Moves the end to the beginning of segment `number`.
     pub(super) fn open(&mut self, number: u32) {
         (self.number, self.used) = (number, 0);
     }
 
-    /// Moves on to the offset `used` of the present segment.
+    /// Moves the end to the offset `used` of the newest segment.
     pub(super) fn advance(&mut self, used: u64) {
         self.length += used - self.used;
         self.used = used;
@@ -65,12 +65,12 @@ impl End {
 pub(super) struct Current {
     /// The key of the directory.
     key: u64,
-    /// What the checksums of the segment start from.
+    /// The number from which the checksums of the segment start.
     pub(super) salt: u64,
-    /// Unless the daemon shuts down cleanly, a restart assigns no ids below this one.
+    /// A restart assigns no ids below this one, unless the daemon has shut down cleanly.
     pub(super) seen_below: u64,
     pub(super) layout: Layout,
-    /// The offset up to which records or zeros have been written.
+    /// The offset up to which the file has been filled, with records or with zeros.
     pub(super) zeroed: u64,
 }
 
@@ -82,21 +82,21 @@ impl Current {
         Self { key, salt: record::salt(key, number), seen_below, layout, zeroed: file.filled }
     }
 
-    /// Returns the next header for this segment.
+    /// Returns a header for this segment. The next job will get the id `next_id`.
     pub(super) fn header(&self, next_id: u64) -> SegmentHeader {
         SegmentHeader { key: self.key, next_id, seen_below: self.seen_below }
     }
 
-    /// Returns the offset for a piece of zeros, if one should be written now. Only whole pieces
-    /// are: a few zeros with each commit would make each sync write to a second place on the disk.
+    /// Returns where to write a piece of zeros, if one is due. Only whole pieces are written: a few
+    /// zeros with each commit would make each sync write to a second place on the disk.
     pub(super) fn zeros_start(&self, end: End) -> Option<u64> {
         let start = self.zeroed.max(end.used);
         let fits = start + WORK_PER_TURN_MIN_BYTES <= end.used + ZEROS_AHEAD_BYTES;
         (start < self.layout.size && fits).then_some(start)
     }
 
-    /// Writes a piece of zeros ahead of the records. An error is ignored here: the write of the
-    /// next records will fail, too, and that is handled.
+    /// Writes a piece of zeros ahead of the records, if one is due. Ignores an error, because the
+    /// write of the next records will fail, too, and that failure is handled.
     pub(super) fn write_zeros(&mut self, disk: &mut Writable, end: End) {
         let Some(start) = self.zeros_start(end) else { return };
         let length = WORK_PER_TURN_MIN_BYTES.min(self.layout.size - start);
@@ -112,7 +112,7 @@ impl Current {
 mod tests {
     use crate::wal::{SyncPolicy, testing::Fixture};
 
-    /// Otherwise each sync would write to two places on the disk.
+    /// If some zeros were written in each turn, each sync would write to two places on the disk.
     #[test]
     fn zeros_are_written_ahead_in_whole_pieces() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

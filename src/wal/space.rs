@@ -1,19 +1,19 @@
 //! The arithmetic of disk space: pure, without files.
 //!
 //! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
-//! short record for each job still fits after it, into the current segment or into preallocated
-//! files. [`Space::has_room_for`] decides that.
+//! short record for the delete of each job still fits after it, into the current segment or into
+//! preallocated files. [`Space::has_room_for`] decides that.
 //!
-//! Three rules make the arithmetic more than a sum. A record never spans two segments. A segment
-//! header, as long as a short record, comes first in each segment and again before the first record
-//! of each [`HEADER_INTERVAL_BYTES`]. And when the next segment begins, the rest of the previous
-//! one is never used.
+//! Because of three rules, the arithmetic is more than a sum. A record never spans two segments. A
+//! segment header, as long as a short record, comes first in each segment and again before the
+//! first record of each [`HEADER_INTERVAL_BYTES`]. And when the next segment begins, the unused
+//! space of the previous segment is never used.
 //!
 //! A *slot* is space for one short record.
 
 use super::record::{SHORT_RECORD_BYTES, VERSION_BYTES};
 
-/// Segment files are multiples of this many bytes, and at least one.
+/// The size of a segment file is a multiple of this many bytes, and never zero.
 pub(super) const SEGMENT_ALIGN_BYTES: u64 = 4096;
 
 /// A segment header is repeated after this many bytes, so that damage to the start of a segment
@@ -26,11 +26,11 @@ pub(super) const HEADER_BYTES: u64 = (VERSION_BYTES + SHORT_RECORD_BYTES) as u64
 /// The length of a short record in bytes. A segment header has the same length.
 pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 
-/// The length of the shortest full record in bytes: one letter for a name, and an empty body.
+/// The length of the shortest full record in bytes: with a name of one letter and an empty body.
 const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
-/// The slots of two pages: what a restart on a full disk needs beside those for deletes. The
-/// restart begins another segment, and frees only whole pages of the current one.
+/// The slots of two pages, which a restart on a full disk needs in addition to those for deletes.
+/// The restart begins another segment, and frees only whole pages of the last segment.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
 /// Returns how many slots fit into `bytes` bytes if no segment header is due at their beginning.
@@ -64,7 +64,7 @@ impl Layout {
         Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
     }
 
-    /// Returns how many bytes the file has after the first `used`.
+    /// Returns how many bytes the file has after the first `used` bytes.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
     }
@@ -74,13 +74,13 @@ impl Layout {
         self.size / PUT_MIN_BYTES
     }
 
-    /// Whether a record of `length` bytes and a segment header fit after the first `used`.
+    /// Whether a record of `length` bytes and a segment header fit after the first `used` bytes.
     pub(super) fn fits(self, used: u64, length: u64) -> bool {
         length + SHORT_BYTES <= self.free(used)
     }
 
-    /// Whether a segment header must precede the record at the offset `used`. If so, this makes the
-    /// next header due an interval later.
+    /// Whether a segment header must precede the record at the offset `used`. If so, makes the next
+    /// header due [`HEADER_INTERVAL_BYTES`] later.
     pub(super) fn takes_header(&mut self, used: u64) -> bool {
         let is_due = used >= self.next_header;
         if is_due {
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-/// The space for records that the disk has granted.
+/// The space for records that the file system has reserved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
     /// Unused bytes of the current segment; zero if no segment is open.
@@ -108,7 +108,7 @@ impl Space {
         slots(self.current) + self.preallocated_slots
     }
 
-    /// Whether a record of `length` bytes can be appended, and `short_records` short ones after it.
+    /// Whether a record of `length` bytes can be appended, and then `short_records` short ones.
     pub(super) fn has_room_for(self, length: u64, short_records: u64) -> bool {
         let length = length + SHORT_BYTES; // A segment header may precede it.
         if length <= self.current {
@@ -121,13 +121,13 @@ impl Space {
     }
 }
 
-/// The needs for space.
+/// The figures from which the need for disk space is computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     /// The number of jobs: each needs a slot for its delete.
     pub(super) jobs: u64,
-    /// Bytes of live records in the oldest segment, which is removed only after these are written
-    /// again.
+    /// Bytes of live records in the oldest segment, which is removed only after these records are
+    /// written again.
     pub(super) oldest_live: u64,
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
@@ -139,8 +139,8 @@ impl Demand {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
-    /// Returns how many more slots are wanted in advance: those of half as many jobs again, or of
-    /// one segment if that has fewer, less those for a restart, and eight more.
+    /// Returns how many more slots are wanted in advance: eight, plus half as many as there are
+    /// jobs, or as many as one segment has if that is less, minus [`RESTART_SLOTS`].
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
@@ -150,8 +150,8 @@ impl Demand {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed, because the jobs that needed
-    /// it, one large or many small ones, have been deleted. The slots of one more segment are kept,
+    /// Whether a preallocated file of `size` bytes should be removed: the large job, or the many
+    /// small jobs, that needed the file have been deleted. The slots of one more segment are kept,
     /// so that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
@@ -195,14 +195,14 @@ mod tests {
         }
     }
 
-    /// Returns the most short records that are admitted after one of `length` bytes.
+    /// Returns the most short records that are admitted after a record of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
         assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");
         Some(most)
     }
 
-    /// Otherwise a full disk would lose a delete, or an append would find no space.
+    /// If a record were admitted that does not fit, a delete would be lost on a full disk.
     #[test]
     fn what_is_admitted_fits_in_every_small_case() {
         let interval = HEADER_INTERVAL_BYTES;
@@ -232,7 +232,7 @@ mod tests {
         assert!(cases > 20_000, "{cases}");
     }
 
-    /// Otherwise space would be wasted: a put would fail on a disk that could take it.
+    /// If more slots were wasted, a put would be refused on a disk that has space for it.
     #[test]
     fn at_most_one_slot_is_wasted() {
         for bytes in 0..40_000 {
@@ -273,7 +273,7 @@ mod tests {
         assert!(!none.has_room_for(u64::MAX / 2, 0));
     }
 
-    /// Otherwise files would be created and removed in each turn, with a few system calls each.
+    /// If a file were both wanted and surplus, files would be made and removed in each turn.
     #[test]
     fn no_file_is_both_wanted_and_surplus() {
         for jobs in (0..300).chain([1000, 10_000, 100_000]) {

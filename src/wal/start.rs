@@ -1,4 +1,4 @@
-//! Startup: opens the first segment. Until then, no record of the last run is changed.
+//! Startup: opens the first segment of this run. Before that, no record of the last run is changed.
 
 use log::{error, warn};
 
@@ -28,14 +28,14 @@ impl Log {
             disk.sync_all(&names)?;
             disk.sync_directory()?;
         }
-        // On a full disk, the files that the last run preallocated have the only space.
+        // On a full disk, the only space is in the files that the last run preallocated.
         let disk = self.lease.ask()?;
         let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
-        // If only a preallocated file has the key, it stays until the new segment has the key.
+        // If only a preallocated file has the key, that file stays until the new segment has it.
         let kept = report.key.map(|(_, name)| name).filter(is_reserve);
         for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
             if kept == Some(name) {
-                // If that fails, the file keeps its space for a while.
+                // If the truncation fails, the file takes up its space a little longer.
                 let _ = disk.truncate(name, SEGMENT_ALIGN_BYTES);
             } else {
                 remove_of_last_run(disk, name);
@@ -44,8 +44,8 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Startup goes on: jobs are served, and the operator may free space. Some file systems,
-            // such as btrfs, need more space than they have reserved.
+            // Goes on without a segment: clients get jobs, and the operator may free space. Some
+            // file systems, such as btrfs, need more space for a write than they have reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
@@ -56,14 +56,14 @@ impl Log {
             }
             Err(error) => return Err(error.into()),
         }
-        // The new segment holds the next id, so unfinished records are no longer needed for their
-        // ids.
+        // Unfinished records were kept only for their ids. The new segment has the next id, so they
+        // can now be truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
             remove_of_last_run(disk, name);
         }
-        // Space for all deletes is reserved at once, so that the first put does not wait for it.
+        // Reserves space for all deletes now, so that the first put does not wait for that.
         let _ = self.ensure_space(0, demand.slots());
         Ok(())
     }
@@ -76,9 +76,9 @@ fn remove_of_last_run(disk: &mut Writable, name: Name) {
     }
 }
 
-/// Truncates segments of the last run after their last record: those that end in an unfinished
-/// record if `is_torn`, or else those that end in zeros. In any but the newest segment, an
-/// unfinished record would count as damage, so if this fails, the next startup reports damage.
+/// Truncates segments of the last run after their last complete record: if `is_torn`, those that
+/// end in an unfinished record; if not, those that end in zeros. If this fails, the next startup
+/// may report damage, because only the newest segment may end in an unfinished record.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
     for segment in &report.segments {
         let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;
@@ -105,7 +105,7 @@ mod tests {
         testing::{Fixture, START},
     };
 
-    /// Otherwise an operator who frees space would also have to start the daemon again.
+    /// If startup failed, an operator who frees space would also have to start the daemon again.
     #[test]
     fn a_start_goes_on_if_the_disk_lacks_the_space_that_it_has_reserved() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -8,17 +8,17 @@ use crate::{clock::Time, collections::ShortTimes};
 /// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Events of syncs in the background.
+/// What happened to syncs in the background since the last commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SyncEvents {
-    /// A sync has ended: all records before it began are safe.
+    /// A sync has ended: all records that were written before it began survive a power cut.
     pub has_ended: bool,
     /// A sync of all records so far has begun.
     pub has_begun: bool,
 }
 
-/// If syncs take at least this long on average, those with `-f0` run in the background. Handing
-/// shorter ones to a thread would cost more than it gains.
+/// With `-f0`, syncs run in the background if they take at least this long on average. For shorter
+/// syncs, the handover to a thread would cost more than it gains.
 const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
 /// If syncs take less than this on average, they run in the queue's thread again.
@@ -31,12 +31,12 @@ pub(super) struct SyncTime {
     average: Duration,
     /// Whether syncs take so long that with `-f0` they run in the background.
     pub(super) is_long: bool,
-    /// How long all syncs of records have taken.
+    /// The histogram of the times that all syncs of records took.
     pub(super) all: ShortTimes,
 }
 
 impl SyncTime {
-    /// Counts a sync that took `time`.
+    /// Adds the `time` that a sync took to the average and to the histogram.
     fn add(&mut self, time: Duration) {
         self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
@@ -50,22 +50,22 @@ impl SyncTime {
 #[derive(Debug)]
 pub(super) struct Syncs {
     policy: SyncPolicy,
-    /// The time of the oldest write that no sync covers, not even one under way.
+    /// The time of the oldest write that no sync covers, not even a sync that is under way.
     pub(super) dirty_since: Option<Time>,
-    /// The sync under way in the background, if any, covers this many bytes of the binlog.
+    /// How many bytes of the binlog the sync under way in the background covers, if there is one.
     in_flight: Option<u64>,
     pub(super) time: SyncTime,
-    /// The events since a commit last took them.
+    /// The events that no commit has taken yet.
     pub(super) events: SyncEvents,
-    /// With `-f0` in the background: the next sync begins at this time, because more changes are
-    /// expected before then.
+    /// With `-f0` in the background: the next sync begins no earlier than this, because more
+    /// changes are expected before then.
     pub(super) wait_until: Option<Time>,
     /// How many bytes of the binlog are synced: see [`End::length`].
     pub(super) synced: u64,
 }
 
 impl Syncs {
-    /// For a binlog of `synced` bytes, which startup syncs.
+    /// The state for a binlog of `synced` bytes, all of which startup syncs.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
@@ -93,15 +93,15 @@ impl Syncs {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
-    /// Returns how long syncs take on average, if the next one may wait for more changes: with
-    /// `-f0`, and if none is under way. During a sync, changes join the next one anyway.
+    /// Returns how long syncs take on average. `None` if the next sync may not wait for more
+    /// changes: without `-f0`, or during a sync, when changes join the next sync anyway.
     pub(super) fn time_of_next(&self) -> Option<Duration> {
         let waits = self.are_of_each_change() && self.in_flight.is_none();
         waits.then_some(self.time.average)
     }
 
-    /// Returns when to begin a sync, or when to check for the result of one. The last check was at
-    /// `now`.
+    /// Returns when to begin a sync, or when to check whether the sync under way has ended. The
+    /// last check was at `now`.
     pub(super) fn next(&self, now: Time) -> Option<Time> {
         match (self.in_flight, self.dirty_since, self.policy) {
             (Some(_), _, _) => Some(now + SYNC_POLL_INTERVAL),
@@ -118,7 +118,7 @@ impl Syncs {
         self.synced = end.length;
     }
 
-    /// Takes the result of the sync that is under way, if it has ended, or `waits` for its end.
+    /// Takes the result of the sync under way, if that has ended or if this call `waits` for it.
     pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
         let Some(covers) = self.in_flight else { return Ok(()) };
         let Some(result) = lease.sync_result(waits) else { return Ok(()) };
@@ -131,8 +131,8 @@ impl Syncs {
 }
 
 impl Log {
-    /// If a sync is due, syncs everything written, or begins to. If `is_urgent`, a sync is due at
-    /// once, unless the policy is never to sync.
+    /// If a sync is due, syncs everything written, or begins that in the background. If
+    /// `is_urgent`, a sync is due at once, unless the policy is never to sync.
     pub(super) fn sync_if_due(&mut self, in_background: bool, is_urgent: bool) -> io::Result<()> {
         let Self { syncs, lease, end, now, .. } = self;
         let (Some(since), None) = (syncs.dirty_since, syncs.in_flight) else { return Ok(()) };
@@ -145,8 +145,8 @@ impl Log {
             syncs.on_all_synced(*end);
             return Ok(());
         }
-        // With `-f0`, the next sync waits a turn after the last, because clients that were just
-        // answered may send changes for it.
+        // With `-f0`, a sync waits for one turn after the last sync has ended, because clients that
+        // were just answered may send changes that it can cover.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);
         if !waits && (is_urgent || since + delay <= *now) {
@@ -205,7 +205,7 @@ mod tests {
         assert!(binlog.wal.log.syncs.in_flight.is_some());
     }
 
-    /// A write made while a sync is under way may not be covered by it.
+    /// If a write during a sync were taken as synced, a power cut could lose that write.
     #[test]
     fn a_write_during_a_sync_needs_another() {
         let mut binlog = Fixture::new(SyncPolicy::Within(DELAY));
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
     }
 
-    /// Otherwise, if syncs take milliseconds, all clients would wait for each sync.
+    /// If syncs of milliseconds ran in the queue's thread, all clients would wait for each sync.
     #[test]
     fn with_f0_long_syncs_run_in_the_background() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// Otherwise the server would assume that a sync covers replies, although none has begun.
+    /// If an event stayed, the server would assume that a sync that never began covers replies.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -1,4 +1,4 @@
-//! A disk in memory, and a queue that is kept on it, for unit tests of the binlog.
+//! A disk in memory, and a queue with a binlog on that disk, for unit tests of the binlog.
 
 use std::{
     collections::BTreeMap,
@@ -17,33 +17,33 @@ use crate::{
     queue::{Client, Job, Record},
 };
 
-/// When the tests begin.
+/// The time at which tests begin.
 pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 
 /// The parts of a [`MemoryDisk`] that a test sees and sets.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
-    /// Each call that changes or syncs something, such as `write binlog.1`.
+    /// Each call that changes or syncs a file or the directory, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
     /// Calls that begin with this text fail.
     pub(crate) failing: Option<&'static str>,
     /// The error number of calls that fail; `None` means `EIO`.
     pub(crate) errno: Option<i32>,
-    /// How many such calls fail; all of them if `None`.
+    /// How many calls that begin with `failing` fail; `None` means all.
     pub(crate) failures: Option<u32>,
-    /// No file grows if the total would then exceed this many bytes.
+    /// A file cannot grow if all files together would exceed this many bytes.
     pub(crate) capacity: Option<u64>,
-    /// Whether background syncs end; if not, they stay under way.
+    /// Whether syncs in the background end. If not, each stays under way.
     pub(crate) ends_syncs: bool,
-    /// The reported time of each sync.
+    /// How long each sync is said to have taken.
     pub(crate) sync_time: Duration,
-    /// Whether another daemon has taken over.
+    /// Whether another daemon has taken the lock.
     pub(crate) is_lock_lost: bool,
     is_syncing: bool,
 }
 
-/// A disk in memory. Clones are the same disk.
+/// A disk in memory. All clones have the same files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
 
@@ -52,7 +52,7 @@ impl MemoryDisk {
         self.0.lock().expect("no test panics while it looks")
     }
 
-    /// Returns the calls since this was last called.
+    /// Returns the calls since the last `take_calls`.
     pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.state().calls)
     }
@@ -206,7 +206,7 @@ impl Fixture {
         Self::open(MemoryDisk::default(), sync, START).0
     }
 
-    /// A binlog with the jobs of a disk, and a client.
+    /// Opens the binlog on a disk, restores its jobs, and adds a client.
     pub(crate) fn open(disk: MemoryDisk, sync: SyncPolicy, now: Time) -> (Self, Report) {
         let (mut restored, wal, report) = open(&disk, sync, now);
         let client = restored.queue.join();
@@ -247,19 +247,19 @@ impl Fixture {
         self.restored.bodies.remove(self.restored.queue.delete(job, self.now));
     }
 
-    /// Ends a turn.
+    /// Ends a turn with a commit.
     pub(crate) fn commit(&mut self) -> CommitOutcome {
         let outcome = self.wal.commit(self.restored.jobs(), None, self.now);
         self.wal.check();
         outcome
     }
 
-    /// Ends a turn whose records must not be lost.
+    /// Ends a turn, and panics if the commit fails.
     pub(crate) fn turn(&mut self) {
         assert_ne!(self.commit(), CommitOutcome::Failed);
     }
 
-    /// Ends one turn after another until nothing of the binlog is due.
+    /// Ends one turn after another until the binlog has no more work now.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();

@@ -1,4 +1,4 @@
-//! Slots for bodies, and their blocks: taking and freeing slots, and emptying blocks.
+//! Slots for bodies in blocks: takes and frees slots, and empties blocks with few bodies.
 
 use std::mem;
 
@@ -11,34 +11,34 @@ use crate::{
     },
 };
 
-/// How many free slots are remembered.
+/// The most free slots that are remembered.
 const HOLES_MAX: usize = 16;
 
-/// An empty block is kept for later bodies if its last slot had at least this many bytes. A block
-/// holds some ten thousand smaller slots, so a new block for these costs little.
+/// An empty block is kept for later bodies if the slot freed last had at least this many bytes. A
+/// block has some ten thousand smaller slots, so for these a new block is rarely needed.
 const KEPT_SLOTS_MIN_BYTES: usize = 32;
 
 /// Bodies move if freed slots take more bytes than one block plus the bytes of all blocks divided
 /// by this.
 pub(super) const FREED_PART: usize = 7;
 
-/// If memory is short, blocks are emptied in which at least one byte in this many was freed.
+/// If memory is short, a block is emptied if at least one byte in this many is in freed slots.
 const SPARSE_PART: usize = 64;
 
-/// The most bytes of memory that a daemon still takes before its first connection. If these are not
-/// left in addition to what that connection must leave, no client could be served.
+/// The most bytes that a daemon takes between the replay and its first connection. If this much is
+/// not left in addition to the memory that a connection must leave, no client could be served.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The place of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: Key<Block>,
-    /// Where it starts, in units.
+    /// Where the slot starts in its block, in units of [`UNIT_BYTES`].
     pub(super) unit: u16,
 }
 
 impl Place {
-    /// Where it starts, in bytes.
+    /// Returns where the slot starts in its block, in bytes.
     pub(super) fn start(self) -> usize {
         usize::from(self.unit) * UNIT_BYTES
     }
@@ -64,19 +64,19 @@ pub(super) enum Pace {
     Normal,
     /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// No body moves until another is removed: a move has no memory, or no block is sparse.
+    /// No body moves until a body is removed: there is no memory for a move, or no block is sparse.
     Stuck,
 }
 
-/// Finds the [`Body`] of a job, which changes when its bytes move.
+/// Finds the [`Body`] of a job: this handle changes when the body's bytes move.
 pub trait BodyOwners {
-    /// The body of the job with this index.
+    /// Returns the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
 }
 
 /// Slots and blocks.
 impl Bodies {
-    /// Takes a slot, from the smallest hole that is large enough.
+    /// Takes a slot from the smallest hole that is large enough, or else from a new block.
     pub(super) fn take_slot(&mut self, size: usize, level: Level) -> Growth<Place> {
         if self.holes.last().is_none_or(|hole| hole.size < size) {
             self.add_block(level)?;
@@ -90,14 +90,14 @@ impl Bodies {
         } else {
             block.end += size;
             if self.memory.limits_resident {
-                // A hole is reused without asking for memory, so it must be resident already.
+                // A freed slot is reused without a check of memory, so its bytes are written now.
                 block.bytes[place.start()..block.end].fill(0);
             }
         }
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // The usual case: the rest of the hole is still in order.
+            // The usual case: the rest of the hole keeps the holes in order.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -109,7 +109,7 @@ impl Bodies {
         Ok(place)
     }
 
-    /// Marks a slot as free, and remembers it; if too many are remembered, it forgets the smallest.
+    /// Marks a slot as free. Remembers large slots, but none in the block that is being emptied.
     fn add_hole(&mut self, place: Place, size: usize) {
         self.blocks[place.block].set_mark(place.start(), Mark::Free(size));
         if self.moving.is_some_and(|moving| moving.block == place.block) {
@@ -122,8 +122,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees a slot of a body. If its block has no other in use, the block becomes one hole, or its
-    /// memory becomes releasable.
+    /// Frees a slot of a body. If its block has no other slot in use, the block becomes one hole,
+    /// or its memory becomes releasable.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -145,14 +145,14 @@ impl Bodies {
         self.keeps_block = size >= KEPT_SLOTS_MIN_BYTES;
     }
 
-    /// The block filled next.
+    /// Returns the block that is filled next.
     pub(super) fn filled_next(&self) -> Option<Key<Block>> {
         self.holes.last().map(|hole| hole.place.block)
     }
 
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
-        // What must be left may be in empty blocks, and nothing else can use these until released.
+        // The memory that must be left may be in empty blocks. Only a release makes it usable.
         self.ensure_left(level)?;
         let bytes = if let Some(bytes) = self.releasable.pop_back() {
             bytes
@@ -184,7 +184,7 @@ impl Bodies {
 /// Returning memory.
 impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether there was any. Call
-    /// it only in a shortage: it takes some ten microseconds per block.
+    /// this only in a shortage: each block takes some ten microseconds.
     pub fn release_all(&mut self) -> bool {
         self.releasable.drain(..).count() > 0
     }
@@ -205,10 +205,10 @@ impl Bodies {
         ensure(self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce))
     }
 
-    /// Moves all bodies together, even if that takes all memory, and releases the memory of all
-    /// blocks that are then empty. Returns whether there were any. O(all).
+    /// Moves bodies until no block is sparse, even if that takes all memory, and releases the
+    /// memory of all empty blocks. Returns whether there were any. O(all bodies).
     pub fn compact(&mut self, owners: &mut impl BodyOwners) -> bool {
-        // While bodies move, they take one more block.
+        // Moves need one more block, so they may take even the last memory.
         let marks = self.memory.set_marks(Marks::default());
         self.expect_shortage();
         self.move_some(owners, u32::MAX, usize::MAX);
@@ -217,15 +217,15 @@ impl Bodies {
         is_freed
     }
 
-    /// Releases the memory of the block that became empty first to the system. If one empty block
-    /// is kept, it stays, unless memory is short. Returns whether one was released. Each call is a
-    /// slow system call, so do not repeat it many times in a row.
+    /// Releases to the system the memory of the block that became empty first. One empty block may
+    /// be kept, unless memory is short. Returns whether a block was released. Each call is a slow
+    /// system call, so do not repeat it many times in a row.
     pub fn release_one(&mut self) -> bool {
         let kept = usize::from(self.keeps_block && self.pace == Pace::Normal);
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn. If anything was refused in the last turn, bodies move to free memory.
+    /// Begins a turn. If anything was refused in the last turn, bodies move, which frees memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();
@@ -245,8 +245,8 @@ impl Bodies {
         self.pace == Pace::Short || (self.pace == Pace::Normal && is_sparse)
     }
 
-    /// Moves bodies out of sparse blocks: visits at most `count` slots, and no more after `bytes`
-    /// bytes have moved. O(n) for n blocks if it begins to empty one.
+    /// Moves bodies out of sparse blocks: visits at most `count` slots, and ends once `bytes` bytes
+    /// have moved. To choose a block to empty takes O(blocks).
     pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
         let mut moved = 0;
         for _ in 0..count {
@@ -260,8 +260,8 @@ impl Bodies {
         }
     }
 
-    /// Moves the next slot of the block being emptied, or passes it if it is free. Returns how many
-    /// bytes it moved; `None` if no block is sparse, or there is no memory for the slot.
+    /// Moves the next slot of the block being emptied, or skips that slot if it is free. Returns
+    /// how many bytes moved; `None` if no block is sparse, or there is no memory for the slot.
     fn move_next(&mut self, owners: &mut impl BodyOwners) -> Option<usize> {
         let from = self.moving.or_else(|| self.begin_to_move())?;
         let mark = self.blocks[from.block].mark(from.start());

@@ -16,7 +16,7 @@ fn filled(len: usize, byte: u8) -> Vec<u8> {
     vec![byte; len]
 }
 
-/// Bodies, and a job for each that has been put.
+/// Bodies, and the jobs that own them.
 #[derive(Default)]
 struct Jobs {
     bodies: Bodies,
@@ -57,7 +57,7 @@ impl Jobs {
         self.bodies.check(|index| &self.owned[&index])
     }
 
-    /// Bytes of memory, with those that could be released.
+    /// Bytes of memory that all bodies take, including those that could be released.
     fn held(&self) -> usize {
         let own = self.bodies.referenced.iter().map(|(_, entry)| entry.own.capacity());
         let blocks = self.bodies.blocks.len() + self.bodies.releasable.len();
@@ -142,7 +142,7 @@ fn a_lone_body_uses_the_memory_of_the_one_before() {
     }
 }
 
-/// Otherwise a few jobs of each earlier size would keep all memory.
+/// If bodies did not move, a few jobs of each earlier size would keep all memory allocated.
 #[test]
 fn a_few_survivors_of_each_size_keep_little_memory() {
     let mut all = Jobs::default();
@@ -169,7 +169,7 @@ fn a_few_survivors_of_each_size_keep_little_memory() {
     }
 }
 
-/// A source that always fails.
+/// A source that has no memory.
 #[derive(Debug)]
 struct Nothing;
 
@@ -180,7 +180,7 @@ impl Supply for Nothing {
     fn refill(&mut self, _: usize) {}
 }
 
-/// Otherwise jobs would be refused at the memory limit although others had been deleted.
+/// If freed slots were not reused, jobs would be refused although others had been deleted.
 #[test]
 fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     let mut all = Jobs::default();
@@ -205,7 +205,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// Beside twelve thousand small jobs, an empty block took another 22 bytes for each.
+/// An empty block kept beside twelve thousand small jobs would take 22 bytes more for each job.
 #[test]
 fn if_bodies_are_small_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -218,7 +218,7 @@ fn if_bodies_are_small_no_empty_block_is_kept() {
     assert!(all.held() <= BLOCK_BYTES);
 }
 
-/// Otherwise no worker could connect while empty blocks are kept.
+/// If an empty block were kept, no memory might be left for a worker to connect.
 #[test]
 fn if_a_connection_was_refused_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -235,7 +235,7 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     assert_eq!(all.held(), BLOCK_BYTES);
 }
 
-/// Otherwise the event loop would never sleep again.
+/// If the failed attempt were repeated in each turn, the event loop would never sleep again.
 #[test]
 fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     let mut all = Jobs::default();
@@ -257,7 +257,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     all.check();
 }
 
-/// Clients that announce jobs and send little must not take the memory in which others connect.
+/// Clients that announce jobs and send little must not take the memory that others need to connect.
 #[test]
 fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     let mut all = Jobs::default();
@@ -271,8 +271,8 @@ fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     }
 }
 
-/// The daemon would spin beside clients that send nothing more: the slots of their uploads can
-/// move, but are not free.
+/// If moves did not end, the daemon would be busy for ever beside clients that send nothing more:
+/// the slots of their uploads can move, but are not free.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
@@ -282,7 +282,7 @@ fn beside_unfinished_uploads_the_moves_end() {
         body
     };
     let mut begun: Vec<_> = (0..40_000).map(|_| upload()).collect();
-    // Removes so few of each block that none becomes sparse.
+    // Removes so few uploads of each block that no block becomes sparse.
     for number in (0..begun.len()).rev().step_by(80) {
         all.bodies.remove(begun.swap_remove(number));
     }
@@ -294,7 +294,7 @@ fn beside_unfinished_uploads_the_moves_end() {
     assert_eq!(all.check(), begun.len());
 }
 
-/// Otherwise a single turn might move all large bodies.
+/// If the moved bytes had no limit, a single turn might move all large bodies.
 #[test]
 fn a_turn_moves_no_more_bytes_than_allowed() {
     const BYTES: usize = 4_000_000;
@@ -334,8 +334,8 @@ impl Supply for Limited {
     fn refill(&mut self, _: usize) {}
 }
 
-/// After some rounds of jobs that come and go at the limit, no client could connect: blocks that
-/// bodies left would become blocks for more jobs.
+/// If blocks that bodies have left were used for more jobs, no client could connect after some
+/// rounds of jobs that come and go at the limit.
 #[test]
 fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;
@@ -378,7 +378,7 @@ proptest! {
         let mut wanted = BTreeMap::<usize, Vec<u8>>::new();
         let mut shared = Vec::<(Body, Vec<u8>)>::new();
         for (len, byte, operation, index) in operations {
-            // From a few bytes to a little more than the largest, small ones more often.
+            // From a few bytes to more than a slot can have; small lengths are more frequent.
             let len = len * len * 7;
             let bytes = filled(len, byte);
             let at = index.index(all.owned.len().max(1));

@@ -23,12 +23,12 @@ use crate::{sys, wal::Error};
 /// The mode of segments, as in the original: only their owner may read them, and no user may write.
 const MODE: u32 = 0o400;
 
-/// The most files open at once while the daemon runs: the current segment, another one being made
-/// or truncated, and one that the sync thread still holds.
+/// The most files that are open for writing at once: the current segment, another file that is
+/// being made or truncated, and a file that the thread for syncs still has.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
 /// If more files than this must be synced, the whole file system is synced at once, because each
-/// single sync waits for the disk.
+/// sync of a single file would wait for the disk.
 const SYNCED_SINGLY_MAX: usize = 16;
 
 /// A directory on a file system.
@@ -40,13 +40,13 @@ pub struct Directory {
     open: BTreeMap<Name, Arc<File>>,
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors reserved for files to be written that are not open now. One is closed just
-    /// before such a file is opened, and reserved again when the file is closed.
+    /// Descriptors that keep room for files to be opened for writing. One is closed just before
+    /// such a file is opened, and is opened again when the file is closed.
     reserved: Vec<File>,
     syncer: Option<Syncer>,
-    /// The result of a sync that was done without the thread.
+    /// The result of the last sync that was done without the thread, until it is taken.
     synced: Option<io::Result<Duration>>,
-    /// Keeps other daemons out. `None` if the directory is only read.
+    /// The lock, which keeps other daemons out. `None` if the directory is only read.
     lock: Option<DirectoryLock>,
 }
 
@@ -62,12 +62,12 @@ impl Directory {
         Ok(locked)
     }
 
-    /// Whether the last daemon in this directory may still be running, unaware that its lock is
-    /// gone. Lines that daemons of this machine write end in `machine`.
+    /// Whether the daemon that last used this directory may still run, unaware that its lock is
+    /// gone. Daemons of this machine write lines that end in `machine` into the file `lock`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
-            // The lock's file may have been removed while a daemon was running.
+            // If `lock` has no line, it may have been removed while a daemon was running.
             _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
         }
     }
@@ -118,13 +118,13 @@ impl Directory {
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
-        // A file system that revokes the lock of the directory also revokes this file's lock, and
-        // then refuses writes through this descriptor.
+        // If a file system revokes the lock of the directory, it also revokes the lock on this
+        // file, and then refuses writes through the file's descriptor.
         let locked = |file: File| sys::lock_file(&file).map(|()| file);
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
             Err(error) => {
-                // The descriptor that was closed above is free again.
+                // Takes the descriptor back that was closed above.
                 let _ = self.reserve_descriptors();
                 Err(error)
             }
@@ -138,8 +138,8 @@ impl Directory {
         self.open_file(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
-                // The mode forbids even the daemon to write, unless it has just created the file or
-                // is root. A descriptor that is open stays writable.
+                // Because of the file's mode, only root can open the file for writing. So the mode
+                // is changed for a moment. An open descriptor stays writable.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
                     let opened = open();
@@ -151,8 +151,8 @@ impl Directory {
         })
     }
 
-    /// Makes a call on a file. If the call fails, names it in the error, and closes the file. The
-    /// next call opens the file again, because a network file system may have invalidated the
+    /// Makes a call on a file. If the call fails, names the call in the error, and closes the file.
+    /// The next call opens the file again, because a network file system may have invalidated the
     /// descriptor but not the file.
     fn on_file<T>(
         &mut self,
@@ -301,11 +301,11 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, as a file would be. If that fails, the next failed sync tries
-        // again.
+        // Opens the directory again, because its descriptor may be invalid. If that fails, the next
+        // failed sync tries again.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
-            // The file system cannot sync directories: vboxsf, old CIFS.
+            // Some file systems cannot sync directories: vboxsf and old CIFS.
             Some(libc::EINVAL | libc::EBADF) => Ok(()),
             _ => Err(io::Error::new(error.kind(), format!("sync the directory: {error}"))),
         }
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Otherwise an outage of a network file system would cause error replies for ever.
+    /// If dead descriptors stayed, an outage of a network file system would cause errors for ever.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// Otherwise startup would continue although a segment might not survive a power cut.
+    /// If a file were not synced, startup would continue, and a power cut might destroy a segment.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let (_root, mut disk) = locked();
@@ -426,7 +426,7 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// On 32 bits, offsets of the C library may end at 2 GiB: later data would look like zeros.
+    /// On 32-bit systems, offsets in libc may end at 2 GiB: data after that would seem to be zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();
@@ -437,7 +437,7 @@ mod tests {
         assert!(found.is_some_and(|at| (3 << 30..=5 << 30).contains(&at)), "{found:?}");
     }
 
-    /// A file there may hold jobs of a daemon that has taken over, or jobs kept for the operator.
+    /// A replaced file might have jobs of a daemon that took over, or jobs kept for the operator.
     #[test]
     fn a_rename_replaces_nothing() {
         let (_root, mut disk) = locked();
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// Connections may take all free descriptors, and the binlog must still work.
+    /// If the binlog gave up a descriptor, a connection could take it, and the binlog would fail.
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let (_root, mut disk) = locked();

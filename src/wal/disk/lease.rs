@@ -9,17 +9,17 @@ use std::{
 use super::{Disk, Name};
 use crate::clock::Time;
 
-/// How long the daemon relies on a confirmed lock. A daemon that takes over waits longer than this,
-/// so the old daemon acknowledges nothing once the new one has read the binlog.
+/// How long the daemon relies on a check of the lock. A daemon that takes over waits longer than
+/// this before it reads the binlog, so the old daemon acknowledges nothing after that.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk that may be changed until another daemon may have taken over. Its files can be reached
-/// only through a check of the lock; once a check fails, nothing more is written.
+/// A disk to which this daemon may write, as long as no other daemon may have the lock. Its files
+/// can be reached only through a check of the lock; after a check has failed, nothing is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
     confirmed_at: Time,
-    /// Why the lock is lost, if it is.
+    /// Why the lock is lost, if it is lost.
     pub(in crate::wal) lost: Option<io::Error>,
 }
 
@@ -32,15 +32,15 @@ pub(in crate::wal) struct Writable {
 }
 
 impl Lease {
-    /// The lease of a disk whose lock was confirmed at `now`. If not `is_synced`, nothing is ever
-    /// synced.
+    /// The lease of a disk whose lock was confirmed at `now`. If `is_synced` is false, nothing is
+    /// ever synced.
     pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
         Self { disk: Writable { disk, is_synced }, confirmed_at: now, lost: None }
     }
 
-    /// Checks whether this daemon still has the directory to itself. If not, the lease is lost for
-    /// good, and every later call fails. Call this before a file is renamed, truncated or removed:
-    /// an earlier call on the disk may have taken long.
+    /// Checks whether this daemon still has the lock, and returns the files if so. If not, this
+    /// call and every later one fails. Call this before a file is renamed, truncated or removed:
+    /// the last check may be long ago, because calls on the disk can take long.
     pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
@@ -51,7 +51,7 @@ impl Lease {
         }
     }
 
-    /// As [`Lease::ask`], but does not check again within [`LOCK_CONFIRM_INTERVAL`].
+    /// As [`Lease::ask`], but relies on a check less than [`LOCK_CONFIRM_INTERVAL`] ago.
     pub(in crate::wal) fn ask_if_due(&mut self, now: Time) -> io::Result<&mut Writable> {
         if self.is_due(now) {
             self.confirmed_at = now;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::wal::testing::{MemoryDisk, START};
 
-    /// A check may go over a network, so there is none before each write.
+    /// If each write were preceded by a check, which may go over a network, writes would be slow.
     #[test]
     fn a_lease_is_confirmed_from_time_to_time_and_never_comes_back() {
         let disk = MemoryDisk::default();

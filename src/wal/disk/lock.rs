@@ -1,10 +1,10 @@
 //! The lock of a binlog's directory: one daemon at a time writes there.
 //!
-//! This is the POSIX lock on the file `lock`, which the original takes, too. A network file system
-//! may revoke the lock after its server has lost contact with the client for some time. Then
+//! A daemon takes the POSIX lock on the file `lock`, as the original does. A network file system
+//! may revoke the lock after its server has had no contact with this machine for some time. Then
 //! another daemon may take the lock, and the first must not write any more. So at startup each
 //! daemon writes a line of its own into the file. From time to time, before it writes or replies, a
-//! daemon checks whether it can still take the lock, and whether the line is still its own.
+//! daemon checks that it can still take the lock, and that its own line is still in the file.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -21,22 +21,22 @@ use crate::{sys, wal::Error};
 /// that a new line can be written even on a full disk.
 const LINE_BYTES: usize = 200;
 
-/// The line of a daemon that has shut down cleanly.
+/// The line in the file after a daemon has shut down cleanly.
 const ENDED: &str = "no daemon; the last one shut down cleanly";
 
 /// The lock of a directory. The lock is held as long as the process runs, unless the file system
 /// revokes it.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    /// The only descriptor of the file: closing another one would release the lock.
+    /// The only descriptor of the file: if there were another, closing that would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if that cannot hold a line, as a pipe cannot.
+    /// The contents of the file. `None` if the file cannot hold a line, as a pipe cannot.
     line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory. The error names the current holder, if the file does.
+    /// Takes the lock of a directory. The error names the daemon that has it, if the file does.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -47,18 +47,18 @@ impl DirectoryLock {
         Ok(Self { file, path, line })
     }
 
-    /// Fails if the file exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
+    /// Fails if `lock` exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
-        // Does not wait for the reader of a pipe, as a start would.
+        // If the file is a pipe, this does not wait for a reader, as startup would.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Whether the last holder of the lock may still be running, unaware that it has lost the lock.
-    /// The lines of all daemons whose locks this kernel knows end in `machine`. `None` if the file
-    /// has no such line, because the original was the last holder or there was none.
+    /// Whether the daemon that last held the lock may still run, unaware that it has lost the lock.
+    /// If this kernel knows the lock of a daemon, the line of that daemon ends in `machine`. `None`
+    /// if the file has no line, because the original held the lock last, or nobody ever did.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
@@ -66,7 +66,7 @@ impl DirectoryLock {
     }
 
     /// Writes `holder`, the name of this daemon, into the file. This name begins with a random word
-    /// that no other process has. After an error, the file may still name the last holder.
+    /// that no other process has. After an error, the file may still name an earlier daemon.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
             return Ok(());
@@ -80,14 +80,14 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon shut down cleanly. The lock stays until the exit.
+    /// Writes into the file that the daemon shut down cleanly, and keeps the lock until the exit.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
     }
 
-    /// Takes the lock again, on the same descriptor. Fails if that is impossible, or if another
-    /// daemon has held the lock meanwhile.
+    /// Takes the lock again, on the same descriptor. Fails if it cannot be taken, or if the file
+    /// shows that another daemon has held it meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);
@@ -108,8 +108,8 @@ fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     let has_line = fs::symlink_metadata(path).map_or(true, |it| it.is_file());
     let mut options = OpenOptions::new();
     options.read(has_line).write(true).create(creates).truncate(false).mode(0o600);
-    // In a directory that others can write to, a link may lead to any file, which would be
-    // overwritten.
+    // Follows no symbolic link: in a directory that other users can write to, a link may lead to
+    // any file, which would be overwritten.
     options.custom_flags(libc::O_NOFOLLOW | flags);
     options.open(path).map(|file| (file, has_line)).map_err(|error| {
         let text = "a symbolic link, which is not followed: remove it";
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// The file system has revoked the lock, and another daemon has come and gone meanwhile.
+    /// If only the lock were checked, a daemon that had it meanwhile would not be noticed.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

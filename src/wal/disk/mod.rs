@@ -1,5 +1,5 @@
 //! The files of a binlog, and the calls on them. The calls are a trait, so that tests can use a
-//! disk that loses and tears writes, and fails.
+//! simulated disk that loses writes, cuts them short, and fails.
 //!
 //! [`Directory`] is the real disk, with its lock and a thread for syncs. A daemon writes through a
 //! [`Lease`], which ends once another daemon may have the lock.
@@ -21,7 +21,7 @@ pub enum Name {
     Segment(u32),
     /// `spare.N`: a preallocated file, with space for a later segment.
     Preallocated(u32),
-    /// `binlog.N.damaged`: kept for the operator, and never read again.
+    /// `binlog.N.damaged`: a damaged segment, kept for the operator and never read again.
     Damaged(u32),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest number of a segment, damaged ones included, and of a preallocated file.
+/// Returns the largest number of a segment, damaged or not, and that of a preallocated file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -53,19 +53,19 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     })
 }
 
-/// The calls on the files of a binlog. A write, creation, rename or removal may be
-/// lost in a power cut until the matching sync returns.
+/// The calls on the files of a binlog. A power cut may undo a write, creation, rename or removal
+/// until the matching sync has returned.
 pub trait Disk: fmt::Debug {
-    /// Checks whether this daemon still has the directory to itself. Fails if not, or if that is
-    /// unknown: then another daemon may have taken over, and this one must not write any more.
+    /// Checks whether this daemon still has the lock of the directory. Fails if not, or if that is
+    /// unknown: then another daemon may have taken over, and this daemon must write nothing more.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Records a clean shutdown, after which the daemon writes nothing more. Without this record,
-    /// the next startup may have to wait, because this daemon might still run.
+    /// Notes in the directory that the daemon shuts down cleanly, and writes nothing more. Without
+    /// this note, the next startup may have to wait, because this daemon might still run.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Lists the files with their sizes in bytes, sorted. Other entries, such as directories, are
-    /// omitted, so a name that is not listed may be taken.
+    /// Lists the files with their sizes in bytes, sorted by name. Other entries, such as
+    /// directories, are omitted, so a name that is not listed may be taken.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
     /// file.
@@ -75,14 +75,14 @@ pub trait Disk: fmt::Debug {
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
     /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
     fn create(&mut self, name: Name) -> io::Result<()>;
-    /// Extends a file with zeros to `size` bytes, and has the file system reserve their space.
+    /// Extends a file with zeros to `size` bytes, and makes the file system reserve space for them.
     /// Returns false, and changes nothing, if the file system does not support that.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
     /// Writes all of `bytes` at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and its size then survive a power cut. Returns how long it took.
+    /// Syncs a file: its contents and its size then survive a power cut. Returns the time it took.
     fn sync(&mut self, name: Name) -> io::Result<Duration>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
@@ -92,8 +92,8 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of all writes to a file so far, without waiting for its end. Without a thread
-    /// for syncs, waits. Before the next sync, the caller must take the result of this one.
+    /// Begins a sync of all writes to a file so far. Waits for its end only if there is no thread
+    /// for syncs. Before the next sync, the caller must take the result of this one.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns how long the sync that was begun took, or its error. `None` while that sync is under
     /// way, unless this call `waits` for its end.

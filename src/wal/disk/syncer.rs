@@ -15,10 +15,10 @@ use std::{
 use super::{Name, directory::named};
 use crate::{clock, sys::ballast};
 
-/// The stack of the thread in bytes. The thread makes only one kind of system call.
+/// The stack size of the thread in bytes: small, because the thread only syncs files.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// The queue's side of the sync thread. A directory has one if the thread could be started.
+/// The channels between the queue's thread and the thread for syncs, if that could be started.
 #[derive(Debug)]
 pub(super) struct Syncer {
     files: Sender<(Name, Arc<File>)>,
@@ -38,7 +38,7 @@ impl Syncer {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
         let sync_each = move || {
-            // Reports that the thread runs: `start` waits for this.
+            // Reports that the thread runs: `start` waits for this report.
             let _ = synced.send(Ok(Duration::ZERO));
             for (name, file) in to_sync {
                 if synced.send(named("sync", name, timed_sync(&file))).is_err() {
@@ -48,8 +48,8 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        // Frees all ballast, because the new thread maps its memory without the allocator, and ends
-        // the process if there is none. The next turn makes new ballast.
+        // Frees all ballast: the new thread maps its memory without the allocator, and would end
+        // the process if there is no memory. The next turn makes new ballast.
         ballast::refill(0);
         builder.spawn(sync_each)?;
         results.recv().map_err(io::Error::other)??;

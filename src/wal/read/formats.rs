@@ -1,8 +1,8 @@
-//! Segments of the original in the layout of another machine, or of a later version.
+//! Recognises segments that the daemon cannot read: those of other machines and other versions.
 //!
 //! The original writes its structures as they are laid out in memory: on most machines, as
-//! [`record`](crate::wal::record) describes. The other layouts are recognised here, so that their
-//! segments are refused and not taken for damage.
+//! [`record`](crate::wal::record) describes. Segments in other layouts are recognised here, so that
+//! they are refused and not taken for damaged.
 
 use std::ops::RangeInclusive;
 
@@ -19,13 +19,13 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a record of the usual
-/// layout, even a damaged one, this place has a small number.
+/// layout, even a damaged one, the same bytes are a small number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
 const LATER_VERSIONS: RangeInclusive<u32> = VERSION + 1..=VERSION + 8;
 
-/// The error for a segment that was written before the format of its headers was fixed.
+/// The error for a segment of a build before 2.0.0, whose headers have another format.
 pub(super) fn of_earlier_build(name: Name) -> Error {
     Error::Foreign(format!(
         "{name}: a build of this daemon before 2.0.0 wrote it, and only such a build can read it: \
@@ -33,9 +33,9 @@ pub(super) fn of_earlier_build(name: Name) -> Error {
     ))
 }
 
-/// Fails if the segment was written by the original on a machine with another layout, or is of a
-/// later version. The caller has found neither a segment header nor a sound first record of a known
-/// layout at `start`.
+/// Fails if the original wrote the segment on a machine with another layout, or if the segment has
+/// a later version. At `start`, the caller has found neither a segment header nor an intact record
+/// of a known layout.
 pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Result<(), Error> {
     let name = window.name;
     let known = [VERSION, VERSION_5];
@@ -58,8 +58,8 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
     )))
 }
 
-/// Whether there is a record at `at` as the original lays it out on 32-bit x86. No record of the
-/// usual layout looks like that.
+/// Whether the record at `at` has the layout of the original on 32-bit x86. No record of the usual
+/// layout looks like that.
 pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };

@@ -1,5 +1,5 @@
 //! A report on a binlog for the operator: its segments, its jobs and all damage. Nothing is
-//! changed, so a daemon may be running meanwhile.
+//! changed, so a daemon may use the directory meanwhile.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub struct Inspection {
     pub live: u64,
 }
 
-/// How often the directory is read at most, if a daemon opens or removes segments each time.
+/// How often the directory is read at most, if a daemon opens or removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
 /// Reads everything that a daemon would read at startup, and changes nothing. Fails if `replay`
@@ -35,7 +35,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
         let files = disk.list()?;
         let mut restored = Restored::default();
         let read = replay::replay(disk, &files, &mut restored, calendar, now, &mut go_on);
-        // If segments appeared or vanished, jobs that moved from one to another may be missing.
+        // If segments appeared or vanished, jobs that moved between segments may be missing.
         if names(&files) == names(&disk.list()?) {
             let (report, index) = read?;
             return Ok(Inspection { restored, report, files, live: index.live });

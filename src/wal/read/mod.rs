@@ -2,7 +2,7 @@
 //!
 //! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which sees each
 //! file through a [`Window`](window::Window) and applies its records to the queue. After damage,
-//! [`records`] finds the next sound record. If the first header of a segment is damaged, [`key`]
+//! [`records`] finds the next intact record. If the first header of a segment is damaged, [`key`]
 //! finds the salt. [`formats`] refuses layouts of other machines and versions. [`inspect`] makes a
 //! report for the operator.
 

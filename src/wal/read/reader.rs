@@ -1,4 +1,4 @@
-//! Reads segments: applies their records, and reports all other bytes as damage.
+//! Reads segments: applies their records to the queue, and reports all other bytes as damage.
 
 use std::mem;
 
@@ -25,19 +25,19 @@ use crate::{
     },
 };
 
-/// The largest id accepted without a checksum: a damaged id must not use up the ids for later jobs.
+/// The largest id accepted without a checksum: a damaged id must not use up the ids of later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id accepted with a checksum. This leaves enough ids for later jobs, whose records
 /// must be accepted, too. The next id fits into the 63 bits that a segment header has for it.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far the id of an unfinished record may be above all known ids: as many jobs as may be put
-/// before a sync. A larger number is taken for other bytes, not for an id.
+/// How far the id of an unfinished record may exceed all known ids: as many jobs as may be put
+/// before a sync. If the bytes read as the id exceed that, they are no id.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// If the length of an unfinished record at the end of the newest segment cannot be read, it has at
-/// most this many bytes. More bytes are damage.
+/// The most bytes at the end of the newest segment that may be an unfinished record whose length
+/// cannot be read. If there are more bytes, they are damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// A reader of segments, oldest first.
@@ -72,7 +72,7 @@ impl Reader<'_> {
 
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // All zeros: the original was killed while it made the file, or the power failed.
+            // Only zeros: the original was killed while it made the file, or the power failed.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The segment's jobs are lost, but clients have seen the ids that it seems to have.
+            // The segment's jobs are lost. Clients know their ids, so no new job may get these.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -103,8 +103,8 @@ impl Reader<'_> {
         self.read_records(format)
     }
 
-    /// Applies sound records from `at` on, and moves `at` to where they end. Returns the damage
-    /// there, or `None` if the records seem to end there.
+    /// Applies intact records from `at` on, and moves `at` past them. Returns the damage at the new
+    /// `at`, or `None` if the records seem to end there.
     fn read_sound(&mut self, at: &mut u64, format: Format) -> Result<Option<Damage>, Error> {
         loop {
             let frame = match self.window.sound_record(*at, format)? {
@@ -119,8 +119,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads all records. After damage, searches for the next sound record, if there are checksums.
-    /// In a segment of the original, skips only a record whose length can be trusted.
+    /// Reads all records. After damage, searches for the next intact record, if records have
+    /// checksums. In a segment of the original, skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let (mut at, mut left) = (START, CHECKED_MAX_BYTES);
         loop {
@@ -148,11 +148,11 @@ impl Reader<'_> {
     }
 
     /// Returns where the record after a flawed one begins, if the length of the flawed one can be
-    /// trusted: at most one bit of its line end is wrong, and a sound record or the end follows.
+    /// trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
-        // A damaged segment header looks like a short record, and may not be recognised.
+        // This may be a damaged segment header of this daemon, which looks like a short record.
         let is_perhaps_ours = at == START && !frame.is_full();
         if is_perhaps_ours || next > self.window.size {
             return Ok(None);
@@ -171,10 +171,11 @@ impl Reader<'_> {
         Ok(is_sound.then_some(next))
     }
 
-    /// Whether `length` bytes from `at` on may be one record that a crash left incomplete: at most
-    /// the length that it announces, and not `is_whole`, unless no length can be read.
+    /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
+    /// length in the record can be read, that must be at least `length`, and `is_whole` must be
+    /// false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
-        // The first header is whole: it is synced before its segment gets its name.
+        // The first header is never incomplete: it is synced before its segment gets its name.
         if at == START {
             return Ok(false);
         }
@@ -204,8 +205,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Applies a verified record to the queue. A short record whose body size differs from the
-    /// job's is damage: the original would read past the body.
+    /// Applies a verified record to the queue. A short record whose body size differs from that of
+    /// its job is damage: the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));
@@ -236,7 +237,7 @@ impl Reader<'_> {
             }
             self.bodies.remove(self.queue.discard(job));
             self.index.remove(job);
-            // As while clients are served, because a limit on resident memory includes free slots.
+            // Moves bodies now, because a limit on resident memory includes freed slots.
             self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
@@ -263,7 +264,7 @@ impl Reader<'_> {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
-            // In `deadline_at`, the original leaves the end of an earlier reservation.
+            // `deadline_at` is ignored: the original leaves the end of a reservation in it.
             Kind::Ready | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
@@ -311,9 +312,9 @@ impl Reader<'_> {
         while self.queue.release_one() || self.index.release_one() {}
     }
 
-    /// Finds out how to read the segment; `None` if it cannot be read, because its version is not
-    /// known, or because no header has the key for its checksums. Fails if only another program can
-    /// read it.
+    /// Returns the format of the segment. `None` if the segment cannot be read, because its version
+    /// is unknown, or because no header has the key for its checksums. Fails if only another
+    /// program can read the segment.
     fn format(&mut self, version: u32) -> Result<Option<Format>, Error> {
         let (window, number) = (&mut self.window, self.report.number);
         let salted = |key| Format::Salted(record::salt(key, number));
@@ -330,7 +331,7 @@ impl Reader<'_> {
             VERSION_5 => Some(Format::Five),
             _ => None,
         };
-        // The rest of a torn segment header may pass for a short record, but not for a full one.
+        // A damaged segment header may pass for an intact short record, but not for a full one.
         if let (false, Some(format)) = (is_likely, theirs) {
             if matches!(window.sound_record(START, format)?, Ok(Some(first)) if first.is_full()) {
                 return Ok(theirs);

@@ -1,10 +1,10 @@
-//! The records of a file: their checks, and the search for the next sound one after damage in a
-//! segment of this daemon.
+//! Checks the records of a file, and searches for the next intact record after damage in a segment
+//! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each of
 //! these. However many such bytes there are, they must not delay startup. So a search computes
-//! checksums of full records only up to a limit. Beyond that, it still finds short records and
-//! segment headers, of which there is one in every few KiB.
+//! checksums of full records only up to a limit in bytes. After that, it still finds short records
+//! and segment headers. There is a header in every few KiB.
 
 use super::window::Window;
 use crate::{
@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// How many bytes of full records all searches in one segment check at most.
+/// The most bytes of full records whose checksums all searches in one segment compute.
 pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
-/// A value, or the damage found instead of it. The outer error is the disk's, or a lack of memory.
+/// A value, or the damage found instead of it. The outer error is of the disk or of memory.
 pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl Window<'_> {
@@ -27,7 +27,7 @@ impl Window<'_> {
         Ok(Frame::decode(self.at(at, HEAD_MAX_BYTES)?, format))
     }
 
-    /// Returns the frame of the record at `at`, if it is sound; `None` at the end of the records.
+    /// Returns the frame of the record at `at`, if it is intact; `None` at the end of the records.
     pub(super) fn sound_record(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
         match self.frame(at, format)? {
             Ok(Some(frame)) => Ok(self.verify(at, &frame, format)?.map(|()| Some(frame))),
@@ -41,7 +41,7 @@ impl Window<'_> {
             return Ok(Err(Damage::Torn));
         }
         let length = frame.head_length + frame.body_length;
-        // All of the record, if the window can hold it, so that it is read only once.
+        // Loads all of the record, if the window can hold it, so that it is read only once.
         let bytes = self.at(at, length.min(Window::BYTES))?;
         if let Format::Salted(salt) = format {
             let first = bytes.len().min(length);
@@ -57,9 +57,9 @@ impl Window<'_> {
         Ok(frame.judge(self.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
     }
 
-    /// Returns where the next sound record with this salt begins, at `offset` or after it, and
-    /// whether all likely records before it were checked. Checks full records of at most `left`
-    /// bytes in total.
+    /// Searches from `offset` on for a record that is intact with this salt. Returns where the
+    /// record begins, and whether all likely records before it were checked. Checks full records of
+    /// at most `left` bytes in total.
     pub(super) fn next_record(
         &mut self,
         offset: u64,
@@ -69,7 +69,7 @@ impl Window<'_> {
         let (mut at, mut are_all_checked) = (offset, true);
         while at + (SHORT_RECORD_BYTES as u64) <= self.size {
             let Some(data) = self.first_data(at)? else { break };
-            // A record begins with no more than eleven zeros.
+            // A record begins with no more than eleven zeros, so all others are skipped.
             at = at.max(data.saturating_sub(11));
             if let Ok(Some(frame)) = self.frame(at, Format::Plain)? {
                 // Cheap checks come first.

@@ -1,16 +1,16 @@
-//! Replay: from the bytes of a directory to jobs, with a report on the findings.
+//! Replay: reads all segments of a directory, restores their jobs, and reports the findings.
 //!
 //! Records are applied to the queue one by one, in the order in which they were written. A full
-//! record adds or replaces a job; a short one changes or deletes a known job. A short record of an
-//! unknown job is normal: the job was deleted, or its full record comes later.
+//! record adds or replaces a job; a short record changes or deletes a known job. A short record of
+//! an unknown job is normal: the job was deleted, or its full record comes later.
 //!
 //! In a segment of this daemon, every record has a checksum. If a record fails the check, bytes are
-//! skipped up to the next sound record. In a segment of the original, nothing distinguishes a
+//! skipped up to the next intact record. In a segment of the original, nothing distinguishes a
 //! record from a body that looks like one. In such a segment, a damaged record is skipped only if
-//! its length is known, and a sound record or the end follows directly. Otherwise reading ends.
+//! its length is known, and an intact record or the end follows directly. If not, reading ends.
 //!
 //! A file is read through a [`Window`], and a large body directly into its own memory. So a replay
-//! takes the memory of the jobs plus a small constant. Memory is taken only for sound records. If
+//! takes the memory of the jobs plus a small constant. Memory is taken only for intact records. If
 //! memory is short, the replay fails: a shortage is never mistaken for damage.
 
 use std::ops::ControlFlow;
@@ -32,16 +32,16 @@ use crate::{
     },
 };
 
-/// How many numbers must be unused after the newest segment's: more than a daemon ever uses.
+/// How many segment numbers must be free above the newest segment's: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
-/// The most problems of one segment that are kept. Any others are only counted.
+/// The most problems of one segment that are described. All others are only counted.
 const PROBLEMS_MAX: usize = 20;
 
 /// The findings in one segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SegmentReport {
-    /// The `N` of its name.
+    /// The `N` of the segment's name `binlog.N`.
     pub number: u32,
     /// The file's size in bytes.
     pub size: u64,
@@ -64,7 +64,7 @@ pub struct SegmentReport {
 }
 
 impl SegmentReport {
-    /// Whether something in it could not be read.
+    /// Whether part of the segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.problem_count > 0
     }
@@ -76,7 +76,7 @@ impl SegmentReport {
         }
     }
 
-    /// Whether there is more than a segment header.
+    /// Whether the segment has more than its first header.
     fn has_records(&self) -> bool {
         self.used > HEADER_BYTES || self.torn.is_some_and(|at| at > 0) || self.is_damaged()
     }
@@ -87,19 +87,19 @@ impl SegmentReport {
 pub struct Report {
     /// Each segment, oldest first.
     pub segments: Vec<SegmentReport>,
-    /// The key of the directory, and a file in which it was found; `None` if there is none.
+    /// The key of the directory, and a file in which it was found; `None` if no file has a key.
     pub(in crate::wal) key: Option<(u64, Name)>,
 }
 
 impl Report {
-    /// Whether something could not be read.
+    /// Whether part of a segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.segments.iter().any(SegmentReport::is_damaged)
     }
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. A break ends the replay with [`Error::Interrupted`], and nothing has been changed.
+/// bytes. After a break, the replay ends with [`Error::Interrupted`], and nothing has been changed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -123,10 +123,10 @@ impl Restored {
     }
 }
 
-/// Reads all segments, oldest first, into `restored`, and returns their index, too. Fails if a file
-/// cannot be opened or read, if memory or numbers are short, or if `progress` breaks. After an
-/// error, nothing has been changed, and the operator can remove the cause. Bytes that the disk
-/// itself cannot read (EIO) are reported as damage.
+/// Reads all segments, oldest first, into `restored`. Returns a report and the index of the
+/// segments. Fails if a file cannot be opened or read, if memory or segment numbers are short, or
+/// if `progress` returns a break. After an error, nothing has been changed, and the operator can
+/// remove the cause. Bytes that the disk itself cannot read (EIO) are reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -136,7 +136,7 @@ pub(in crate::wal) fn replay(
     progress: Progress<'_>,
 ) -> Result<(Report, SegmentIndex), Error> {
     number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
-    // Jobs that fitted while clients were served must fit now.
+    // Jobs that fitted into memory while clients were served must fit now, too.
     let Restored { queue, bodies } = restored;
     bodies.begin_replay();
     let (mut report, mut index) = (Report::default(), SegmentIndex::default());
@@ -170,7 +170,7 @@ pub(in crate::wal) fn replay(
         reader.index.follow(end);
         report.segments.push(segment);
     }
-    // Only the newest segment with records may end in an unfinished one.
+    // Only the newest segment with records may end in an unfinished record.
     let newest = report.segments.iter().rposition(SegmentReport::has_records).unwrap_or(0);
     for segment in &mut report.segments[..newest] {
         if let Some(at) = segment.torn.take() {

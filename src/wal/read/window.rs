@@ -9,11 +9,11 @@ use crate::wal::{Disk, Error, Name, interface};
 /// The size of a page in bytes. A page that the disk cannot read is read as zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file at a time. Up to its `size`, a file must not change while it is viewed.
+/// A view of one file at a time. The file's first `size` bytes must not change meanwhile.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     progress: Progress<'a>,
-    /// The bytes of the files viewed before, and of all files, for the progress.
+    /// For `progress`: the bytes of the files that were viewed before, and of all files.
     before: u64,
     all: u64,
     pub(super) name: Name,
@@ -32,11 +32,11 @@ pub(super) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// The most bytes that can be looked at in one piece.
+    /// The size of the buffer: the most bytes that can be viewed in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
     /// A window for files of `all` bytes in total: see [`Window::open`]. Fails if there is no
-    /// memory for it.
+    /// memory.
     pub(super) fn new(
         disk: &'a mut dyn Disk,
         progress: Progress<'a>,
@@ -59,8 +59,8 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Opens a file of `size` bytes. A file that cannot be opened must prevent startup, even if
-    /// nothing would be read from it.
+    /// Opens a file of `size` bytes. Loads its beginning at once, because a file that cannot be
+    /// read must prevent startup.
     pub(super) fn open(&mut self, name: Name, size: u64) -> Result<(), Error> {
         (self.name, self.size, self.start, self.length) = (name, size, 0, 0);
         (self.unreadable, self.last) = (None, None);
@@ -79,7 +79,7 @@ impl<'a> Window<'a> {
         self.start + self.length as u64
     }
 
-    /// Reports that the file has been read up to the offset `read`. Fails if `progress` breaks.
+    /// Reports that the file is read up to the offset `read`. Fails if `progress` returns a break.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
         if is_over { Err(Error::Interrupted) } else { Ok(()) }
@@ -130,8 +130,8 @@ impl<'a> Window<'a> {
         self.go_on(self.end().min(self.size))
     }
 
-    /// Reads from `at`, the end of the window, to the end of that page, but at most `length` bytes.
-    /// If the disk cannot read these bytes, takes zeros for them.
+    /// Reads the bytes from `at`, the end of the window, to the end of their page, but at most
+    /// `length`. If the disk cannot read these bytes, takes zeros for them.
     fn skip_unreadable(&mut self, at: u64, length: usize, error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = length.min(usize::try_from(page).expect("a page"));

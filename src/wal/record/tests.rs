@@ -45,7 +45,7 @@ fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Option<Record<'_>
     Ok(Some((frame.fields, name.map(|name| (name, body)), length)))
 }
 
-/// The original writes its structures to files as they are laid out in memory.
+/// If a field had another offset, the original could not read it.
 #[test]
 fn every_field_stands_where_the_original_has_it() {
     let bytes = encoded(Some(("ab", b"hello\r\n")));
@@ -79,7 +79,7 @@ fn a_record_is_read_as_it_was_written() {
     assert_eq!(encoded(None).len(), 9 + SHORT_RECORD_BYTES);
 }
 
-/// A flipped bit in a name, a field or a body would otherwise change a job.
+/// If a flipped bit in a name, a field or a body went unnoticed, it would change a job.
 #[test]
 fn no_flipped_bit_goes_unnoticed() {
     let bytes = encoded(Some(("tube", b"12345\r\n")));
@@ -148,8 +148,8 @@ fn version_5_counts_in_microseconds() {
     assert_eq!((fields.kind, length), (Kind::Buried, bytes.len()));
 }
 
-/// A producer could otherwise name a tube so that a segment of the original looks like one of this
-/// daemon, and none of its records could be read.
+/// If a tube's name passed for a header, a client could name a tube so that a segment of the
+/// original looks like one of this daemon, and none of its records could be read.
 #[test]
 fn a_tube_name_is_not_taken_for_a_segment_header() {
     let (key, number) = (0xFEDC_BA98_7654_3210, 5);
