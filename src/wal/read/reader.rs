@@ -172,8 +172,7 @@ impl Reader<'_> {
     }
 
     /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
-    /// length in the record can be read, that must be at least `length`, and `is_whole` must be
-    /// false.
+    /// record's length can be read, it must be at least `length`, and `is_whole` must be false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // The first header is never incomplete: it is synced before its segment gets its name.
         if at == START {
