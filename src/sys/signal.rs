@@ -46,7 +46,7 @@ pub struct Signals {
 impl Signals {
     /// Catches SIGUSR1, SIGUSR2 and the signals that end the daemon. Ignores SIGPIPE and SIGXFSZ,
     /// because the system call that causes such a signal also fails with an error. If the process
-    /// inherited one of [`END_SIGNALS`] as ignored, as under `nohup`, that signal stays ignored.
+    /// inherited one of `END_SIGNALS` as ignored, as under `nohup`, that signal stays ignored.
     pub fn catch() -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
