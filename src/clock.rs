@@ -1,7 +1,7 @@
-//! Time: monotonic nanoseconds, and the only place that reads the system's clocks.
+//! Time: monotonic instants, their dates, and the only readings of both system clocks.
 //!
-//! Every function of the core that needs the present time gets it as an argument, so tests jump in
-//! time instead of sleeping. Setting the wall clock moves only deadlines restored from a binlog.
+//! A function of the server or the queue gets the present time as an argument, so tests need not
+//! sleep. If the wall clock is set, only times restored from a binlog change.
 
 use std::{
     ops::{Add, Sub},
@@ -10,12 +10,12 @@ use std::{
 
 use crate::sys;
 
-/// An instant: nanoseconds since an origin that only this process knows.
+/// An instant: nanoseconds since an origin 290 years before the boot of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
 impl Time {
-    /// An instant in the past. As a deadline, this instant means "at once".
+    /// The earliest instant. A deadline at this instant is always due.
     pub const AT_ONCE: Self = Self(0);
 
     /// The instant `nanoseconds` after the origin.
@@ -28,23 +28,23 @@ impl Time {
         self.0
     }
 
-    /// The instant one nanosecond later.
+    /// The instant one nanosecond after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The time from `self` to `later`; zero if `later` is earlier.
+    /// The time from `self` to `later`; zero if `later` is before `self`.
     pub const fn until(self, later: Self) -> Duration {
         Duration::from_nanos(self.nanoseconds_until(later))
     }
 
-    /// The nanoseconds from `self` to `later`; zero if `later` is earlier.
+    /// The nanoseconds from `self` to `later`; zero if `later` is before `self`.
     pub const fn nanoseconds_until(self, later: Self) -> u64 {
         later.0.saturating_sub(self.0)
     }
 
-    /// Whole seconds from `self` to `later`, rounded towards zero; zero if `later` is earlier.
+    /// Whole seconds from `self` to `later`, rounded down; zero if `later` is before `self`.
     pub const fn seconds_until(self, later: Self) -> u64 {
         self.until(later).as_secs()
     }
@@ -52,7 +52,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    /// Saturates at the last instant, 584 years after the origin, which never comes.
+    /// Adds a duration, up to the last instant, 584 years after the origin, which never comes.
     fn add(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
@@ -61,58 +61,58 @@ impl Add<Duration> for Time {
 
 impl Sub<Duration> for Time {
     type Output = Self;
-    /// Saturates at the origin.
+    /// Subtracts a duration, down to the origin.
     fn sub(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(nanoseconds))
     }
 }
 
-/// Converts between instants and dates. Only the binlog needs dates.
+/// Converts between instants and dates of the wall clock. Only the binlog needs dates.
 #[derive(Debug, Clone, Copy)]
 pub struct Calendar {
-    /// Nanoseconds since 1970 minus nanoseconds since the origin.
+    /// For any instant: its nanoseconds since 1970 minus its nanoseconds since the origin.
     offset: i128,
 }
 
 impl Calendar {
-    /// The calendar in which `now` is `nanoseconds` since 1970.
+    /// The calendar in which the date of `now` is `nanoseconds` since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether the wall clock was set between `self` and `other`: they differ by a second or more.
-    /// A smaller difference comes from reading two clocks one after the other: the caller then
-    /// keeps its calendar, so that dates keep their order.
+    /// Whether two calendars differ by a second or more, so that the wall clock was set between
+    /// their readings. A smaller difference may come from the time between the readings of the two
+    /// clocks: then the caller keeps its calendar, so that dates keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
 
-    /// Nanoseconds since 1970; saturates.
+    /// The date of an instant in nanoseconds since 1970; the nearest `i64` if it does not fit.
     pub fn date(self, at: Time) -> i64 {
         let date = i128::from(at.0) + self.offset;
         i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The instant of a date in nanoseconds since 1970; saturates.
+    /// The instant of a date in nanoseconds since 1970; the nearest instant if there is none.
     pub fn instant(self, date: i64) -> Time {
         let at = i128::from(date) - self.offset;
         Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))
     }
 }
 
-/// The time from the origin to the machine's boot: half of the range of [`Time`]. A job from the
-/// binlog may be older than the boot. While the wall clock is wrong, the job's dates may seem to be
+/// The time from the origin to the boot of the machine: half of the range of [`Time`]. A job from
+/// the binlog may be older than the boot. If the wall clock was wrong, dates of jobs may be
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the present time. The clock also runs while the machine is suspended, if the system
-/// supports that.
+/// Reads the present time from the monotonic clock, which also runs while the machine is suspended
+/// if the system supports that.
 pub fn now() -> Time {
     Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
 }
 
-/// Reads the wall clock, and returns the calendar at `now`.
+/// Reads the wall clock, and returns the calendar in which `now` has the date that was read.
 pub fn calendar(now: Time) -> Calendar {
     Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
 }

@@ -1,34 +1,34 @@
-//! A work queue daemon: beanstalkd's protocol, flags and habits, on one thread.
+//! A work queue daemon with the protocol, flags and behaviour of beanstalkd, in one thread.
 //!
-//! **The one idea.** The daemon is a pure machine with a thin shell. Bytes and the present time go
-//! into the machine; bytes and the next deadline come out. The shell, an event loop, owns sockets,
-//! signals and the clock. So any behaviour can be replayed, a simulated year takes a second, and
-//! the same scripts test the original and this daemon.
+//! **The one idea.** The daemon is a state machine, the [`server`], inside an event loop. The loop
+//! passes bytes and the present time to the server, which returns bytes and its next deadline. So
+//! a test can replay any run, and simulate a year in a second.
 //!
 //! # Vocabulary
 //!
-//! A *job* is a body and a record: its id, priority, times, state and counters. It is *ready*,
-//! *reserved*, *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* has three
-//! parts under one index: its socket ([`net`]), its bytes ([`conn`]) and the queue's view of it,
-//! the *client* ([`queue`]). A *turn* is one round of the event loop, a *tick* handles due timers,
-//! and a *commit* writes the turn's records to the *binlog*, a series of files called *segments*
-//! ([`wal`]). doc/architecture.md has the glossary.
+//! A *job* is a body with an id, a priority, times, counters and a state: *ready*, *reserved*,
+//! *delayed* or *buried*. *Tubes* are named queues of jobs. A *connection* is three objects with
+//! the same index: a `Socket` ([`net`]), a `Conn` for its bytes ([`conn`]) and a `Client`
+//! ([`queue`]). A *turn* is one pass of the event loop, its *tick* handles due deadlines, and its
+//! *commit* writes records to the *binlog*, a series of files called *segments* ([`wal`]).
 //!
-//! # Reading order
+//! # The map, in the order of reading
 //!
-//! 1. [`queue`]: the work queue itself, one method per verb;
-//! 2. [`proto`]: the language of the wire, and [`conn`]: how bytes become commands;
-//! 3. [`server`]: where the parts meet, and the owner of all bodies. `dispatch.rs` has one short
-//!    arm for each command, `binlog.rs` asks the binlog before a change and records it afterwards,
-//!    and `background.rs` does long work in slices;
-//! 4. [`net`]: the event loop, sockets, readiness;
-//! 5. [`wal`]: the binlog, a third of the code: permits before a change, records after it, recovery
-//!    after a crash, and a reader for any bytes;
-//! 6. [`collections`] and [`memory`]: the containers, the blocks of bodies, and the levels of
-//!    memory that the server asks for before anything grows;
-//! 7. [`cli`], [`clock`], [`service`], [`sys`], [`startup`] and `main.rs`: the edges. `startup`
-//!    passes the flags of `cli` on to the event loop, or as fields of the server's `Settings`
-//!    (`server/identity.rs`) or the binlog's `Options`.
+//! 1. [`queue`]: jobs, tubes and clients as a library, without bytes: a method for each command,
+//!    timers, waiting clients, counters;
+//! 2. [`proto`]: the bytes of commands, replies, lists and YAML documents; [`conn`]: splits the
+//!    input of a connection into lines and bodies, and keeps its unsent output;
+//! 3. [`server`]: carries out commands with the queue and the binlog, answers them, and owns all
+//!    bodies; permits and commits, checks of memory, large work in slices, the keys of `stats`;
+//! 4. [`net`]: the event loop: the turn, its waits; listens, accepts, reads, sends and closes;
+//! 5. [`wal`]: the binlog, a third of the code: disk space, records, segments, syncs, recovery, the
+//!    real directory, and a reader for any bytes (doc/architecture.md has the map of its files);
+//! 6. [`collections`]: arena, heap, list, map, histogram; [`memory`]: blocks of bodies, levels;
+//! 7. [`clock`]: instants and dates; [`cli`]: flags and usage; [`service`]: log lines, messages to
+//!    the service manager; [`sys`]: all calls of libc; [`startup`]: from flags to the event loop,
+//!    the health check, the page of `--check-binlog`; `main.rs`: exit statuses.
+//!
+//! The head of each folder's `mod.rs` describes the files of the folder.
 //!
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|
@@ -57,14 +57,14 @@
 //! # Invariants
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
-//! - A job is in exactly one place, which its state names.
-//! - Every order is total: ties are broken by an id or a key. Time is strictly increasing.
-//! - A command costs O(log n); large work caused by one event is done in slices.
-//! - Memory and disk space for a change are obtained before it begins, so the change cannot fail.
+//! - The state of a job determines in which collection of its tube or client the job is.
+//! - Every order is total: an id or a key breaks ties. No two commands have the same time.
+//! - A command takes O(log n). Large work that one event causes is done in slices.
+//! - Memory and disk space for a change are obtained before the change begins, so it cannot fail.
 //! - No reply confirms a change before its record is written, and with `-f0` also synced.
-//! - No bytes from the network or the disk can cause a panic: wrong ones are answered or reported.
+//! - No bytes from the network or the disk cause a panic: wrong bytes are answered or reported.
 //!
-//! doc/architecture.md has the details, and the features that are absent on purpose.
+//! doc/architecture.md has the glossary, the details, and the features that are absent on purpose.
 
 pub mod cli;
 pub mod clock;

@@ -1,14 +1,14 @@
-//! Runs the action that the flags request. No other code exits the process.
+//! Runs the action that the flags request. No other file ends the process.
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | stopped by SIGTERM, SIGINT or SIGHUP; or help, version, ping or the like succeeded |
-//! | 1 | the event loop or printing failed; a checked binlog is damaged; no answer to a ping |
+//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or a help, version, check or ping succeeded |
+//! | 1 | the event loop, printing or a ping failed; the checked binlog is damaged |
 //! | 5 | the arguments are wrong |
-//! | 10 | the binlog cannot be opened; no daemon could open a checked one; its lock is lost |
+//! | 10 | the binlog, used or checked, cannot be opened for writing; its lock is lost |
 //! | 11 | the binlog has failed, with `--exit-on-binlog-failure` |
-//! | 32, 33, 34 | the user database failed; no such user; becoming that user was not permitted |
-//! | 50 | the values that `stats` reports of the system cannot be read |
+//! | 32, 33, 34 | `-u`: the user database failed; there is no such user; not permitted |
+//! | 50 | the names of the machine and its system, for `stats`, cannot be read |
 //! | 111 | cannot listen on an address, or cannot catch signals |
 
 use std::{
@@ -34,7 +34,7 @@ static ALLOCATOR: Ballasted = Ballasted;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
-    // If the entry point of a container names the program, the command may name it again.
+    // In a container whose entry point is this program, the first argument may be its name again.
     if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
         arguments.remove(0);
     }
@@ -62,13 +62,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error. If printing fails, the exit status still reports the error.
+/// Prints an error, if that is possible, and returns the exit status.
 fn fail(status: u8, error: impl Display) -> ExitCode {
     let _ = writeln!(io::stderr(), "beanstalkd: {error}");
     ExitCode::from(status)
 }
 
-/// Prints `text` piece by piece, because it may be too long to keep in memory.
+/// Prints `text` piece by piece, because the whole text may be too long to keep in memory.
 fn print(text: impl Display) -> ExitCode {
     let mut out = io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
@@ -82,7 +82,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // This check comes last, because a read-only copy can still be inspected.
+        // This check comes last, so that a directory that is not writable is still inspected.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

@@ -1,10 +1,10 @@
-//! The command line: one table of flags. The parser and the usage text are made from this table; a
-//! test checks that the manual, doc/operations.md and the shells' completions agree with the table.
+//! The command line: one table of flags, from which the parser and the usage text (`usage.rs`) are
+//! made. A test checks that the manual, doc/operations.md and the completions agree with the table.
 //!
 //! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
-//! service files written for the original also start this daemon. All but `-c` and `-n` have a long
-//! name as well. Arguments are read from left to right, up to `-h` or `-v`, and the first wrong one
-//! is reported. If a flag is repeated, the last one takes effect.
+//! service files written for the original also start this daemon. All of these flags but `-c` and
+//! `-n` also have a long name. Arguments are read from left to right, up to `-h` or `-v`, and the
+//! first wrong argument is reported. If a flag is repeated, the last value takes effect.
 
 mod usage;
 
@@ -19,15 +19,15 @@ pub use self::usage::usage;
 use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 
 /// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
-/// size is reduced to this limit with a warning: such a file would only fill the disk.
+/// size is reduced to this limit with a warning, because larger files would only fill the disk.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
 /// How long the event loop polls by default before it sleeps. A client on the same machine sends
 /// its next command within a third of this time.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The largest value of `--busy-poll`, in microseconds. Going to sleep and waking up take far less
-/// time.
+/// The largest value of `--busy-poll`, in microseconds. To go to sleep and wake up takes far less
+/// time than this.
 const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 
 /// One flag of the command line.
@@ -153,7 +153,7 @@ pub enum Invocation {
     Ping(Vec<Address>),
 }
 
-/// Where to listen.
+/// An address to listen on, or the address of a daemon to ping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A host and a service, each a name or a number, which is resolved at startup.
@@ -189,7 +189,7 @@ pub struct Config {
     pub settings: Settings,
     /// `-b`.
     pub binlog: Option<PathBuf>,
-    /// `-f` and `-F`.
+    /// `-f` and `-F`: when the binlog is synced.
     pub sync: SyncPolicy,
     /// `--wait-for-lock`.
     pub waits_for_lock: bool,
@@ -199,7 +199,7 @@ pub struct Config {
     pub busy_poll: Duration,
     /// The number of times `-V` is given.
     pub verbosity: usize,
-    /// Warnings about these flags, a line each.
+    /// Warnings about the flags, a line each.
     pub warnings: Vec<String>,
 }
 
@@ -233,16 +233,16 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// Parses the arguments, without the program's name.
+/// Parses the arguments, without the name of the program.
 ///
-/// If getopts got all arguments, it would check all of them before any takes effect. So getopts
-/// gets one flag at a time: a letter, or a word that begins with two dashes, with the next argument
-/// if the flag requires one.
+/// A flag such as `-h` takes effect before a wrong argument after it, but getopts would check all
+/// arguments first. So getopts gets one flag at a time: a letter, or a word that begins with two
+/// dashes; and the next argument, if the flag requires one.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
     let mut words = arguments.iter().map(|word| utf8(word.as_ref()));
-    // The remaining letters of a word such as `-Vp`.
+    // The letters of a word such as `-Vp` that are not read yet.
     let mut letters = "";
     loop {
         let flag = if let Some(letter) = letters.chars().next() {
@@ -308,14 +308,14 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// The result of the arguments read so far.
+/// What the arguments read so far request.
 #[derive(Debug, Default)]
 struct Draft {
-    /// The action to take instead of serving, if any. `finish` fills in the addresses of a ping.
+    /// The action to take instead of serving, if any. `finish` adds the addresses to a ping.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
-    /// `finish` fills in the addresses.
+    /// `finish` sets the addresses.
     config: Config,
 }
 
@@ -370,7 +370,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses a size. If the size is above `limit`, uses `limit` and adds a warning.
+    /// Parses a size. Reduces a size above `limit` to `limit`, and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {
@@ -409,15 +409,15 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 }
 
 /// Parses the number of a flag of the original, as C's `%zu` does. White space and a sign may
-/// precede the digits. A negative number wraps round, so `-z -1` means the maximum, and so does a
-/// number that is too large.
+/// precede the digits. A negative number wraps round, so `-z -1` means the largest number. A number
+/// that is too large also means the largest number.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(UsageError(format!("invalid size: {text}")));
     }
-    // Digits alone fail to parse only if the number is too large.
+    // A text of digits fails to parse only if the number is too large.
     Ok(match digits.parse::<u64>() {
         Ok(number) if trimmed.starts_with('-') => number.wrapping_neg(),
         Ok(number) => number,

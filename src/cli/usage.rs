@@ -1,10 +1,10 @@
-//! The usage text, from the table of flags.
+//! Makes the usage text from the table of flags.
 
 use std::fmt::Write;
 
 use super::FLAGS;
 
-/// The column of a line of the usage in which a help text begins, and the width of that text.
+/// The column in which the help texts begin, and the width of these texts.
 pub(super) const HELP_COLUMN: usize = 27;
 const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 

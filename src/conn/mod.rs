@@ -1,9 +1,9 @@
-//! A connection's state machine: bytes in, steps out.
+//! The state machine of a connection, in this file; `output.rs` has the replies to be sent.
 //!
 //! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
-//! whole body, the end of skipped input. It executes no command: the server does that, and then
-//! chooses the next phase. Between steps, the phase holds everything known about the input, so the
-//! caller may split the stream at any byte.
+//! whole body, the end of skipped input. The server executes the command, and then sets the next
+//! phase. Between steps, the phase holds all that is known about the consumed input, so the caller
+//! may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -16,8 +16,7 @@
 //! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
-//! Sending is not a phase: [`Output`] is independent of input, and input pauses while too much
-//! output is unsent.
+//! Sending is not a phase: [`Output`] has the unsent replies. While it has too many, input pauses.
 
 mod output;
 
@@ -30,10 +29,10 @@ use crate::{
     proto::{self, CRLF, LINE_LIMIT, PutHeader, Reply},
 };
 
-/// Input pauses while this many bytes of replies wait to be sent.
+/// Input pauses while this many bytes of output, or more, are unsent.
 const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
-/// The input or event that a connection waits for.
+/// What a connection waits for: more input, a reply, or its end.
 #[derive(Debug, Default)]
 enum Phase {
     #[default]
@@ -58,7 +57,7 @@ enum Phase {
 #[derive(Debug)]
 struct Collecting {
     put: PendingPut,
-    /// The bytes received so far; `None` if there are none.
+    /// The bytes of the body received so far; `None` if there are none.
     got: Option<Body>,
 }
 
@@ -103,14 +102,14 @@ pub enum Step<'a> {
 #[derive(Debug, Default)]
 pub struct Conn {
     phase: Phase,
-    /// Whether a non-blank line has arrived.
+    /// Whether the connection has sent a line that is not blank.
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
     /// The round of the commit that last answered this connection: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest job id in this connection's unsent replies, or in those sent last. An `INSERTED`
-    /// is not included, because that reply waits for the commit.
+    /// The largest job id in the unsent replies of this connection, or in those sent last. An
+    /// `INSERTED` is not included, because that reply waits for the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side: nothing more will arrive.
     pub(crate) is_half_closed: bool,
@@ -119,7 +118,7 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Takes the next step off the front of `rest`. Bytes of a body are stored in `bodies`.
+    /// Consumes the bytes of one step from the front of `rest`. Stores bytes of a body in `bodies`.
     pub fn step<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         if !self.takes_input() {
             return Step::Paused;
@@ -193,9 +192,9 @@ impl Conn {
         is_first && proto::is_http_request(line, is_whole)
     }
 
-    /// Begins the body that the header of `put` announces. If the whole body is in `rest`, returns
-    /// it with its CR LF, so that the body is copied only once. Otherwise, memory is taken as the
-    /// bytes of the body arrive.
+    /// Begins the body that the header of a `put` announces. If the whole body is in `rest`,
+    /// returns it with its CR LF, so that the body is copied only once. If not, [`Conn::step`]
+    /// takes memory for the body as its bytes arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         if let Some((body, behind)) = rest.split_at_checked(put.size()) {
             *rest = behind;
@@ -205,17 +204,17 @@ impl Conn {
         None
     }
 
-    /// Skips the body of a rejected put, `size` bytes without its CR LF, and then replies `then`.
+    /// Makes [`Conn::step`] skip a rejected body of `size` bytes and CR LF, and then reply `then`.
     pub fn skip_body(&mut self, size: u32, then: Reply<'static>) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
 
-    /// Takes no input until [`Conn::resume`].
+    /// Makes the connection take no input until [`Conn::resume`].
     pub fn wait(&mut self) {
         self.phase = Phase::Waiting;
     }
 
-    /// Makes input end the wait from now on, if the connection is waiting.
+    /// Makes further input end the wait, if the connection is waiting.
     pub fn end_wait_on_input(&mut self) {
         if self.is_waiting() {
             self.phase = Phase::WaitingForInput;
@@ -233,19 +232,19 @@ impl Conn {
         matches!(self.phase, Phase::WaitEnded)
     }
 
-    /// Takes input again, after a wait.
+    /// Makes the connection take input again, after a wait.
     pub fn resume(&mut self) {
         debug_assert!(self.is_waiting() || self.has_wait_ended());
         self.phase = Phase::Line;
     }
 
-    /// Takes no more input at all, and removes an unfinished body.
+    /// Makes the connection take no more input, and removes an unfinished body.
     pub fn close(&mut self, bodies: &mut Bodies) {
         self.drop_body(bodies);
         self.phase = Phase::Closing;
     }
 
-    /// Takes no more input at all, and removes an unfinished body and all unsent output.
+    /// Makes the connection take no more input, and removes an unfinished body and unsent output.
     pub fn forget(&mut self, bodies: &mut Bodies) {
         self.close(bodies);
         self.output.clear(bodies);
@@ -281,7 +280,7 @@ impl Conn {
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Whether all that remains to be done is to close the connection's socket.
+    /// Whether the connection has ended, so that only its socket remains to be closed.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Closing) && self.output.is_empty()
     }
@@ -297,7 +296,7 @@ impl Collecting {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Takes the bytes of the body off `rest`. Fails, and takes no bytes, if there is no memory.
+    /// Moves bytes of the body from `rest` to `bodies`. Fails, and moves none, without memory.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {

@@ -1,8 +1,8 @@
-//! Replies to be sent to a client: small ones are copied into one buffer, large bodies are shared
-//! with their jobs, and one `writev` gets all of these pieces.
+//! The replies that wait to be sent to a client. Small replies are copied into buffers, large
+//! bodies are shared with their jobs, and one `writev` sends several of these pieces.
 //!
-//! Invariant: `len` is the number of unsent bytes, and all bytes that are sent but not freed are in
-//! the first piece; an empty output owns no memory.
+//! Invariant: `len` is the number of unsent bytes. All bytes that are sent but not freed are in the
+//! first piece. An empty output owns no memory.
 
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
@@ -11,7 +11,7 @@ use crate::{
     proto::{CRLF, List, Reply},
 };
 
-/// Once a buffer has this many bytes, the next reply begins another one.
+/// After a buffer has this many bytes, the next reply begins another buffer.
 const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
 /// The first capacity of a buffer: enough for most replies, so that a buffer seldom grows.
@@ -20,17 +20,17 @@ const BUFFER_START_BYTES: usize = 96;
 /// The capacity that usually suffices for a buffer that is filled with bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// How many names of a list are appended at once, 52 KB at most. In smaller buffers than the whole
-/// list, it needs no memory that the kernel must fill with zeros first.
+/// How many names of a list are appended to a buffer at once: 52 KB at most. For a larger buffer,
+/// the kernel would have to map new memory and fill it with zeros.
 const NAMES_PER_WRITE: usize = 256;
 
 /// The number of slices that one write passes to the kernel. The kernel would check further slices,
-/// but not send them.
+/// but would rarely send them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
 enum Piece {
-    /// Replies, and how many of their bytes are copied bodies.
+    /// Replies, and how many of these bytes are copies of bodies.
     Copied(Vec<u8>, u64),
     Shared(Body),
 }
@@ -69,19 +69,19 @@ impl Default for Piece {
 /// these bytes confirm.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Usually there is no other piece, so a reply that is sent at once costs one allocation.
+    /// Usually the only piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
-    /// Offset of the first unsent byte that is held until the sync that is under way has ended.
+    /// The offset, among unsent bytes, of the first byte held until the present sync has ended.
     syncing_from: Option<u32>,
-    /// Offset of the first unsent byte that is held until a later commit.
+    /// The offset, among unsent bytes, of the first byte held until a later commit.
     held_from: Option<u32>,
 }
 
 impl Output {
-    /// Holds all bytes appended from now on, until a sync covers them. Returns whether no bytes
-    /// were held before, apart from those that wait for a sync under way.
+    /// Holds all bytes appended from now on until a later commit. Returns whether they are the
+    /// first bytes held until then.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -91,18 +91,18 @@ impl Output {
         is_first
     }
 
-    /// Whether anything is held.
+    /// Whether any bytes are held.
     pub fn is_held(&self) -> bool {
         self.first_held().is_some()
     }
 
-    /// Assigns the bytes held so far to the sync that has begun, which covers all their changes.
+    /// Makes the bytes held so far wait for the sync that has begun, which covers their changes.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.or(self.held_from);
         self.held_from = None;
     }
 
-    /// Releases the bytes covered by the sync that has just ended.
+    /// Releases the bytes that were held until the sync that has just ended.
     pub fn end_sync(&mut self) {
         self.syncing_from = None;
     }
@@ -112,7 +112,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// Offset of the first byte that is held. Bytes that a sync under way covers come first.
+    /// The offset of the first held byte. Bytes that wait for the present sync come first.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }
@@ -176,7 +176,7 @@ impl Output {
         }
     }
 
-    /// Appends the bytes that `write` appends to a buffer. A new buffer gets `start_bytes` bytes.
+    /// Appends the bytes that `write` adds to a buffer. A new buffer has room for `start_bytes`.
     pub fn write(&mut self, start_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is freed when all of it has been sent, so a piece must not keep growing for a
         // slow client.
@@ -196,7 +196,7 @@ impl Output {
         self.len += buffer.len() - before;
     }
 
-    /// The first bytes to send, as slices for one `writev`, and how many of them there are.
+    /// The first bytes to send, as slices for one `writev`, and the number of slices in use.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());
@@ -268,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise the daemon would keep every byte sent to a client that is always a little behind.
+    /// Otherwise the daemon would keep all bytes sent to a client that never reads everything.
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
@@ -283,7 +283,7 @@ mod tests {
         bodies.remove(body);
     }
 
-    /// A list in one piece would be mapped for itself, and the kernel would fill it with zeros.
+    /// A long list in one piece would take a new mapping, which the kernel must fill with zeros.
     #[test]
     fn a_long_list_is_whole_and_in_pieces_below_the_size_that_is_mapped() {
         for (count, length) in [(0, 1), (1, 200), (NAMES_PER_WRITE, 200), (100_000, 10)] {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// However many bytes the kernel takes at a time, the client gets all of them in order.
+        /// However many bytes the kernel takes in each write, the client gets all of them in order.
         #[test]
         fn is_sent_whole_in_any_portions(
             pieces in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! New connections: accepted at each listener while there are descriptors and memory for them.
+//! Accepts connections, and pauses a listener while descriptors or memory are short.
 
 use std::{io, time::Duration};
 
@@ -18,24 +18,24 @@ use crate::{
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener pauses after a failure, mostly a lack of descriptors or memory. If a
-/// connection closes earlier, the pause ends then.
+/// How long a listener pauses after a failure to accept, mostly for lack of descriptors or memory.
+/// If a connection is closed earlier, the pause ends then.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
-/// The least time between two log lines about the same lasting problem.
+/// The least time between two warnings that a listener cannot accept connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A listener, and whether it may have a client to accept. If it has none, an event will report the
-/// next client.
+/// A listener, and whether a client may be waiting there. If none is, an event will report the next
+/// client.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
     pub(super) is_ready: bool,
-    /// The listener does not accept clients before this instant.
+    /// No client is accepted before this instant.
     pub(super) backs_off_until: Option<Time>,
-    /// Whether the listener's next client waits for memory.
+    /// Whether a client is waiting that cannot be accepted for lack of memory.
     pub(super) lacks_memory: bool,
-    /// Whether a failure to accept was logged, and the end of that failure was not.
+    /// Whether a failure to accept has been logged, and its end has not.
     is_reported: bool,
     /// No other warning is logged before this instant.
     reports_from: Time,
@@ -58,7 +58,7 @@ impl ListenerSlot {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
 
-    /// Pauses the listener after a failure to accept.
+    /// Pauses the listener after a failure to accept, and logs the failure.
     fn back_off(&mut self, error: &io::Error, now: Time) {
         self.backs_off_until = Some(now + BACK_OFF_TIME);
         if !self.is_reported && self.reports_from <= now {
@@ -68,7 +68,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Waits for an event that reports a client. If accepting had failed, logs that it works again.
+    /// Stops accepting until an event reports a client. Logs the end of a failure that was logged.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {
@@ -98,7 +98,7 @@ impl EventLoop {
     /// Accepts a connection at a listener. Fails if descriptors or memory are short.
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
         use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-        // A lack of memory can be handled only before a client is accepted.
+        // Memory is checked first, because an accepted client without memory could only be closed.
         let has_memory = self.make_room_to_accept().is_ok();
         let slot = &mut self.listeners[index];
         slot.lacks_memory = !has_memory && slot.listener.has_client();

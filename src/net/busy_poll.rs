@@ -1,12 +1,12 @@
-//! Busy polling: when the loop polls for some microseconds before it sleeps.
+//! Busy polling: whether the loop polls for some microseconds before it sleeps.
 //!
-//! If a client waits for each reply, then going to sleep and waking up between its commands take
-//! more time than all other work, and also take CPU time. If the next event comes within
-//! microseconds, polling without a sleep is faster. Whether it takes more CPU time depends on the
-//! machine and on the clients. So the loop measures this: while events follow each other quickly,
-//! an occasional *trial* compares the CPU time per event with sleeping and with polling. If polling
-//! takes no more CPU time, the loop keeps polling until several polls find nothing, or until the
-//! next trial. A daemon with little to do sleeps in every wait. Pure: the time is an argument.
+//! If a client waits for each reply, then to sleep and wake up between its commands takes longer
+//! than all other work, and also takes CPU time. If the next event comes within microseconds,
+//! polling is faster. Whether polling takes more CPU time depends on the machine and the clients.
+//! So the loop measures: while events follow each other quickly, an occasional *trial* compares the
+//! CPU time per event with sleeping and with polling. If polling takes no more CPU time, the loop
+//! polls until several polls find nothing or the next trial begins. A daemon with little to do
+//! always sleeps.
 //!
 //! The number of processors does not matter. A client on the same processor runs only while this
 //! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
@@ -21,21 +21,21 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// The most short waits before a trial. Each failed trial doubles the number before the next one.
+/// The most short waits before a trial. Each failed trial doubles the waits before the next trial.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
-/// After this many waits in [`Phase::Polling`], a trial shows whether polling still pays off.
+/// After this many waits in [`Phase::Polling`], a trial finds out whether polling still pays off.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// The number that a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an
-/// event subtracts 1.
+/// How much a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an event
+/// subtracts 1.
 const MISS: u32 = 16;
 
 /// With more misses than this, polling ends at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// A wait is short if it takes less than this many times the longest poll. If loop and client both
-/// sleep, the client's next command takes that long; if the loop polls, it comes within the poll.
+/// Waits are short if on average they take less than this many times the longest poll. A client
+/// whose command would come within a poll takes that long if both the loop and the client sleep.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -45,19 +45,19 @@ pub(super) struct Wait {
     pub(super) time: Duration,
     /// How many events ended the wait.
     pub(super) events: usize,
-    /// Whether the loop slept. If so, any poll before the sleep was in vain.
+    /// Whether the loop slept. If it polled before, that poll was in vain.
     pub(super) has_slept: bool,
 }
 
-/// Decides before each wait whether to poll first. Used by the event loop alone.
+/// Decides before each wait whether to poll first.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    /// The longest poll; zero if the loop must never poll.
+    /// The longest poll; zero if the loop never polls.
     limit: Duration,
     phase: Phase,
-    /// The number of short waits in the next rest.
+    /// The number of short waits in the next [`Phase::Rest`].
     rest: u32,
-    /// A moving average of the length of the last waits, about eight.
+    /// The moving average of the lengths of about the last eight waits.
     average_wait: Duration,
 }
 
@@ -65,9 +65,9 @@ pub(super) struct BusyPoll {
 enum Phase {
     /// Sleeps without polling, until this many more short waits have ended.
     Rest { left: u32 },
-    /// Compares sleeping and polling.
+    /// Compares sleeping with polling.
     Try(HalfTrial),
-    /// Polling pays off.
+    /// Polls before each sleep, because the last trial found that polling pays off.
     Polling { left: u32, misses: u32 },
 }
 
@@ -77,8 +77,8 @@ struct HalfTrial {
     events: u32,
     /// The thread's CPU time at the beginning of this half.
     cpu_before: Duration,
-    /// `None` in the first half, which sleeps. In the second half, which polls, the CPU time per
-    /// event in the first half.
+    /// The CPU time per event in the first half, which sleeps. `None` until the second half, which
+    /// polls.
     with_sleep: Option<Duration>,
 }
 
@@ -89,13 +89,13 @@ impl HalfTrial {
 }
 
 impl BusyPoll {
-    /// Polls for at most `limit` before sleeping.
+    /// Begins with sleeping. A poll will take at most `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
     }
 
-    /// Returns how long to poll before the next sleep.
+    /// Returns how long to poll before the next sleep; zero for not at all.
     pub(super) fn time_before_sleep(&self) -> Duration {
         match self.phase {
             Phase::Rest { .. } | Phase::Try(HalfTrial { with_sleep: None, .. }) => Duration::ZERO,
@@ -103,7 +103,7 @@ impl BusyPoll {
         }
     }
 
-    /// Counts a wait that has ended. `cpu_now` returns the thread's CPU time.
+    /// Adds a wait that has ended, after which the phase may change. `cpu_now` reads the CPU time.
     pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {
@@ -137,14 +137,14 @@ impl BusyPoll {
                 if *misses > MISSES_MAX {
                     self.fail();
                 } else if *left == 0 {
-                    // The next short wait begins a trial.
+                    // A trial begins after the next short wait.
                     self.phase = Phase::Rest { left: 1 };
                 }
             }
         }
     }
 
-    /// Begins a rest, and doubles the one after it, up to [`REST_MAX_WAITS`].
+    /// Ends polling for some short waits, and doubles their number for the next time.
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -159,8 +159,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A machine on which a sleep takes `sleep`, both in time and in CPU time, and its client. On
-    /// the same processor as the daemon, the client runs only while the daemon sleeps.
+    /// A machine on which a sleep takes `sleep`, both in time and in CPU time; with the daemon and
+    /// a client. If they share a processor, the client runs only while the daemon sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,
@@ -182,7 +182,7 @@ mod tests {
             }
         }
 
-        /// Waits for commands. `gaps` has the time from the previous reply to each command, in
+        /// Waits for commands. `gaps` are the times from a reply to the next command, in
         /// microseconds.
         fn wait(&mut self, gaps: impl IntoIterator<Item = u64>) {
             for gap in gaps.into_iter().map(Duration::from_micros) {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(machine.polls, 0);
     }
 
-    /// Ten thousand commands a second, every third of which comes late.
+    /// Every third command comes too late for a poll, so polling takes more CPU time.
     #[test]
     fn what_costs_more_than_sleeping_is_tried_rarely() {
         let mut machine = Machine::new(25);
@@ -257,7 +257,7 @@ mod tests {
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
 
-    /// Polling may cease to pay: processors may be taken away, or other processes may need them.
+    /// Polling may cease to pay off, because other processes need the processors.
     #[test]
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);

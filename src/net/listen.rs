@@ -29,9 +29,9 @@ use crate::{cli::Address, sys};
 /// Why the daemon cannot listen on an address.
 #[derive(Debug)]
 pub struct ListenError {
-    /// The address as flags give it, or a path.
+    /// The address as the flags have it, or a path or descriptor.
     pub address: String,
-    /// What the system reported, or what is at the path.
+    /// The error of the system, or why the file at the path cannot be used.
     pub error: io::Error,
 }
 
@@ -43,12 +43,12 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// Adds the address to an error.
+/// Adds an address to an error of the system.
 fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
 
-/// The file of a UNIX socket, with its identity, which is checked before the file is removed.
+/// The file of a UNIX socket, with the device and inode that are compared before it is removed.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -59,11 +59,11 @@ struct SocketFile {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    /// The listener, and its file unless a service manager made the socket.
+    /// The listener, and the file of its socket; `None` if a service manager made the socket.
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// The first descriptor that a service manager passes on.
+/// The number of the first descriptor that a service manager passes on.
 const FIRST_INHERITED: RawFd = 3;
 
 /// A socket that clients connect to.
@@ -71,9 +71,9 @@ const FIRST_INHERITED: RawFd = 3;
 pub struct Listener(Kind);
 
 impl Listener {
-    /// Listens on all addresses, or on none if one fails. From now on clients can connect, and wait
-    /// to be accepted. If there are several addresses, an IPv6 one takes IPv6 only; a sole `::`
-    /// also takes IPv4.
+    /// Listens on all addresses, or on none if one fails. Clients can connect at once, and wait
+    /// until they are accepted. If there are several addresses, an IPv6 address takes IPv6 only; a
+    /// single `::` also takes IPv4.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
         let ipv6_only = addresses.len() > 1;
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
@@ -89,7 +89,7 @@ impl Listener {
     }
 
     /// Takes over the sockets that a service manager has opened for the process `pid`, which must
-    /// be this one. Returns an empty list if there is no such manager.
+    /// be this process. Returns an empty list if there are none.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
         let count = inherited_count(pid).map_err(at("inherited sockets"))?;
         (FIRST_INHERITED..FIRST_INHERITED.saturating_add(count))
@@ -145,7 +145,7 @@ impl Listener {
         }
     }
 
-    /// The source to register with the poll.
+    /// The event source to register with the poll.
     pub(super) fn source(&mut self) -> &mut dyn Source {
         match &mut self.0 {
             Kind::Tcp(listener) => listener,
@@ -154,8 +154,8 @@ impl Listener {
     }
 }
 
-/// Whenever the process exits cleanly, even before it serves, the file of the socket is removed,
-/// unless another file is at that path now.
+/// Removes the file of the socket, unless another file has replaced it. This happens whenever the
+/// process exits cleanly, also before it serves.
 impl Drop for Listener {
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
@@ -185,8 +185,8 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // Without this error, the daemon would listen on the address of its flags, which was not
-        // intended.
+        // Without this error, the daemon would listen on the address of its flags, which the
+        // operator did not intend.
         return Err(io::Error::other("LISTEN_FDS is 0: the service manager passed no socket"));
     }
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
@@ -195,7 +195,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
-    // A path that cannot be used at all is reported before anything is changed.
+    // If the path cannot be used, fails before anything is changed.
     is_stale(path)?;
     let _lock = lock_directory(path);
     if is_stale(path)? {
@@ -207,11 +207,11 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// The number of refused connections in a row that shows that no process listens on a socket.
-/// Outside Linux, a connection is also refused if the listener's queue is full. A queue is not full
+/// After this many refused connections in a row, no process listens on a socket. Outside Linux, a
+/// connection is also refused if the queue of the listener is full. The queue does not stay full
 /// for long: within a second the listener accepts some connections.
 const REFUSALS: u32 = if cfg!(target_os = "linux") { 1 } else { 20 };
-/// The time between two of these attempts to connect.
+/// The time between two attempts to connect to a socket that may be stale.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether the path has a socket that no process listens on. False if there is no file.
@@ -246,13 +246,13 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
 /// The number of attempts to lock a socket's directory, over two seconds in total. During startup,
 /// a daemon holds this lock for at most one second.
 const LOCK_ATTEMPTS: u32 = 200;
-/// The time between two attempts.
+/// The time between two attempts to lock the directory.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Locks a socket's directory against other daemons that are starting, until the descriptor is
-/// closed. Without the lock, two daemons could remove each other's new socket, because a socket
-/// that is bound but does not listen yet looks stale. If the directory cannot be locked, or another
-/// program keeps it locked, startup continues without the lock.
+/// Locks the directory of a socket, until the returned descriptor is closed, against other daemons
+/// that are starting. Without the lock, two daemons could remove each other's new socket, because a
+/// socket that is bound but does not listen yet looks stale. If the directory cannot be locked, or
+/// another program keeps it locked, startup continues without the lock.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,16 +1,18 @@
-//! The event loop around the pure server: one thread, one poll, sockets, the clock.
+//! The event loop around the server: one thread, one poll, the sockets, signals and the clock.
 //!
-//! The loop decides nothing about jobs. In each turn, the loop collects readiness, lets the server
-//! act, has the binlog commit, and sends replies. Replies that confirm no change may leave before
-//! the commit. Everything in a turn has a bound: reads, commands, writes, new connections, closed
-//! ones. A connection with more to do is queued for the next turn, which then does not sleep.
-//! Connections that were quiet come before busy ones, so a thousand busy clients do not delay a
-//! quiet client's reply.
+//! Everything in a turn has a bound. A connection with more to do is queued for the next turn,
+//! which then does not sleep. Invariant: a connection that could continue is in a queue of the
+//! loop, or an event or a deadline will put it there.
 //!
-//! Both interests of a socket, reading and writing, are registered once. Readiness is latched here,
-//! and cleared by `WouldBlock` or a short read or write. So a quiet connection costs nothing, and a
-//! busy one costs no calls that return only `WouldBlock`. Invariant: a connection that could
-//! continue is in a queue of the loop, or waits for an event that will come.
+//! | file | contents |
+//! |---|---|
+//! | this file | [`EventLoop`]: the turn, the wait, `gather`, events, signals; [`LoopError`] |
+//! | `accept` | accepts and registers connections; pauses a listener that fails |
+//! | `listen` | opens sockets to listen on, TCP and UNIX, or takes them from a service manager |
+//! | `run_queue` | which connections run in a turn, and their share; those deferred for memory |
+//! | `transfer` | reads, feeds and sends; checks the lock first; closes, also to free memory |
+//! | `socket` | one socket: its readiness, one read or write, and input not consumed yet |
+//! | `busy_poll` | whether to poll for some microseconds before a sleep, by trials |
 
 mod accept;
 mod busy_poll;
@@ -43,18 +45,17 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token for the end of a sync in the background. The next commit checks that sync.
+/// The token of the event that a background sync has ended. The next commit handles its result.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
-/// The token of the first listener. The tokens of connections are far below this one.
+/// The token of the first listener. The tokens of connections are far below.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// How many bytes one connection may read in a turn. One read can take a whole job of the largest
-/// default size, which is then copied only once.
+/// How many bytes one connection may read in a turn. A job of the default largest size fits in one
+/// read, so its body is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// The most events that one poll takes. The kernel reports events in order of arrival, so an event
-/// is seen only after all earlier ones. Handling an event is far faster than running a connection.
+/// The most events that one poll takes. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
@@ -102,7 +103,7 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    /// How long the binlog may have failed before the loop ends.
+    /// For how long the binlog may fail before the loop ends; `None` for ever.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
@@ -117,8 +118,8 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals. `busy_poll` is the longest polling before a sleep;
-    /// `binlog_failure_max` is how long the binlog may fail, without a limit if it is `None`.
+    /// Registers the listeners and the signals. `busy_poll` is how long the loop may poll before a
+    /// sleep, `binlog_failure_max` how long the binlog may fail before the loop ends.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
@@ -136,13 +137,12 @@ impl EventLoop {
         }
         if server.wal().is_some() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
-            // If waking the loop fails, polling finds the result of the sync a little later.
+            // If waking the loop fails, a later commit finds that the sync has ended.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Fails if no descriptor is free: no client could ever connect, so it is better to exit
-        // with an error.
+        // Fails if no descriptor is free, because no client could ever connect.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -161,8 +161,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal to end arrives. The turn in which it arrives is completed, but accepts
-    /// no connections. If a listening socket stays open, the next process accepts its backlog.
+    /// Serves until a signal to end arrives. Completes that turn, but accepts no more connections.
+    /// If a service manager keeps a listening socket open, the next process accepts its clients.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -206,9 +206,9 @@ impl EventLoop {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// Called before a sync in this thread. Sends the replies that need not wait for that sync.
-    /// Then waits some microseconds for clients that were just answered and will soon send another
-    /// change, so that one sync serves all of them.
+    /// If the commit will sync in this thread, first sends the replies that need not wait for the
+    /// sync. Then waits some microseconds for further changes of clients that were just answered,
+    /// so that one sync covers all of these changes.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
@@ -239,7 +239,7 @@ impl EventLoop {
         }
     }
 
-    /// Waits until an event or the next deadline; does not wait while there is more work. `now` is
+    /// Waits until an event or the next deadline, but not if there is already work to do. `now` is
     /// the end of the previous turn.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
@@ -249,7 +249,7 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        // The binlog has the ends of delays as dates, and no event reports a change of the clock.
+        // The binlog has the ends of delays as dates, and no event reports that the clock was set.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
         let exit = self.binlog_exit_at();
@@ -261,8 +261,8 @@ impl EventLoop {
         self.poll_then_sleep(events, timeout, now)
     }
 
-    /// Polls for some microseconds if that pays off, and then sleeps, for at most `timeout` in
-    /// total.
+    /// Polls for some microseconds if that pays off. Then sleeps if no event has come. Both
+    /// together take at most `timeout`.
     fn poll_then_sleep(
         &mut self,
         events: &mut Events,
@@ -286,7 +286,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Polls once. A signal ends a sleep without events.
+    /// Polls once, for at most `timeout`. A signal may end the poll early, without events.
     fn poll(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
@@ -324,7 +324,7 @@ impl EventLoop {
 
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Some pollers report a descriptor only once, unless mio itself reads it.
+        // Registers again: some polls report a descriptor only once if mio does not read it.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

@@ -1,4 +1,4 @@
-//! Selects the connections that run in a turn, and the share of each.
+//! Selects the connections that run in a turn and the share of each; defers those without memory.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,17 @@ use crate::{
     service::logging::Throttle,
 };
 
-/// The least number of commands in a connection's share; fewer would not be worth the system calls.
+/// The smallest share of a connection, in commands. Less would not be worth the system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
-/// How many connections may read and be answered in a turn. The system calls for each take some
-/// microseconds, even for few commands.
+/// How many connections may read and be answered in a turn. The system calls for each connection
+/// take some microseconds, even for few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// How many of these connections may be busy ones, which alone could use up any turn.
+/// How many of the connections in a turn may be busy ones, each of which could use up the turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
-/// Connections that a turn works on.
+/// Connections with work to do.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     /// Connections that can continue because of an event.
@@ -33,25 +33,25 @@ pub(super) struct Queues {
     pub(super) busy: VecDeque<Key<Conn>>,
     /// Connections that have ended and are not closed yet.
     pub(super) ended: VecDeque<Key<Conn>>,
-    /// Connections that can send more of their output.
+    /// Connections with unsent output whose sockets are writable.
     pub(super) writable: Vec<Key<Conn>>,
 }
 
-/// Connections that wait for memory.
+/// Connections that are deferred until there may be memory.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
     /// When the connections in `queue` are retried.
     pub(super) retry_at: Option<Time>,
-    /// From this instant on, connections are closed to free memory. Set if there is no memory for
-    /// any step, or for new clients.
+    /// From this instant on, connections are closed to free memory. `None` if there is enough
+    /// memory for steps and for new clients.
     pub(super) close_at: Option<Time>,
-    /// Counts connections closed for lack of memory.
+    /// Limits the log lines about connections that were closed to free memory.
     pub(super) closed: Throttle,
 }
 
 impl EventLoop {
-    /// Queues a connection that an event allows to continue.
+    /// Queues a connection that can continue because of an event.
     pub(super) fn enqueue(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
@@ -68,7 +68,7 @@ impl EventLoop {
         self.deferred.retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
-    /// Queues the deferred connections again if `retry_at` has come.
+    /// Queues the deferred connections again, if it is time.
     pub(super) fn retry_deferred(&mut self, now: Time) {
         if self.deferred.retry_at.is_none_or(|at| at > now) {
             return;
@@ -82,7 +82,7 @@ impl EventLoop {
         }
     }
 
-    /// Queues a connection that has used up its share of a turn.
+    /// Queues a connection that can continue without an event.
     pub(super) fn enqueue_busy(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_runnable, true) {
@@ -90,9 +90,9 @@ impl EventLoop {
         }
     }
 
-    /// Shares the turn among the queued connections: first those with an event, but some places are
-    /// kept for busy ones. If there are very many, those that did not run are first in the next
-    /// turn, so that due work does not wait for all connections.
+    /// Runs the queued connections, each for its share of the turn: first those with an event, but
+    /// some places are kept for busy ones. If there are very many, the others run first in the next
+    /// turn, so that timers do not wait for all connections.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
@@ -116,7 +116,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives a connection its share of the turn.
+    /// Runs a connection for its share of the turn: feeds stored input, or reads and feeds input.
     fn advance(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
@@ -125,13 +125,13 @@ impl EventLoop {
         }
         let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
         if has_hung_up && !self.server.may_step() {
-            // The client cannot be answered. Closing it frees memory for which others may be
-            // waiting.
+            // There is no memory to answer the client. Closing its connection frees memory, for
+            // which others may be waiting.
             debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);
         }
         if socket.has_hung_up {
-            // A `reserve` that waits may be answered now.
+            // A waiting `reserve` is answered now.
             socket.has_hung_up = false;
             self.server.half_close(key);
         }

@@ -1,4 +1,4 @@
-//! A connection's descriptor, its readiness, and the bytes that were read but not consumed.
+//! One socket of a client: its readiness, single reads and writes, and the input not consumed yet.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -6,9 +6,9 @@ use mio::{Interest, event::Event, net::TcpStream};
 
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
-/// Whether another event follows a short read or write as soon as more can be done. Epoll sends
-/// such an event, and also reports the urgent byte at which a read stops. With any other poller,
-/// reads and writes may have to be repeated until they would block.
+/// Whether, after a short read or write, an event reports when more can be read or written. Epoll
+/// does so, and also reports an urgent byte at which a read stops. With other polls, reads and
+/// writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
@@ -22,11 +22,11 @@ pub(super) const INTERESTS: Interest =
 #[cfg(not(target_os = "linux"))]
 pub(super) const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
-/// One connection as the event loop sees it.
+/// A connection, as the event loop sees it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "eight independent facts, not one state")]
 pub(super) struct Socket {
-    /// A TCP or UNIX stream. The type makes no difference, because only `read`, `write` and `peek`
+    /// A TCP or UNIX stream. A `TcpStream` can hold both, because only `read`, `write` and `peek`
     /// are called.
     stream: TcpStream,
     /// A read may return bytes.
@@ -36,15 +36,15 @@ pub(super) struct Socket {
     /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
     /// `WouldBlock`, a short read does not mean that everything has been read.
     reads_until_blocked: bool,
-    /// The client has closed its sending side, or disconnected, and the server is not told yet.
+    /// The client has closed its sending side, or disconnected; `half_close` was not called yet.
     pub(super) has_hung_up: bool,
     /// The connection is in the queue `runnable` or `busy`.
     pub(super) is_runnable: bool,
     /// The connection is in `deferred`.
     pub(super) is_deferred: bool,
-    /// Nothing was read or sent since memory became short.
+    /// Nothing has been read or sent since memory became short.
     pub(super) is_idle: bool,
-    /// All that remains to be done is to close the socket.
+    /// Only the socket remains to be closed.
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
@@ -70,7 +70,7 @@ impl Socket {
         }
     }
 
-    /// Latches the readiness that an event reports.
+    /// Stores the readiness that an event reports.
     pub(super) fn latch(&mut self, event: &Event) {
         let is_hint = event.is_priority() || event.is_read_closed() || event.is_error();
         self.reads_until_blocked |= is_hint;
@@ -83,8 +83,8 @@ impl Socket {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
-        // Clears the latch if the socket is empty. The next turn could do this, but the connection
-        // would be queued as busy until then.
+        // Finds out whether the socket is empty. The next turn could find that out, but the
+        // connection would be queued as busy until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }
@@ -98,8 +98,8 @@ impl Socket {
         result
     }
 
-    /// Reads and discards as many bytes as fit the buffer; a peek must have returned them. Does not
-    /// change the latch, which the peek has set.
+    /// Reads and discards bytes until the buffer is full. A peek must have returned these bytes,
+    /// and has already updated the readiness.
     pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(buffer)
     }
@@ -164,7 +164,7 @@ mod tests {
         (Socket::new(OwnedFd::from(ours).into()), theirs)
     }
 
-    /// The latch saves a system call per command, but a latch cleared wrongly would make a client
+    /// Stored readiness saves a system call per command. If it were cleared wrongly, a client would
     /// wait for ever.
     #[test]
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
@@ -211,7 +211,7 @@ mod tests {
         assert!(!socket.is_writable);
     }
 
-    /// A hundred thousand idle connections must not keep the memory of a large read.
+    /// A hundred thousand idle connections must not each keep a buffer for large reads.
     #[test]
     fn an_idle_connection_keeps_no_large_buffer() {
         let (mut socket, _client) = pair();

@@ -1,4 +1,4 @@
-//! Reading, sending, and closing connections.
+//! Reads from connections, sends to them, and closes them, also to free memory.
 
 use std::{io, time::Duration};
 
@@ -12,28 +12,28 @@ use crate::{
     server::FeedResult,
 };
 
-/// How many bytes one connection may send in a turn; the last write may exceed it.
+/// How many bytes one connection may send in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// After this many checks of the lock in a row that take too long to be valid, the loop ends.
+/// If this many checks of the lock in a row take too long to be valid, the loop ends.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// The time in a turn for closing connections; the last one may exceed it. If much input is unread,
-/// the kernel may take a millisecond to close a single connection.
+/// The time in a turn for closing connections; the last close may exceed it. If much input is
+/// unread, the kernel may take a millisecond to close a single connection.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// How long a shortage of memory may stop all service, or keep out new clients, before connections
-/// are closed to free memory.
+/// How long there may be no memory for any step, or for new clients, before connections are closed
+/// to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// After closing a connection to free memory, wait this long per freed byte before closing the
-/// next (0.5 MB/s).
+/// After a connection is closed to free memory, the delay before the next one is closed, for each
+/// freed byte (0.5 MB/s).
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Reads once, and feeds the bytes to the server, after any stored part of a line. If there is
-    /// no memory to store unconsumed bytes, however much its commands take, the bytes stay in the
-    /// kernel, which costs one more system call.
+    /// Reads once, and feeds the server with any stored part of a line and the bytes read. If there
+    /// is too little memory to store unconsumed bytes after their commands, only peeks at the
+    /// input, so that these bytes stay in the kernel; this takes one more system call.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let may_store = self.server.may_keep_input();
         let Some(socket) = &mut self.sockets[key.index()] else { return };
@@ -49,8 +49,8 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // An incomplete line is stored even if little memory is left: the kernel would keep a whole
-        // buffer for it, and might have no TCP window for the rest of the line.
+        // A part of a line is stored even if little memory is free. In the kernel it would take a
+        // whole buffer, and perhaps leave no TCP window for the rest of the line.
         let stores =
             may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };
@@ -69,7 +69,7 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Feeds the stored bytes of a connection whose share was used up or whose input was paused.
+    /// Feeds the stored bytes of a connection whose input was not consumed in an earlier turn.
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
@@ -77,8 +77,8 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Sends the replies of this turn, and those that earlier turns could not send. No reply is
-    /// sent in any other way. Fails if the lock of the binlog is lost, because another daemon may
+    /// Sends the replies of this turn, and those that earlier turns could not send. Only this
+    /// function sends replies. Fails if the lock of the binlog is lost, because another daemon may
     /// then hand out the same jobs.
     pub(super) fn flush(&mut self) -> Result<(), LoopError> {
         self.ensure_lock()?;
@@ -91,9 +91,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Sends the replies that need not wait for a sync. These replies may show changes of this turn
-    /// to other clients, so the changes are written first, and then survive a kill. If the write
-    /// fails, the commit decides which connections are closed.
+    /// Sends the replies that need not wait for a sync. Replies may show changes of this turn to
+    /// other clients, so the records of these changes are written first, and survive a kill. If the
+    /// write fails, the commit decides which connections are closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
             self.queues.writable.push(key);
@@ -102,8 +102,8 @@ impl EventLoop {
         if has_replies && !self.server.write_changes(now) { Ok(()) } else { self.flush() }
     }
 
-    /// Makes sure that the daemon has held the lock of its binlog within the last quarter of a
-    /// second. Fails if it has not, or if that cannot be confirmed.
+    /// Checks that the daemon has held the lock of its binlog within the last quarter of a second.
+    /// Fails if it has not, or if the file system takes too long to confirm that.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
         if self.server.wal().is_none() {
             return Ok(());
@@ -143,7 +143,7 @@ impl EventLoop {
             return self.end(key);
         }
         let can_send = socket.is_writable && self.server.sendable(key) > 0;
-        // A deferred connection is more likely to get memory now that less output is unsent.
+        // A deferred connection is tried again when some of its output has been sent.
         let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
         let can_feed = self.server.takes_input(key)
             && may_fit
@@ -165,17 +165,17 @@ impl EventLoop {
             self.queues.ended.push_back(key);
         }
         if socket.is_deferred {
-            // A connection must leave `deferred` before it is closed, which frees its memory.
+            // The connection must leave `deferred` before it is closed and its memory is freed.
             self.deferred.retry_at = Some(Time::AT_ONCE);
         }
     }
 
-    /// Closes a connection if lack of memory has stopped all service, or has kept out new clients,
-    /// for [`STARVATION_TIME`]. Of those that have done nothing for that time, or else of all,
-    /// closes the one that holds the most unread output and unfinished input. Until there is
-    /// memory, each turn closes one, or fewer turns do if resident memory is limited. Call this
-    /// when everything that clients accept has been sent. O(connections) if one is closed,
-    /// otherwise O(listeners).
+    /// Closes a connection if for [`STARVATION_TIME`] there was no memory for any step or for new
+    /// clients. Of the connections that were idle for that time, or else of all, closes the one
+    /// with the most unread output and unfinished input. Closes one in a turn until there is
+    /// memory, or one in some turns if resident memory is limited. Must be called when everything
+    /// that clients accept has been sent. O(connections) if a connection is closed, otherwise
+    /// O(listeners).
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -189,12 +189,12 @@ impl EventLoop {
             self.sockets.iter_mut().flatten().for_each(|socket| socket.is_idle = true);
         }
         let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
-        // Closing connections that have ended may free enough memory.
+        // Closing the connections that have ended may free enough memory.
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // Leaves out the output of writable sockets, which is sent in the next turns or after a
-        // sync, and the input of readable and deferred ones, which is read.
+        // Does not count the output of writable sockets, which is sent in the next turns or after a
+        // sync, nor the input of readable or deferred connections, which is read.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.unsent(key) };
@@ -203,7 +203,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // No connection holds memory to free. The memory may be in jobs, for example.
+            // No connection has memory to free. Jobs may have taken the memory, for example.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -232,7 +232,7 @@ impl EventLoop {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // A queue still holds this key, which must not come to refer to another connection.
+                // While a queue holds this key, the key must not be given to another connection.
                 self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);
@@ -249,7 +249,7 @@ impl EventLoop {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        // Other connections may find a descriptor and memory now.
+        // New and deferred connections may find a descriptor and memory now.
         for slot in &mut self.listeners {
             slot.backs_off_until = None;
         }

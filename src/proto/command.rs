@@ -1,9 +1,9 @@
-//! The commands of the protocol.
+//! The commands of the protocol, with their fields; job states as commands name them.
 
 /// The id of a job.
 pub type JobId = u64;
 
-/// A command, with the names of the protocol.
+/// A command and its arguments, under the names of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields carry the protocol's own names")]
 pub enum Command<'a> {
@@ -11,11 +11,11 @@ pub enum Command<'a> {
     Put(PutHeader),
     /// The header of a `put` with a body of this many bytes, above the limit; the body follows.
     TooBig(u32),
-    /// A command with malformed arguments. `stats` counts it nevertheless, because the original
-    /// counts a command before it finds this error.
+    /// A command whose arguments are malformed. `stats` counts it nevertheless, because the
+    /// original counts the command before it finds this error.
     Malformed,
     Use(&'a str),
-    /// `reserve` and, with the seconds to wait, `reserve-with-timeout`.
+    /// `reserve`; with the seconds to wait, `reserve-with-timeout`.
     Reserve(Option<u32>),
     /// Like `reserve`, but further input ends the wait. The original does not have this command.
     ReserveWithAbort,
@@ -37,7 +37,7 @@ pub enum Command<'a> {
     PeekReady,
     PeekDelayed,
     PeekBuried,
-    /// The largest number of jobs to kick.
+    /// The argument is the largest number of jobs to kick.
     Kick(u32),
     KickJob(JobId),
     Stats,
@@ -53,7 +53,7 @@ pub enum Command<'a> {
     /// Reports the extensions and the health of this daemon. The original has none of the commands
     /// from `Capabilities` to `Metrics`.
     Capabilities,
-    /// `limit` is at most [`LISTED_JOBS_MAX`].
+    /// Lists the first jobs in one state. `limit` is at most [`LISTED_JOBS_MAX`].
     ListJobs {
         name: &'a str,
         state: JobState,
@@ -105,7 +105,7 @@ impl JobState {
 /// The fields of a `put` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutHeader {
-    /// Smaller is more urgent.
+    /// The priority; smaller is more urgent.
     pub pri: u32,
     /// Seconds until the job is ready.
     pub delay: u32,

@@ -1,9 +1,8 @@
-//! The protocol's commands, replies and limits. This module knows nothing of jobs, tubes or
-//! connections; parsing and writing are pure functions on bytes.
+//! The protocol, as functions on bytes that know no jobs, tubes or connections.
 //!
-//! `parse.rs` parses a command of `command.rs`, `reply.rs` writes a reply, and `stats_yaml.rs`
-//! writes documents with their values. doc/protocol.md specifies the protocol, and the golden
-//! scripts test each of its rules by id.
+//! `command.rs` has the commands with their fields, `parse.rs` parses a line into a command and
+//! checks tube names, `reply.rs` writes replies and lists of tubes, `stats_yaml.rs` writes YAML
+//! documents and their values, `http.rs` recognises HTTP. doc/protocol.md specifies the protocol.
 
 mod command;
 mod http;

@@ -16,7 +16,7 @@ type Parsed<'a> = Option<Command<'a>>;
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 /// Also returns the command's index among all commands: see [`place`]. Fails with the error reply.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
-    // The table's order matters if one prefix begins with another: the first match is taken.
+    // If one prefix begins with another, the order of the table matters: the first match is taken.
     let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
         let mut arguments =
             Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
@@ -24,7 +24,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
-        // For any other command, each byte of the line has been read.
+        // Every other command has checked all bytes of its line.
         None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
             Err(Reply::BAD_FORMAT)
         }
@@ -33,15 +33,15 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
     }
 }
 
-/// Whether a line has a byte that makes it malformed, whatever the command. The original stops
-/// answering at a lone CR, and finds a line with NUL malformed, too.
+/// Whether a line has a byte that makes any command malformed: NUL, or a lone CR, at which the
+/// original stops answering.
 fn has_stray_byte(line: &[u8]) -> bool {
     line.contains(&0) || line.contains(&b'\r')
 }
 
 type Read = for<'a> fn(&mut Arguments<'a>) -> Parsed<'a>;
 
-/// Each command: the prefix of its line, and the reader of its arguments.
+/// Each command: the prefix of its line, and the function that reads its arguments.
 const COMMANDS: &[(&str, Read)] = &[
     ("put ", put),
     ("reserve-with-timeout ", reserve_with_timeout),
@@ -102,7 +102,7 @@ fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
-/// Ignores text after the number, as every version of the original does.
+/// Reads the seconds to wait. Ignores text after them, as every version of the original does.
 fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -111,9 +111,9 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
-/// The original reads this number, and no other, with C's `strtoul`, and keeps its low 32 bits.
-/// White space other than CR, and a sign, may precede the number. Anything may follow the number,
-/// and `-1` kicks all jobs.
+/// The original reads this number, unlike others, with C's `strtoul`, and keeps its low 32 bits.
+/// White space (but no CR) and a sign may precede the number, other text may follow it, and `-1`
+/// kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
@@ -129,8 +129,8 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The prefix has no space at its end, so the name need not follow a space. The original counts the
-/// command before it checks the whole name.
+/// The name of the tube need not follow a space, because the prefix does not end in a space. The
+/// original counts the command before it checks the whole name.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -143,7 +143,7 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// A limit above [`LISTED_JOBS_MAX`] is reduced to it, so that a client can ask for all jobs.
+/// A limit above [`LISTED_JOBS_MAX`] is reduced to that, so that a client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;
@@ -192,7 +192,7 @@ impl<'a> Arguments<'a> {
         if has_stray_byte(rest) { None } else { Some(command) }
     }
 
-    /// Reads the rest of the line as a name. Unlike a number, a name may not follow further spaces.
+    /// Reads the rest of the line as a name. No space may precede the name, unlike a number.
     fn name(&mut self) -> Option<&'a str> {
         tube_name(std::mem::take(&mut self.rest))
     }
@@ -251,7 +251,7 @@ pub fn is_tube_name(bytes: &[u8]) -> bool {
 }
 
 fn is_name_byte(byte: u8) -> bool {
-    // Matching patterns is fast, as it must be: a restart checks the name in each record.
+    // Patterns are compared fast, which matters because a restart checks the name in each record.
     matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
         || matches!(byte, b'-' | b'+' | b'/' | b';' | b'.' | b'$' | b'_' | b'(' | b')')
 }

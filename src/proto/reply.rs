@@ -1,4 +1,4 @@
-//! Writes replies as bytes.
+//! Replies, and how they are written as bytes.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ pub enum Reply<'a> {
     Number(&'static str, u64),
     /// `USING` and the name of a tube.
     Using(&'a str),
-    /// `RESERVED` or `FOUND`, the id of a job and the size of its body in bytes. Only the first
-    /// line is meant; the body and its CR LF follow.
+    /// `RESERVED` or `FOUND`, the id of a job and the size of its body in bytes. This is only the
+    /// first line; the body and its CR LF are appended separately.
     Job(&'static str, u64, usize),
-    /// A YAML document and its length.
+    /// `OK`, the length of a YAML document, and the document.
     Ok(&'a [u8]),
 }
 
@@ -75,7 +75,7 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A reply with the names of tubes. There may be very many names, so they are written directly to
+/// A reply with the names of tubes. There may be very many names, so they are appended directly to
 /// the output, in parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct List {
@@ -96,7 +96,7 @@ impl List {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends the start of the reply to `out`. All names must follow, and then CR LF.
+    /// Appends the start of the reply to `out`. The caller must then append all names, and CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
         text(out, HEAD);
@@ -119,7 +119,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// The space for a line with the longest word, two numbers, spaces and CR LF, in bytes.
 const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
-/// Writes the digits of a number to the end of `line`, and returns where they begin.
+/// Writes the digits of a number at the end of `line`, and returns the index of the first digit.
 pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     let (mut start, mut rest) = (line.len(), number);
     loop {
@@ -132,8 +132,8 @@ pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     }
 }
 
-/// Appends a line of a word and numbers. Nearly every reply is such a line, so it is written from
-/// its end and copied once, with a fifth of the instructions of `write!`.
+/// Appends a line of a word and numbers, as nearly every reply is. The line is written from its end
+/// and copied once, which takes a fifth of the instructions of `write!`.
 fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
     let mut line = [0; NUMBERS_LINE_MAX_BYTES];
     let mut start = line.len() - CRLF.len();

@@ -1,6 +1,6 @@
-//! The format of YAML documents. `stats`, `stats-job`, `stats-tube` and the lists have the spaces
-//! and quotes of the original; so do `capabilities`, `list-jobs` and `metrics`. Clients compare and
-//! split the documents, so every byte matters. `server/stats.rs` has the keys in order.
+//! The format of YAML documents: keys, values, lists and histograms. All documents have the spaces
+//! and quotes of the original's documents. Clients compare and split the documents, so every byte
+//! matters. `server/stats.rs` has the keys in order.
 
 use std::{
     fmt::{self, Display},
@@ -26,7 +26,7 @@ impl Display for Seconds {
     }
 }
 
-/// A value of a document. Most are numbers, which are written without the machinery of `write!`.
+/// A value of a document. Most values are numbers, which are written faster without `write!`.
 pub trait Value {
     /// Appends the value to `out`.
     fn append(self, out: &mut Vec<u8>);
@@ -95,7 +95,7 @@ impl Value for Microseconds {
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
-        // The added million keeps the leading zeros; the point replaces its digit.
+        // Adding a million keeps the leading zeros; the point then replaces the digit 1.
         (1_000_000 + self.0.subsec_micros()).append(out);
         out[point] = b'.';
     }
@@ -118,7 +118,7 @@ impl Default for Document {
 }
 
 impl Document {
-    /// The document without any key, with room for `capacity` bytes more.
+    /// An empty document, with room for `capacity` bytes more.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut text = Vec::with_capacity(HEAD.len() + capacity);
         text.extend_from_slice(HEAD.as_bytes());
@@ -148,8 +148,8 @@ impl Document {
         }
     }
 
-    /// Appends a line for each bound, with the number of durations up to it; then the number of all
-    /// durations, and their sum.
+    /// Appends a line for each bound, with the number of durations up to that bound; then the
+    /// number of all durations, and their sum.
     pub fn histogram<const BOUNDS: usize, const UNIT: u64>(
         &mut self,
         key: &str,

@@ -1,37 +1,37 @@
-//! Looking at many jobs of a tube, and deleting them.
+//! The commands `list-jobs`, and `delete-tube` in steps.
 
 use std::{collections::BinaryHeap, mem};
 
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::collections::{Growth, Key, grow};
 
-/// The first jobs of a tube, in the order of service.
+/// Lists of the first jobs of a tube, in the order of service.
 impl Queue {
-    /// Ready jobs, by priority. O(count log count).
+    /// The first `count` ready jobs, by priority. O(count log count).
     pub fn list_ready(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].ready.first(count)
     }
 
-    /// Delayed jobs, by the time at which they become ready. O(count log count).
+    /// The first `count` delayed jobs, by the ends of delays. O(count log count).
     pub fn list_delayed(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].delayed.first(count)
     }
 
-    /// Buried jobs, in the order in which they were buried. O(count).
+    /// The first `count` buried jobs, in the order of burial. O(count).
     pub fn list_buried(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].buried.iter(&self.jobs.arena).take(count).collect()
     }
 }
 
-/// A `list-jobs` of reserved jobs in progress. A tube does not know its reserved jobs, so all
-/// clients are visited.
+/// A `list-jobs` of reserved jobs in progress. A tube has no list of its reserved jobs, so the
+/// command visits all clients.
 #[derive(Debug)]
 pub struct ListReserved {
     tube: Key<Tube>,
     count: usize,
     /// The index of the client to visit next, and the position in its `deadlines` heap.
     next: (usize, usize),
-    /// The first of the jobs found so far. A job may have changed since it was found.
+    /// Of the jobs found so far, the first by deadline. A job may have changed since its visit.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 
@@ -46,8 +46,8 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Looks at up to `steps` more clients and jobs. After the last one, returns the jobs found
-    /// whose reservations still end at the same instant, in the memory of the list.
+    /// Visits up to `steps` more clients and jobs. After the last client, returns the jobs found
+    /// whose deadlines have not changed since, in the memory of the list.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -82,24 +82,24 @@ impl Queue {
             let is_same = self.jobs.arena.get(job).is_some_and(|it| it.record.id == due.id);
             is_same && self.deadline(job) == Some(due.at)
         });
-        // A job that changed places among its client's deadlines may have been found twice.
+        // A job that moved in its client's heap of deadlines may have been found twice.
         found.dedup();
-        // `collect` reuses this memory, because a key is smaller than an item, and no less aligned.
+        // `collect` reuses this memory: a key is smaller than an item, and has the same alignment.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
 
 /// A `delete-tube` in progress. It deletes jobs that were put before the command began, one at a
-/// time. A job that is in another state when it is visited stays.
+/// time. A job stays if it is not in the state to delete when it is visited.
 ///
-/// The command visits the jobs of all tubes in the arena, because in a heap or list jobs change
-/// their places while other clients put and reserve.
+/// The command visits all jobs of the arena, also those of other tubes, because jobs move within a
+/// heap or list while other clients put and reserve.
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
     /// The state whose jobs are deleted; `None` for all but reserved ones.
     state: Option<State>,
-    /// Jobs from this id on stay.
+    /// Jobs with this id or a larger one stay.
     end_id: u64,
     /// The index of the job to visit next.
     next: usize,
@@ -107,15 +107,15 @@ pub struct DeleteTube {
     pub deleted: u64,
 }
 
-/// Visiting this many jobs takes no longer than deleting one.
+/// How many jobs a step visits. So many visits take no longer than a delete.
 const VISITED_PER_STEP: usize = 16;
 
-/// One step of a [`DeleteTube`].
+/// The result of one step of a [`DeleteTube`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteStep {
     /// The caller must delete this job.
     Job(Key<Job>),
-    /// There may be further jobs.
+    /// No job was found in this step, but there may be further jobs.
     More,
     /// All jobs to delete have been deleted.
     End,
@@ -123,8 +123,8 @@ pub enum DeleteStep {
 
 /// Deleting.
 impl Queue {
-    /// Begins a `delete-tube`: of one state, or of all but reserved jobs, up to the id `last_id`.
-    /// The tube is kept until [`Queue::unpin`].
+    /// Begins to delete the jobs of a tube with ids up to `last_id`: those in `state`, or all but
+    /// reserved ones. The tube is kept until [`Queue::unpin`].
     pub fn begin_delete_tube(
         &mut self,
         tube: Key<Tube>,
@@ -136,7 +136,7 @@ impl Queue {
         DeleteTube { tube, state, end_id, next: 0, deleted: 0 }
     }
 
-    /// Takes a step. If it returns a job, the caller must delete that job by [`Queue::delete`].
+    /// Takes a step. If it returns a job, the caller must delete the job by [`Queue::delete`].
     /// O(1).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
         let is_meant = |it: &Job| {

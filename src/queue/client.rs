@@ -11,22 +11,22 @@ use crate::{
     },
 };
 
-/// A client that waits for a job.
+/// The wait of a client for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The sequence number of this wait among those of all clients: the client with the smallest
+    /// The number of this wait among the waits of all clients. The client with the smallest number
     /// has waited longest.
     pub(super) sequence: u64,
     /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
 }
 
-/// A client's interest in one tube.
+/// A tube that a client watches.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
-    /// Position in the tube's `waiters` heap; `None` if the watch has no entry there.
+    /// Position in the `waiters` heap of the tube; `None` if the watch has no entry in it.
     pub(super) queue_position: Option<u32>,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Watch {
 pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
-    /// The watched tubes in the original's order: a new one is appended, and an ignored one is
-    /// replaced by the last. The tube's key is beside each watch, so a search reads only this
-    /// array.
+    /// The watched tubes in the original's order: a new tube is appended, and an ignored tube is
+    /// replaced by the last one. The key of the tube is beside each watch, so a search reads only
+    /// this array.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// The index in `watching` at which the last search found a job; perhaps beyond the end by now.
+    /// The index in `watching` at which the last search found a job. It may be too large by now.
     pub(super) found_at: usize,
-    /// Watches without an entry in their tube's `waiters`. Not kept up to date after a disconnect.
+    /// Watches without an entry in their tube's `waiters`. Not updated after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
     /// The jobs that the client has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,
@@ -107,8 +107,8 @@ impl Client {
     }
 
     /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait.
-    /// While it waits, its timer is due [`SAFETY_MARGIN`] before the deadline, because the client
-    /// must be warned.
+    /// If the client waits, the timer is due [`SAFETY_MARGIN`] before the first deadline, because
+    /// the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {

@@ -1,6 +1,6 @@
 //! A job: its fields, its body and its one place in the queue.
 //!
-//! A job is in exactly one place, by its state:
+//! The state of a job determines where the job is:
 //!
 //! | state | place | uses |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | Buried | its tube's `buried` list | `links` |
 //! | Reserved | its client's `reserved` list and `deadlines` heap | `links` and `position` |
 //!
-//! So one position and one pair of links suffice, and a job takes 96 bytes besides its body.
+//! So a job needs one position and one pair of links, and takes 96 bytes besides its body.
 
 use std::num::NonZeroU32;
 
@@ -20,18 +20,18 @@ use crate::{
     queue::{client::Client, tube::Tube},
 };
 
-/// Priorities below this count as urgent in statistics.
+/// In statistics, jobs with a priority below this are urgent.
 pub const URGENT_BELOW_PRI: u32 = 1024;
 
-/// Bytes counted for a job towards the memory limit, in addition to its body.
+/// How many bytes are counted towards the memory limit for a job, in addition to its body.
 pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
-/// The state of a job, which names its place.
+/// The state of a job, which determines where the job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Waits for a worker.
     Ready,
-    /// This client has reserved the job, until the deadline in its `deadlines` heap.
+    /// This client has reserved the job, until the deadline in the client's `deadlines` heap.
     Reserved(Key<Client>),
     /// Becomes ready at `state_at`.
     Delayed,
@@ -66,7 +66,7 @@ pub struct History {
     pub kicks: u32,
 }
 
-/// The fields of a job, without its body and its place.
+/// The fields of a job, without its body and its position in the queue.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// Unique; ids count from 1.
@@ -83,7 +83,7 @@ pub struct Record {
     pub state_at: Time,
     /// The counts of what has happened to the job so far.
     pub history: History,
-    /// The state of the job, which names its place.
+    /// The state of the job, which determines where the job is.
     pub state: State,
 }
 
@@ -102,17 +102,17 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job that is lost now has been lost too often: `max` times. A job is lost
-    /// when its time to run or its client's connection ends.
+    /// Whether a reserved job, if it is lost now, has been lost too often: `max` times. A job is
+    /// lost when its time to run is over or the connection of its client has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
-    /// buries` is the number of losses, this one included, less one for each burial that this
+    /// buries` is the number of losses with this one, minus the number of burials that this
     /// function caused.
     ///
-    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial the count is
-    /// one less than the limit, and a kick raises the limit by `max - 1`. Only a job with losses
-    /// under no limit, or a higher one, may exceed this limit; it then gets fewer tries, but at
-    /// least one.
+    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial by this
+    /// function, the difference is one less than the limit, and a kick raises the limit by `max -
+    /// 1`. Only a job that was lost without a limit, or under a higher `max`, may exceed the limit;
+    /// it then gets fewer tries, but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
@@ -121,8 +121,8 @@ impl Record {
     }
 }
 
-/// Which instants of a job were read from a binlog as dates, and not from this process's own clock.
-/// These instants move when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
+/// Which instants of a job were read from a binlog as dates, and not from the clock of this
+/// process. They change when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
     /// Whether `created_at` was read as a date.
@@ -132,7 +132,7 @@ pub struct Dated {
     pub is_state_at: bool,
 }
 
-/// A job with its place.
+/// A job, its body, and its position in the queue.
 #[derive(Debug)]
 pub struct Job {
     /// The job's fields.
@@ -147,7 +147,7 @@ pub struct Job {
     pub(super) links: Links<Job>,
 }
 
-/// doc/architecture.md promises this bound: a new field must fit, or the promise must change.
+/// doc/architecture.md promises at most 96 bytes: a new field must fit, or the page must change.
 const _: () = assert!(size_of::<Option<Job>>() <= 96);
 
 impl Linked for Job {
@@ -193,7 +193,7 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Sorts after every job, and stands for no job.
+    /// Means no job, and sorts after every job.
     pub(super) const NONE: Self = Self { pri: u32::MAX, id: u64::MAX };
 }
 
@@ -243,7 +243,7 @@ impl Jobs {
 mod tests {
     use super::*;
 
-    /// An entry of a heap has a key and four bytes more.
+    /// With padding in a sort key, each entry of a heap would take more memory.
     #[test]
     fn keys_have_no_padding() {
         assert_eq!((size_of::<ReadyKey>(), size_of::<DueKey>()), (12, 16));

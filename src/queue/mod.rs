@@ -1,17 +1,20 @@
-//! The work queue as a library: jobs, tubes, clients and their timers. The queue knows nothing of
-//! bytes, files or sockets and reads no clock: calls that need the present time take `now`.
+//! The work queue as a library. It reads no bodies, files, sockets or clocks: `now` is an argument.
 //!
-//! [`Queue`] has one method per verb, in the order of the protocol. Each method expects its caller
-//! to have made the matching look-up first (`reserved_by`, `find`, …). No verb hands out jobs to
-//! waiting clients. After a verb that makes a job ready or ends a pause, the caller repeats
-//! [`Queue::hand_out`] for that tube until it returns `None`.
+//! No command hands out jobs to waiting clients. After a call that makes a job ready or ends a
+//! pause, the caller repeats [`Queue::hand_out`] for the tube until it returns `None`. That
+//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
+//! So `put` looks at one tube and `reserve` at the watched tubes.
 //!
-//! **The resting invariant:** between commands no unpaused tube has both a ready job and a waiting
-//! client. So `put` looks at one tube and `reserve` at the watched tubes; no command scans the
-//! rest. [`Queue::check`] checks this and all other invariants.
-//!
-//! `job.rs` has a job and the table of jobs by id, `tube.rs` a tube and the table of tubes by name,
-//! `client.rs` a client; `verbs.rs` changes them by the steps of `transitions.rs`.
+//! | file | contents |
+//! |---|---|
+//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, peeking, read access |
+//! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
+//! | `bulk` | `list-jobs`, and `delete-tube` in steps |
+//! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
+//! | `timers`, `waiters` | ends of delays, pauses, times to run, timeouts; who waits at a tube |
+//! | `job`, `tube`, `client` | their types; `Jobs` and `Tubes`, all of them; sort keys of heaps |
+//! | `names`, `counts` | the table of tube names; the counters over all tubes |
+//! | `restore`, `testing` | jobs from a binlog, freeze and thaw, shifted dates; `check` |
 
 mod bulk;
 mod client;
@@ -46,7 +49,7 @@ use crate::{
 /// A waiting client is warned this long before a job that it has reserved reaches its deadline.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 
-/// A `kick` in progress. The number of jobs is fixed at the start; they move one at a time.
+/// A `kick` in progress. [`Queue::begin_kick`] sets the number of jobs; each step kicks one.
 #[derive(Debug, Clone, Copy)]
 pub struct Kick {
     tube: Key<Tube>,
@@ -56,7 +59,7 @@ pub struct Kick {
     pub moved: u32,
 }
 
-/// The result of one call of [`Queue::expire`], which is one small step.
+/// The effect of a timer that was due: the result of [`Queue::expire`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
     /// A job of this tube became ready: the caller must call [`Queue::hand_out`].
@@ -64,7 +67,7 @@ pub enum Expired {
     /// The time to run of this job ended at this instant: the caller must call
     /// [`Queue::return_job`] or [`Queue::bury_lost`].
     Lost(Key<Job>, Time),
-    /// This tube's pause is over: the caller must take the next step of [`Queue::end_pause`].
+    /// The pause of this tube is over: the caller must call [`Queue::end_pause`].
     PauseOver(Key<Tube>),
     /// The client's wait has ended, because a job that it has reserved is close to its deadline.
     DeadlineSoon(Key<Client>),
@@ -88,11 +91,9 @@ pub struct Queue {
     is_frozen: bool,
     /// The tube of the job restored last.
     restored_last: Option<Key<Tube>>,
-    /// Whether memory kept for steps that cannot fail must be resident: see [`Heap::make_room`].
-    ///
-    /// [`Heap::make_room`]: crate::collections::Heap::make_room
+    /// Whether memory kept for steps that cannot fail is written to, so that it is resident.
     pub is_resident: bool,
-    /// When the daemon began to serve. No job's wait is counted from before this instant.
+    /// When the daemon began to serve. The wait of a restored job for a worker counts from then on.
     started_at: Time,
 }
 
@@ -143,8 +144,8 @@ impl Queue {
     }
 
     /// Marks a client as disconnected: ends its wait and removes the client from the counts. The
-    /// caller then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for its jobs and
-    /// [`Queue::unwatch_next`] for its tubes. [`Queue::forget`] comes last.
+    /// caller then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for the jobs of the client
+    /// and [`Queue::unwatch_next`] for its tubes. At the end the caller calls [`Queue::forget`].
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -154,8 +155,8 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must have one. With its last watch, its use
-    /// of a tube ends, too. O(log n).
+    /// Ends one watch of a disconnected client, which must have one. With the last watch, also ends
+    /// the client's use of a tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
         // Watches end in the original's order, because the order of `list-tubes` depends on it.
         self.drop_watch(client, 0);
@@ -166,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// Makes a reserved job ready, as if it had been ready since `since`. The caller must call
+    /// Makes a lost job ready, as if it had been ready since `since`. The caller must call
     /// [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
@@ -174,8 +175,7 @@ impl Queue {
         tube
     }
 
-    /// Buries a reserved job that has been lost too often: [`Record::is_lost_too_often`] is true.
-    /// O(log n).
+    /// Buries a lost job, for which [`Record::is_lost_too_often`] is true. O(log n).
     pub fn bury_lost(&mut self, job: Key<Job>, now: Time) {
         let Job { tube, record, .. } = &self.jobs.arena[job];
         self.tubes.arena[*tube].buried_for_losses += 1;
@@ -213,9 +213,9 @@ impl Queue {
         if self.tubes.with_ready_job > 0 { self.clients[client].watching() } else { 0 }
     }
 
-    /// Reserves the tube's best ready job for the client that has waited longest. Returns `None` if
-    /// there is no such job or client, or if the tube is paused or the queue frozen. Calling this
-    /// until it returns `None` restores the resting invariant. O(log n), amortised.
+    /// Reserves the best ready job of a tube for the client that has waited longest. Returns `None`
+    /// if there is no such job or client, the tube is paused, or the queue is frozen. To restore
+    /// the resting invariant, call it until it returns `None`. O(log n), amortised.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
@@ -223,7 +223,7 @@ impl Queue {
         self.match_one(tube, now)
     }
 
-    /// Like [`Queue::hand_out`], but also reserves a job of a paused tube.
+    /// Like [`Queue::hand_out`], but ignores a pause of the tube.
     fn match_one(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.is_frozen {
             return None;
@@ -257,8 +257,8 @@ impl Queue {
 
 /// Memory.
 impl Queue {
-    /// Releases one piece of unused memory to the system. Returns whether there was one. See
-    /// [`Arena::release_one`].
+    /// Releases one piece of unused memory to the system. Returns whether there was such a piece.
+    /// See [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.jobs.arena.release_one()
             || self.jobs.ids.release_one()
@@ -313,7 +313,7 @@ impl Queue {
         self.jobs.arena.len()
     }
 
-    /// Total bytes counted for the jobs: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
+    /// The bytes counted for all jobs: their bodies, and [`JOB_OVERHEAD_BYTES`] for each.
     pub fn job_bytes(&self) -> u64 {
         self.jobs.bytes + self.jobs.arena.len() as u64 * JOB_OVERHEAD_BYTES
     }

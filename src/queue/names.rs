@@ -2,13 +2,13 @@
 //! moves only the names that belong there (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
-//! Many small tables would avoid that, but would lie among other memory of the C library, and keep
-//! that memory from being released. Here, names and chains are in one list by tube index, apart
-//! from the tubes: `list-tubes` reads it from one end to the other. A bucket takes four bytes.
-//! Clients choose the names, so the hash is keyed with random bytes.
+//! Many small tables would avoid that, but they would lie among other memory of the C library,
+//! which could then not be released. Here, one list by tube index has the names and chains, apart
+//! from the tubes; `list-tubes` reads this list in sequence. A bucket takes four bytes. Clients
+//! choose the names, so the hash is keyed with random bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
-//! bucket that its hash selects.
+//! bucket that the hash of its name selects.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -20,7 +20,7 @@ use crate::{
     queue::Tube,
 };
 
-/// The name of a tube, and its place in the table. Empty if there is no such tube.
+/// The name of a tube, and its place in the table. The name is empty if there is no such tube.
 #[derive(Debug, Default)]
 struct Entry {
     /// 1 to 200 bytes.
@@ -111,15 +111,15 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. Between 2^n
-    /// and 2^(n+1), the last n+1 bits select it if that bucket exists, otherwise the last n.
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. With up to
+    /// 2^(n+1), the last n+1 bits select it if that bucket exists, otherwise the last n.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
         if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
     }
 
-    /// Adds the tubes of a chain again, except for one.
+    /// Adds the tubes of a chain, except for one, to the buckets that their hashes now select.
     fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
         while let Some(tube) = chain {
             chain = self.entries[tube.index()].next;
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// The reason for linear hashing: an insertion moves one chain, and all chains are short.
+    /// Linear hashing is used so that an insertion moves only one chain, and all chains are short.
     #[test]
     fn no_name_moves_many_others() {
         let mut names = Names::default();

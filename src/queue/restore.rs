@@ -1,4 +1,4 @@
-//! Jobs restored from the binlog, and their dates.
+//! Restores jobs from the binlog, freezes the queue, and shifts dates when the clock is set.
 
 use super::{Dated, Job, Pause, Queue, Record, State, Tube};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     memory::Body,
 };
 
-/// Arena slots scanned per job of a slice; scanning them takes no longer than shifting one job.
+/// How many slots are scanned for each job that may be shifted; the scan takes no longer.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restoring jobs, and freezing while the binlog has failed.
@@ -15,7 +15,7 @@ impl Queue {
     /// Makes the waits of restored jobs count from `now`, when the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // If the replay has deleted all jobs of `default`, they leave no times.
+        // If the replay has deleted all jobs of `default`, the tube needs no histograms yet.
         let Tube { jobs, times, .. } = &mut self.tubes.arena[self.default];
         times.take_if(|_| *jobs == 0);
     }
@@ -23,15 +23,15 @@ impl Queue {
     /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is created
     /// if it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        // Jobs of a tube are often restored in a row. The latest tube may be gone, or another now.
+        // Jobs of a tube are often restored in a row. The last tube may be gone, or its key reused.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
         let tube = match latest.or_else(|| self.tubes.find(tube)) {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };
         self.restored_last = Some(tube);
-        // A later record may delay the job. A tube's first job gets no room for this: free memory
-        // suffices, and many tubes with one job each must fit again after a restart.
+        // A later record may delay the job. For the first job of a tube no room is made: free
+        // memory suffices, and many tubes with one job each must fit again after a restart.
         let may_delay = self.tubes.arena[tube].jobs > 0;
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
@@ -60,8 +60,8 @@ impl Queue {
         self.place(job, state, at);
     }
 
-    /// Removes a job without counting a delete, as if it was deleted before this process began. The
-    /// caller must pass its body to [`crate::memory::Bodies::remove`].
+    /// Removes a job without counting a delete, as if the job was deleted before this process
+    /// began. The caller must pass its body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
@@ -91,13 +91,13 @@ impl Queue {
         }
     }
 
-    /// Stops handing out jobs until [`Queue::thaw`]: a worker could not delete its job until then.
+    /// Stops handing out jobs until [`Queue::thaw`], because workers could not delete them before.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }
 
-    /// Ends a freeze. Each unpaused tube that has ready jobs and waiters gets a pause that ends at
-    /// `now`, so that ticks hand out its jobs in slices. O(tubes).
+    /// Ends a freeze. An unpaused tube with ready jobs and waiters gets a pause that ends at `now`,
+    /// so that ticks hand out its jobs in slices. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
         for index in 0..self.tubes.order.len() {
@@ -116,10 +116,10 @@ impl Queue {
     /// shifted once. Scans the arena from index `from` for up to `count` jobs, or fewer if many
     /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
     ///
-    /// If a restored delay has ended too early, its job is delayed again, unless a client has
-    /// reserved or kicked the job since. If a delay should have ended, it ends at the next tick.
-    /// `to_log` receives the jobs whose dates in the binlog are from the old calendar: buried jobs,
-    /// and all that have had a delay, because no record marks the end of a delay.
+    /// If a restored delay has ended too early by the new dates, its job is delayed again, unless a
+    /// client has reserved or kicked the job since. If a delay should have ended by now, it ends at
+    /// the next tick. `to_log` receives the jobs whose dates in the binlog are of the old calendar:
+    /// buried jobs, and all that have had a delay, because no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -83,7 +83,7 @@ impl Queue {
 }
 
 impl Timers {
-    /// Panics if a heap and its items disagree.
+    /// Panics if a heap and the positions stored in its items disagree.
     pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
         let none = u32::MAX;
         self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
@@ -106,7 +106,7 @@ impl Timers {
 }
 
 impl Tubes {
-    /// Panics if the indexes disagree.
+    /// Panics if the tables of tubes by key, by name and by order disagree.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len(), self.names.len());

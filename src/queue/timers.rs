@@ -1,10 +1,10 @@
-//! Timers: which tubes and clients are due now, and which are next; and what happens when delays,
-//! pauses, times to run and reserve timeouts end.
+//! Timers: which tubes and clients are due now, which are next, and what changes when a delay, a
+//! pause, a time to run or the timeout of a reserve ends.
 //!
-//! Three heaps hold the tubes by their earliest delayed job, the paused tubes by the end of the
+//! Three heaps sort the tubes by their earliest delayed job, the paused tubes by the end of the
 //! pause and the clients by [`Client::due_at`]. A tick looks at the top of each heap and takes time
-//! only for due timers: ten thousand idle tubes cost nothing. Invariant: each heap holds exactly
-//! the tubes or clients that have such an instant, with it as their key.
+//! only for due timers: ten thousand idle tubes cost nothing. Invariant: each heap has exactly the
+//! tubes or clients that have such an instant, sorted by that instant.
 
 use crate::{
     clock::Time,
@@ -24,11 +24,11 @@ pub enum Timer {
 }
 
 impl Timer {
-    /// All kinds, in the order in which a tick serves them, which is the original's.
+    /// All kinds, in the order in which a tick handles them, as in the original.
     pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
 }
 
-/// The three heaps.
+/// The heaps of all timers.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     pub(super) delays: Heap<DueKey, Tube>,
@@ -87,8 +87,8 @@ fn set<K: Ord + Copy, T>(
 }
 
 impl Queue {
-    /// Takes one step in ending a tube's pause: hands one ready job to a waiting client. If there
-    /// is no such job or client, lifts the pause and returns `None`. O(log n).
+    /// Takes one step in ending a pause: hands one ready job of the tube to a waiting client. If
+    /// there is no such job or client, ends the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -100,8 +100,8 @@ impl Queue {
 
 /// Timers.
 impl Queue {
-    /// Serves the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
-    /// serves the kinds in the order of [`Timer::ALL`]. O(log n).
+    /// Handles the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
+    /// handles the kinds in the order of [`Timer::ALL`]. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;
         match timer {

@@ -1,8 +1,8 @@
-//! State transitions of jobs: the steps that every verb is made of.
+//! State transitions of jobs, from which all commands and timers are composed.
 //!
-//! Only these functions move a job between its places, and they keep heaps, lists, timers and
-//! counters consistent. A detached job is in no place, and its state is stale until the job has a
-//! place again.
+//! Only these functions move a job between heaps and lists, and they keep heaps, lists, timers and
+//! counters consistent. A detached job is in no heap or list, and its `state` is the old one until
+//! the job is assigned or placed.
 
 use super::{Queue, State, increment, seconds};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Removes a job from the place that its state names. Returns its tube.
+    /// Removes a job from the heap or list of its state. Returns its tube.
     pub(super) fn detach(&mut self, key: Key<Job>) -> Key<Tube> {
         let job = &self.jobs.arena[key];
         let (tube, position) = (job.tube, job.position);
@@ -77,9 +77,9 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Adds a detached job to the place for `state`, which is not `Reserved`. `at` is the time
-    /// since which the job is in this state, or until which it is delayed. If the job is ready, the
-    /// caller must then call [`Queue::hand_out`] for its tube.
+    /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. `at` is the
+    /// time since which the job is in this state, or until which it is delayed. If the job is
+    /// ready, the caller must then call [`Queue::hand_out`] for its tube.
     pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
         let Self { jobs, tubes, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// Removes one pin from a tube.
+    /// Removes one pin from a tube, and then the tube if nothing keeps it.
     pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);

@@ -1,6 +1,6 @@
 //! Tubes: named queues of jobs, and the clients that wait for these jobs.
 //!
-//! A tube exists while it has jobs, users, watchers or long commands in progress; `default` always
+//! A tube exists while it has jobs, users, watchers or a long command in progress; `default` always
 //! exists.
 
 use crate::{
@@ -32,19 +32,19 @@ pub struct Times {
     pub run: LongTimes,
 }
 
-/// doc/architecture.md promises 300 bytes, with the allocator's, for a tube that has had a job.
+/// doc/architecture.md promises 300 bytes, with the allocator's own, for a tube that has had a job.
 const _: () = assert!(size_of::<Times>() + 16 <= 300);
 
 /// One tube.
 #[derive(Debug, Default)]
 pub struct Tube {
-    /// Has memory for all jobs of the tube: any may become ready in a step that cannot fail.
+    /// Has capacity for all jobs of the tube: any job may become ready in a step that cannot fail.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The pause in effect, if any. Only its timer ends it, even if `until` has passed.
+    /// The pause in effect, if any. Lasts until `Queue::end_pause`, even if `until` has passed.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     pub(super) jobs: usize,
@@ -58,15 +58,15 @@ pub struct Tube {
     pub urgent: u64,
     /// Jobs that clients have reserved.
     pub reserved: u64,
-    /// Jobs put here since the tube was created.
+    /// Jobs put into the tube since it was created.
     pub total_jobs: u64,
     /// Jobs deleted by command.
     pub deletes: u64,
     /// `pause-tube` commands.
     pub pauses: u64,
-    /// Jobs buried by `--bury-after`: their reservations had ended too often without a command.
+    /// Jobs buried by `--bury-after`, because they were lost too often.
     pub buried_for_losses: u64,
-    /// Times of its jobs; `None` before the first job, so that a tube only watched is small.
+    /// Histograms of waits and runs; `None` before the first job of the tube, to save memory.
     pub times: Option<Box<Times>>,
     /// Position in the timers' heap of tubes by earliest delayed job.
     pub(super) delay_timer: Option<u32>,
@@ -77,7 +77,7 @@ pub struct Tube {
 }
 
 impl Tube {
-    /// The times, for adding those of a job of this tube.
+    /// The histograms, for adding the times of a job.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }
@@ -111,7 +111,7 @@ pub(super) struct Tubes {
     /// The original's order: a new tube is appended, and a removed one is replaced by the last.
     pub(super) order: Vec<Key<Tube>>,
     /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
-    /// [`ReadyKey::NONE`] if there is none, or a pause.
+    /// [`ReadyKey::NONE`] if the tube has no ready job or is paused.
     pub(super) best_ready: Vec<ReadyKey>,
     /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
     pub(super) with_ready_job: usize,

@@ -1,4 +1,4 @@
-//! The commands of clients: one method for each verb of the protocol.
+//! The commands, one method for each. The caller finds the job first, as by [`Queue::find`].
 
 use super::{
     Client, Dated, Job, Kick, Pause, Queue, Record, State, Tube, client::Watch, increment,
@@ -182,7 +182,7 @@ impl Queue {
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
         grow(watching, count)?;
-        // Each watch may lose its `waiters` entry later, in a step that cannot fail.
+        // Each watch may have to move to `unqueued` later, in a step that cannot fail.
         grow(unqueued, count)
     }
 
@@ -280,7 +280,7 @@ impl Queue {
     }
 }
 
-/// The state of a job that waits for `delay` seconds from `now`, and since or until when it lasts.
+/// The state of a job put or released at `now` with this delay, and its `state_at`.
 fn ready_or_delayed(delay: u32, now: Time) -> (State, Time) {
     if delay == 0 { (State::Ready, now) } else { (State::Delayed, now + seconds(delay)) }
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Queue {
-    /// How many bytes [`Queue::wait`] would allocate. O(entries removed since its last wait).
+    /// How many bytes [`Queue::wait`] would allocate. O(entries removed since the last wait).
     pub fn bytes_to_wait(&self, client: Key<Client>) -> usize {
         let unqueued = self.clients[client].unqueued.iter();
         let tubes = unqueued.map(|&watch| &self.tubes.arena[self.watches[watch].tube]);
@@ -25,7 +25,7 @@ impl Queue {
 
     /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
     /// tubes must have no job for the client. Fails, and changes nothing, if there is no memory for
-    /// the wait, or for a job. O(log n) for each entry removed since its last wait.
+    /// the wait, or for its job. O(log n) for each entry removed since the last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

@@ -1,9 +1,8 @@
-//! Admission: how much memory must be left for each kind of growth. Nothing else lets a command be
-//! answered with `OUT_OF_MEMORY`, except the limit on bodies, and a list so large that the system
-//! itself is asked for its memory.
+//! Admission: how much memory must be free before each kind of growth. Without that memory, the
+//! command gets `OUT_OF_MEMORY`, like a put above the limit on bodies, or on a full disk.
 //!
-//! A step is only taken if [`Level::Critical`] is left, which is more than any step takes. So no
-//! allocation of a step fails, whatever the step grows.
+//! A step is taken only if the memory of [`Level::Critical`] is free, which is more than any step
+//! takes. So no allocation of a step fails.
 
 use super::Server;
 use crate::{
@@ -13,46 +12,46 @@ use crate::{
     queue::Tube,
 };
 
-/// How many connections may be made even if memory is scarce. Otherwise a worker could not connect
-/// to delete the jobs that take all other memory.
+/// How many connections may be opened even if memory is scarce, so that workers can connect and
+/// delete the jobs that take all other memory.
 const FEW_CONNECTIONS: usize = 64;
 
-/// While a client holds fewer reserved jobs than this, it may reserve another even if memory is
-/// scarce. Without this limit, few clients could take all the memory that new ones need.
+/// How many jobs a client may reserve even if memory is scarce. Without this limit, a few clients
+/// could take all the memory that new clients need.
 const FEW_RESERVED_JOBS: usize = 16;
 
-/// How many long commands may begin even if memory is scarce, because these commands may free some.
+/// How many long commands may be in progress even at [`Level::Critical`]: they may free memory.
 const FEW_LONG_COMMANDS: usize = 16;
 
-/// The longest list, in bytes, that is sent even if memory is short.
+/// The longest list, in bytes, that is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// How many bytes a list needs beyond its length: for a buffer of replies that is copied to grow.
+/// The memory that a list may take beyond its own bytes: a copy of the replies before it.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
-/// A growth by more bytes than this at once is admitted only if one piece of that size is free.
+/// A growth by more bytes than this needs one free piece of memory as large as the growth.
 const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
-/// What grows.
+/// The kinds of growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growing {
     /// A job, a tube, a watch, or input that is kept.
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
-    /// The long commands under way, of which there are this many.
+    /// One more long command, when this many are in progress.
     LongCommands(usize),
-    /// The connections, of which there are this many.
+    /// One more connection, when there are this many.
     Connections(usize),
-    /// The jobs that a client has reserved, of which there are this many.
+    /// One more reserved job of a client that has reserved this many.
     ReservedJobs(usize),
-    /// The waits for jobs, or the delayed jobs of a tube.
+    /// A wait of a client for a job, or a job released with a delay.
     Waiting,
-    /// A part of a line that is kept until the rest arrives.
+    /// A part of a line that is kept until the rest of the line arrives.
     PartOfLine,
-    /// The output of a client that has unsent replies already.
+    /// A reply to a client that already has unsent replies.
     UnsentReplies,
-    /// The output of another client, or what a due timer changes.
+    /// A reply to a client without unsent replies, or a step of work that is due.
     Step,
 }
 
@@ -75,22 +74,22 @@ impl Growing {
 }
 
 impl Server {
-    /// Fails if not enough memory is left for this growth. O(1).
+    /// Fails if too little memory is free for this growth. O(1).
     pub(super) fn admit(&mut self, growing: Growing) -> Growth {
         ensure(self.bodies.memory.admits(growing.level()))
     }
 
-    /// Whether there is memory for the next step: a reply, or work that is due.
+    /// Whether there is memory for the next step: a reply, or a step of work that is due.
     pub fn may_step(&mut self) -> bool {
         self.admit(Growing::Step).is_ok()
     }
 
-    /// Whether unconsumed input can be kept, however much memory its commands take.
+    /// Whether there is memory for the commands in an input, and to keep the input after them.
     pub fn may_keep_input(&mut self) -> bool {
         self.admit(Growing::Storage).is_ok()
     }
 
-    /// Whether a part of a line can be kept until the rest arrives.
+    /// Whether there is memory to keep a part of a line until the rest of the line arrives.
     pub fn may_keep_part_of_line(&mut self) -> bool {
         self.admit(Growing::PartOfLine).is_ok()
     }
@@ -108,8 +107,8 @@ impl Server {
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }
 
-    /// The tube of this name, which is made if it does not exist. The caller must then make a
-    /// client use or watch it.
+    /// Returns the tube of this name, or makes one if there is none. In the same step, a client
+    /// must begin to use or watch a tube that was made.
     pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
         if let Some(tube) = self.queue.find_tube(name) {
             return Ok(tube);
@@ -125,15 +124,15 @@ impl Server {
         grow_deque(&mut self.slices.long_commands, count + 1)
     }
 
-    /// Fails if not enough memory is left for a growth of `bytes` bytes at once.
+    /// Fails if too little memory is free for a growth by `bytes` bytes at once.
     pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
         self.admit(growing)?;
         let is_small = bytes <= LARGE_GROWTH_BYTES;
         ensure(is_small || self.bodies.memory.has_piece(bytes, growing.level()))
     }
 
-    /// Fails if there is no memory for a list of `size` bytes, which may follow other replies in a
-    /// buffer.
+    /// Fails if there is no memory for a list of `size` bytes that is appended to a buffer of
+    /// replies.
     pub(super) fn admit_list(&mut self, size: usize) -> Growth {
         self.admit_bytes(Growing::List(size), size + LIST_EXTRA_BYTES)
     }

@@ -1,5 +1,5 @@
-//! Large work caused by one event, done in slices: timers, long commands, ends of pauses, jobs and
-//! tubes of disconnected clients.
+//! Work that is done in slices: due timers, lost jobs, ends of pauses, long commands, the jobs and
+//! watches of disconnected clients, moving bodies, and releasing memory.
 
 use std::collections::VecDeque;
 
@@ -13,18 +13,18 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// Looking at this many reserved jobs, scattered in memory, takes no longer than deleting one.
+/// How many reserved jobs a step of `list-jobs` visits. So many visits take as long as a delete.
 const RESERVED_PER_STEP: usize = 16;
 
-/// After this many bytes of bodies have moved in a turn, the rest waits for the next turn.
+/// How many bytes of bodies may move in a turn. The next turn moves more.
 const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 
-/// A command that takes more than one turn.
+/// A command that may take more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
-    /// The connection to answer. `None` if the client has disconnected; the command continues.
+    /// The connection to answer. `None` if the client has disconnected; its command continues then.
     pub(super) by: Option<Key<Conn>>,
-    /// The tube of the command, which exists at least until the command ends.
+    /// The tube that the command works on. It exists at least until the command ends.
     pub(super) tube: Key<Tube>,
     pub(super) work: LongWork,
 }
@@ -43,19 +43,19 @@ pub(super) struct Slices {
     pub(super) long_commands: VecDeque<LongCommand>,
     /// How many steps long commands have taken in this turn.
     pub(super) long_steps: u32,
-    /// Closed connections that still hold jobs or watch tubes.
+    /// Closed connections whose clients still have reserved jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many jobs closed connections have returned, and tubes they have left, in this turn.
+    /// How many jobs were returned, and watches ended, for closed connections in this turn.
     pub(super) disconnect_steps: u32,
-    /// Closed connections that hold no jobs and watch no tubes any more.
+    /// Closed connections whose clients have no reserved jobs and no watches any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
-    /// Whether there is still unused memory to release after the last turn.
+    /// Whether there may be more unused memory than the last turn has released.
     pub(super) has_releasable: bool,
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of due or large work. If there is no
-    /// memory, defers all such work.
+    /// Returns whether there is memory for the next step of due timers or large work. If there is
+    /// none, sets the time at which all of this work is tried again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {
@@ -64,7 +64,7 @@ impl Server {
         has_memory
     }
 
-    /// Handles timers due at `now`, up to the limit of each kind of timer; see [`JOBS_PER_SLICE`].
+    /// Handles timers that are due at `now`, up to a limit for each kind: see [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
@@ -93,16 +93,16 @@ impl Server {
         }
     }
 
-    /// Takes back a job whose time to run or connection has ended: makes it ready, as if it had
-    /// waited since `since`, or buries it if `--bury-after` requires that. With that flag, this
-    /// loss is recorded for a restart.
+    /// Ends the reservation of a lost job, whose time to run is over or whose connection has
+    /// closed. Makes the job ready, with `since` as the beginning of its wait, or buries it if
+    /// `--bury-after` requires that. With `--bury-after`, appends a record of the loss.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job is buried at its next loss instead.
+        // If the binlog has failed, the job becomes ready, and is buried at its next loss.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
-            // Jobs lost together keep one order of burial, also after a restart.
+            // Each burial has its own instant, so that a restart keeps the order of buried jobs.
             let at = self.instant(now);
             self.queue.bury_lost(job, at);
             return self.record_change(permit, job, now);
@@ -114,12 +114,12 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Moves a slice of bodies out of sparse blocks of memory.
+    /// Moves some bodies out of sparse blocks of memory into other blocks.
     pub(super) fn move_bodies(&mut self) {
         self.bodies.move_some(&mut self.queue, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
     }
 
-    /// Releases one piece of unused memory to the system. Returns whether there was one.
+    /// Releases one piece of unused memory to the system. Returns whether there was such a piece.
     pub(super) fn release_one(&mut self) -> bool {
         self.bodies.release_one()
             || self.queue.release_one()
@@ -129,8 +129,8 @@ impl Server {
 }
 
 impl Server {
-    /// Ends a tube's pause: hands out one slice of jobs now. The pause's timer, which is due, hands
-    /// out the rest.
+    /// Ends the pause of a tube: hands out at most [`JOBS_PER_SLICE`] jobs now. The timer of the
+    /// pause, which is due, hands out the other jobs.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -141,12 +141,12 @@ impl Server {
         }
     }
 
-    /// Takes steps of a long command while this turn's allowance lasts. Then answers the command,
-    /// or queues it to continue in the next turn.
+    /// Takes steps of a long command until it ends, or until this turn has taken all its steps.
+    /// Then answers the command, or queues it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps < JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
-                // Other commands would find no memory either.
+                // The other long commands of this turn would find no memory either.
                 self.slices.long_steps = JOBS_PER_SLICE;
                 break;
             }
@@ -171,7 +171,7 @@ impl Server {
         self.slices.long_commands.push_back(long);
     }
 
-    /// Kicks one job. Returns the reply if no job is left, or if the binlog takes no change.
+    /// Kicks one job. Returns the reply if there is no further job, or if no change is permitted.
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
         let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
@@ -186,8 +186,8 @@ impl Server {
         None
     }
 
-    /// Deletes at most one job. Returns the reply if no job is left, or if the binlog takes no
-    /// change.
+    /// Deletes at most one job. Returns the reply if there is no further job, or if no delete is
+    /// permitted.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
         let Ok(permit) = self.permit(Change::Delete, now) else {
             return Some(Reply::INTERNAL_ERROR);
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command. Returns the connection to answer, which takes commands again.
+    /// Ends a long command. Returns the connection to answer, after making it take commands again.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;
@@ -224,7 +224,7 @@ impl Server {
         Some(key)
     }
 
-    /// Detaches a connection from its long commands, which continue without a reply.
+    /// Makes the long commands of a closed connection continue without a reply.
     pub(super) fn detach_long_commands(&mut self, key: Key<Conn>) {
         for long in &mut self.slices.long_commands {
             if long.by == Some(key) {
@@ -233,19 +233,19 @@ impl Server {
         }
     }
 
-    /// Makes the reserved jobs of closed connections ready, and ends their watches, while this
-    /// turn's allowance lasts. The connections take turns, because some need fewer steps.
+    /// Makes the reserved jobs of closed connections ready, and ends their watches, until this turn
+    /// has taken all its steps. Each connection gets one step at a time.
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps < JOBS_PER_SLICE {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If there is no memory for this job, the other connections may free some.
+                // If there is no memory to return this job, other connections may free some.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }
             } else if client.watching() > 0 {
-                // Ending a watch takes no memory, and frees some.
+                // To end a watch takes no memory, and frees some.
                 self.queue.unwatch_next(key.paired());
             } else {
                 self.slices.reclaimable.push(key);
@@ -276,8 +276,8 @@ mod tests {
         server.queue().counts().ready
     }
 
-    /// Otherwise, without memory to return a closed client's job, the tubes of clients that closed
-    /// after it would stay, though these tubes take much memory.
+    /// A closed client may have a job that cannot be returned for lack of memory. If clients that
+    /// closed later waited for this job, their tubes would keep much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((server.queue().tubes(), server.queue().counts().reserved), (1, 1));
     }
 
-    /// A million jobs in one step would keep all other clients waiting.
+    /// If one step kicked a million jobs, all other clients would wait.
     #[test]
     fn a_long_kick_takes_a_slice_in_each_turn() {
         let mut server = server(None);
@@ -311,7 +311,7 @@ mod tests {
         server.check();
     }
 
-    /// Freeing a hundred megabytes in one step would keep all other clients waiting.
+    /// If one step freed a hundred megabytes, all other clients would wait.
     #[test]
     fn large_jobs_are_deleted_over_several_turns() {
         let mut server = server(None);
@@ -350,7 +350,7 @@ mod tests {
         server.check();
     }
 
-    /// Half a million reserved jobs in one step would keep all other clients waiting.
+    /// If one step visited half a million jobs, all other clients would wait.
     #[test]
     fn a_long_list_of_reserved_jobs_takes_a_slice_in_each_turn() {
         let mut server = server(None);
@@ -377,7 +377,7 @@ mod tests {
         server.check();
     }
 
-    /// Urgent jobs change the places of all others in the heap: a walk through it would miss jobs.
+    /// Urgent jobs move others in the heap: a command that scanned the heap would miss jobs.
     #[test]
     fn a_deleted_tube_keeps_no_job_that_was_there() {
         for seed in 0..20 {

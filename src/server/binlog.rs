@@ -1,5 +1,5 @@
-//! The server's side of the binlog: a permit before each change, a record after it, and the effects
-//! of a commit that succeeds or fails. Without a binlog, nothing here has an effect.
+//! Calls of the binlog: a permit before each change, a record after the change, the commit, the
+//! check of the lock, the shutdown; also [`Health`]. Without a binlog, these calls do nothing.
 
 use std::io;
 
@@ -13,16 +13,16 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// How far the daemon can serve its clients. If several states apply, the first is reported.
+/// How far the daemon can serve its clients. If several of these apply, the first is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// A write or sync of the binlog has failed: changes get an error reply. Or no further segment
-    /// can be made, although there may be disk space: then `put` gets an error reply once the
-    /// present segments are full.
+    /// A write or sync of the binlog has failed: commands that change something get an error reply.
+    /// Or no further segment can be made, although there may be disk space: `put` gets an error
+    /// reply as soon as the present segments are full.
     BinlogFailed,
-    /// The disk has no space for more of the binlog.
+    /// The disk has no space for another segment of the binlog.
     BinlogFull,
-    /// The daemon drains at the operator's request: every `put` gets `DRAINING`.
+    /// The daemon is draining: every `put` gets the reply `DRAINING`.
     Draining,
     /// Everything works.
     Serving,
@@ -40,16 +40,16 @@ impl Health {
     }
 }
 
-/// Permission to change a job, consumed by recording the change; `None` without a binlog.
+/// Permission to change a job, which the record of the change consumes; `None` without a binlog.
 pub(super) type Permit = Option<wal::Permit>;
 
 impl Server {
-    /// Writes the turn's records, and syncs them if the flags require it. Replies that confirm
-    /// changes are held until their records are as safe as the flags promise. Call it before
-    /// replies are sent, but see [`Server::write_changes`]. If the commit fails, each connection
-    /// with held replies is closed without them, and so is each one with a reply that shows a job
-    /// without any record. Such jobs are removed: no client knows their ids, and a restart may
-    /// assign these ids again.
+    /// Writes the records of the turn, and syncs them if the flags require it. Releases the held
+    /// replies to changes whose records are as safe as the flags promise. Must be called before
+    /// replies are sent, except those that [`Server::write_changes`] permits. If the commit fails,
+    /// closes each connection with held replies, or with a reply that shows a job without any
+    /// record, and drops its replies. Also removes the jobs without a record: no client knows their
+    /// ids, and a restart may assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -58,7 +58,7 @@ impl Server {
     }
 
     fn commit_changes(&mut self, now: Time) {
-        // A wait before a sync in the foreground is over already.
+        // Before a sync in this thread, the event loop has already waited for more changes.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
@@ -89,7 +89,7 @@ impl Server {
     }
 
     /// Removes the jobs whose puts could not be written, and closes the connections with unsent
-    /// replies that may show one. O(connections + jobs put in this turn).
+    /// replies that may show such a job. O(connections + jobs put in this turn).
     fn remove_unrecorded(&mut self, now: Time) {
         let unrecorded = self.wal.as_mut().map(Wal::take_unrecorded).unwrap_or_default();
         let Some(&first) = unrecorded.iter().min() else { return };
@@ -107,42 +107,41 @@ impl Server {
         }
     }
 
-    /// Checks whether this daemon still has the binlog's directory to itself, unless it has checked
-    /// shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read.
-    /// Returns whether this call checked. If the lock is lost, [`Server::lost_lock`] returns the
-    /// reason.
+    /// Checks whether this daemon still has the lock of the binlog's directory, unless it has done
+    /// so shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read
+    /// from the clock. Returns whether this call made the check. If the lock is lost,
+    /// [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))
     }
 
-    /// If another daemon may have taken over the binlog, the reason. The process must then end.
+    /// Returns why another daemon may have taken over the binlog, if so. The process must then end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.wal.as_ref()?.lost_lock()
     }
 
-    /// If clients will soon send more changes, returns the time until which [`Server::commit`]
-    /// should wait for them before it syncs.
+    /// If clients are expected to send more changes soon, returns the time until which
+    /// [`Server::commit`] should wait for these changes before it syncs.
     pub fn gather_until(&mut self, now: Time) -> Option<Time> {
         let wal = self.wal.as_ref()?;
         let time = GatheringTime::new(wal.time_of_next_sync()?, wal.syncs_in_background());
         self.held.gather_until(time, now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread. If so, send replies that are not held
-    /// before that, and any wait for [`Server::gather_until`] must come first, too. Otherwise the
-    /// binlog begins the sync later.
+    /// Whether [`Server::commit`] will sync in this thread. Before a commit that will, the caller
+    /// sends the replies that are not held, and waits until the time of [`Server::gather_until`].
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
-    /// Writes the turn's records, as [`Server::commit`] would, so that replies that show these
-    /// changes to other clients may be sent. Returns whether the replies may be sent now; if not,
-    /// the commit of this turn reports the error.
+    /// Writes the records of the turn before the commit, so that replies that show its changes to
+    /// other clients may be sent. Returns whether the records are written. If not, the commit
+    /// reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
-    /// Syncs the binlog, unless it is never synced, and releases held replies. Call it after the
+    /// Syncs the binlog, unless `-F` is given, and releases held replies. Must be called after the
     /// last commit. If the sync fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
@@ -152,14 +151,14 @@ impl Server {
         Ok(())
     }
 
-    /// Makes another thread call `wake` when a sync in the background has ended.
+    /// Makes the thread for syncs call `wake` whenever a sync has ended.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         if let Some(wal) = &mut self.wal {
             wal.on_sync_end(wake);
         }
     }
 
-    /// Sets the binlog's calendar, by the wall clock.
+    /// Gives the binlog the calendar of the present wall clock, which may have been set.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);
@@ -181,14 +180,14 @@ impl Server {
         }
     }
 
-    /// The time since which changes have been refused because the binlog has failed, as of the last
-    /// commit.
+    /// Since when the binlog has failed, so that changes are refused. `None` if it was working, or
+    /// only full, at the last commit.
     pub fn binlog_failed_since(&self) -> Option<Time> {
         let (reason, since) = self.trouble?;
         (reason == Unavailable::Failed).then_some(since)
     }
 
-    /// Permits a `put` of the connection, with a body of `size` bytes.
+    /// Gets a permit for a `put` with a body of `size` bytes, or the error reply.
     pub(super) fn permit_put(
         &mut self,
         key: Key<Conn>,
@@ -202,26 +201,26 @@ impl Server {
         wal.permit(Change::Put(length), now).map(Some).map_err(error_reply)
     }
 
-    /// Permits a change of a job that exists.
+    /// Gets a permit for a change of a job that exists.
     pub(super) fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.wal.as_mut().map(|wal| wal.permit(change, now)).transpose()
     }
 
-    /// Records a `put`.
+    /// Appends the record of a new job to the binlog.
     pub(super) fn record_put(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.put(permit, Jobs { queue: &self.queue, bodies: &self.bodies }, job);
         }
     }
 
-    /// Records a change that a restart must preserve.
+    /// Appends a record of a change to the binlog, so that a restart preserves the change.
     pub(super) fn record_change(&mut self, permit: Permit, job: Key<Job>, now: Time) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.update(permit, &self.queue, job, now);
         }
     }
 
-    /// Records a delete. Call it before the job is removed.
+    /// Appends the record of a delete to the binlog. Must be called before the job is removed.
     pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.delete(permit, &self.queue, job);
@@ -234,18 +233,18 @@ impl Server {
         self.reply(key, reply);
     }
 
-    /// Holds later replies on a connection until the changes so far are in the binlog.
+    /// Holds the next replies on a connection until the binlog has all changes made so far.
     pub(super) fn hold(&mut self, key: Key<Conn>) {
         if self.wal.is_some() {
             self.held.hold(key, &mut self.conns[key]);
         }
     }
 
-    /// Holds the next reply on a connection if it shows a job whose id could be given to another
-    /// job after a power cut.
+    /// Must be called before a reply that shows a job. Holds that reply if the id of the job could
+    /// be given to another job after a power cut.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
-        // Jobs in replies that have been sent have a record.
+        // Each job shown in a reply that has been sent has a record.
         let before = if conn.output.is_empty() { 0 } else { conn.shown_id };
         conn.shown_id = id.max(before);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {
@@ -253,8 +252,8 @@ impl Server {
         }
     }
 
-    /// Closes a connection without sending its replies, because it is unknown whether the
-    /// connection's changes took effect.
+    /// Closes a connection without sending its replies, because the binlog may lack the changes
+    /// that these replies confirm or show.
     fn abort(&mut self, key: Key<Conn>) {
         self.detach_long_commands(key);
         self.queue.stop_waiting(key.paired());
@@ -263,7 +262,7 @@ impl Server {
     }
 }
 
-/// The error reply for a change that the binlog cannot take.
+/// The error reply for a change that the binlog does not permit.
 pub(super) fn error_reply(error: Unavailable) -> Reply<'static> {
     match error {
         Unavailable::Full => Reply::OUT_OF_MEMORY,

@@ -1,4 +1,4 @@
-//! One short arm per command: ask the queue, change the queue, answer.
+//! The commands except `put`: each one checks, gets a permit, changes the queue, and answers.
 
 use std::time::Duration;
 
@@ -19,16 +19,15 @@ use crate::{
     wal::Change,
 };
 
-/// The result of a command. An error is the reply that gives the reason why the command was not
-/// executed.
+/// The result of a command. An error is the reply to a command that was not executed.
 type Answer = Result<(), Reply<'static>>;
 
-/// How many bytes of a deleted body are charged as one command: the kernel takes about as long to
-/// free their pages.
+/// Deleting this many bytes of a body is counted as one command: freeing their pages takes the
+/// kernel about as long.
 const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
-    /// Executes one line. `rest`, the input after that line, may begin with the body of a `put`.
+    /// Parses and executes one line. `rest`, the input after the line, may begin with a body.
     pub(super) fn dispatch(&mut self, key: Key<Conn>, line: &[u8], rest: &mut &[u8], now: Time) {
         trace!("{key:?} > {}", line.escape_ascii());
         let now = self.instant(now);
@@ -44,8 +43,8 @@ impl Server {
         }
     }
 
-    /// Executes a command. Fails with the error reply if the job or tube does not exist, the client
-    /// may not do this, or memory or the binlog does not allow it.
+    /// Executes a command. Fails with the error reply: if the job or tube does not exist, if the
+    /// client may not change the job, or if memory or the binlog does not permit the change.
     fn execute(
         &mut self,
         key: Key<Conn>,
@@ -105,8 +104,8 @@ impl Server {
         Ok(())
     }
 
-    /// Adds a tube to those that the client watches, unless the client watches it already, and
-    /// answers with their number.
+    /// Makes the client watch a tube, unless it does so already. Answers with the number of watched
+    /// tubes.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
@@ -219,7 +218,7 @@ impl Server {
             JobState::Reserved => usize::try_from(tube.reserved).unwrap_or(usize::MAX),
         };
         let count = limit.min(all);
-        // A list that does not fit in memory must not be made at all.
+        // If there is no memory for the list, the command must fail before the list is made.
         self.admit_list(count * LISTED_JOB_MAX_BYTES * 2)?;
         let jobs = match state {
             JobState::Ready => self.queue.list_ready(key_of_tube, count),
@@ -305,7 +304,7 @@ impl Server {
         Ok(())
     }
 
-    /// Deletes a job and its body. The time to free a large body is charged to this turn.
+    /// Deletes a job and its body. A large body is counted as several commands of this turn.
     pub(super) fn delete_job(&mut self, permit: Permit, job: Key<Job>, now: Time) {
         self.record_delete(permit, job);
         let body = self.queue.delete(job, now);
@@ -315,7 +314,7 @@ impl Server {
         self.bodies.remove(body);
     }
 
-    /// A release without delay succeeds even on a full disk: a worker must be able to return a job.
+    /// Releases a job. A full disk prevents this only if there is a delay.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
@@ -365,7 +364,7 @@ impl Server {
         self.queue.client(key.paired()).using
     }
 
-    /// Lists all tubes, or those that a client watches.
+    /// Lists all tubes, or those that the client `of` watches.
     fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
         let (count, bytes) = self.queue.size_of_tube_names(of);
         let list = List { count, bytes };
@@ -384,8 +383,8 @@ mod tests {
         testing::{Left, START, connect, exchange, receive, send, server},
     };
 
-    /// The end of input may be read before an event reports it. Without this rule, the next job
-    /// would go to a connection that will soon close.
+    /// A read may return the end of input before an event reports it. If the wait went on, the next
+    /// job would be reserved for a connection that will soon close.
     #[test]
     fn the_end_of_input_ends_a_wait() {
         let mut server = server(None);
@@ -398,8 +397,8 @@ mod tests {
         server.check();
     }
 
-    /// Otherwise a client that reads its replies would be deferred after each command, and in the
-    /// next turns clients that do not read would be served before this one.
+    /// If a client that reads its replies were deferred after each command, clients that do not
+    /// read theirs would be served before it in the next turns.
     #[test]
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);

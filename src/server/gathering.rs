@@ -1,39 +1,39 @@
-//! Decides when a sync waits briefly for clients that were just answered.
+//! Decides whether a sync waits for more changes, and until when.
 //!
-//! Clients that wait for each reply write again right after it. If the next sync begins before some
-//! of them write, they split into groups, one for each sync. So a commit may wait, but only
-//! briefly, until all connections answered by the last commit have sent another change. If waiting
-//! does not pay off, it is tried less and less often. Pure: the time is an argument.
+//! Clients that wait for each reply send their next change right after it. If a sync begins before
+//! all of these changes have arrived, from then on each sync serves only some of the clients. So a
+//! commit may wait briefly until all connections that the last commit answered have sent another
+//! change. If waits are in vain, fewer commits wait. No clock is read here.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 
-/// After this many waits in vain in a row, waiting is tried once in `2^MISSES_MAX` commits.
+/// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
 const MISSES_MAX: u32 = 8;
 
-/// The longest wait for more changes before a sync in the queue's thread. A worker that is given a
-/// job during the wait can also delete the job during the wait.
+/// The longest wait for more changes before a sync in the queue's thread. In this time, a worker
+/// can get a job and delete it.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The longest wait for the next change. A client on the same machine that was just answered sends
-/// its next change within this time.
+/// The longest wait for the next change before a sync in the queue's thread. A client on the same
+/// machine sends its next change within this time after a reply.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
-/// The longest wait before a sync in the background.
+/// The longest wait for more changes before a sync in the second thread.
 const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// How long a sync with `-f0` may wait for more changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GatheringTime {
-    /// The longest wait for all changes.
+    /// The longest wait in total.
     longest: Duration,
-    /// The longest wait for the next change.
+    /// The longest wait from one change to the next.
     gap: Duration,
 }
 
 impl GatheringTime {
-    /// How long the next sync may wait, if a sync takes `average`.
+    /// Computes how long the next sync may wait, if syncs take `average` on average.
     pub(super) fn new(average: Duration, in_background: bool) -> Self {
         if in_background {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
@@ -43,18 +43,18 @@ impl GatheringTime {
     }
 }
 
-/// Which connections may join the next sync.
+/// The connections that are expected to send a change before the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     /// The number of the last commit that answered connections; wraps around after billions.
     round: u32,
-    /// How many connections that this commit answered have sent no change since.
+    /// How many connections that the last commit answered have sent no change since then.
     expected: u32,
-    /// How many commits must pass before waiting is tried again.
+    /// How many of the next commits do not wait.
     skip: u32,
     /// The number of waits in a row that were in vain.
     misses: u32,
-    /// The wait for the next commit.
+    /// The wait before the next commit, if it has begun.
     wait: Option<Wait>,
 }
 
@@ -64,32 +64,32 @@ struct Wait {
     until: Time,
     /// How many connections were expected when the wait began.
     expected_at_first: u32,
-    /// How many connections were still expected when one last sent a change, and when that was.
+    /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
 }
 
 impl Gathering {
-    /// Stops expecting a connection: since round `answered_in`, it has sent a change or closed.
+    /// Stops expecting a connection that round `answered_in` answered: it sent a change or closed.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));
         *answered_in = 0;
     }
 
-    /// Begins a round: the connections expected from now on are all answered by one commit.
+    /// Begins a round: from now on, only connections that the present commit answers are expected.
     pub(super) fn begin_round(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.expected = 0;
     }
 
-    /// Expects a connection that is answered in this round, and returns the round.
+    /// Expects a change from a connection that is answered in this round, and returns the round.
     pub(super) fn expect(&mut self) -> u32 {
         self.expected += 1;
         self.round
     }
 
     /// Returns the time until which the next commit should wait, if at all. The time may change
-    /// when another connection joins.
+    /// when a connection sends a change.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {
@@ -107,7 +107,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends the wait of the commit. If the wait did not pay off, the next commits do not wait.
+    /// Ends the wait of a commit. If few connections sent a change, the next commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(gathering.wait_until(TIME, now), None);
     }
 
-    /// Otherwise producers that put once a second would slow each other down.
+    /// If all commits waited, producers that put once a second would slow each other down.
     #[test]
     fn it_waits_less_and_less_often_if_none_joins() {
         let mut gathering = Gathering::default();

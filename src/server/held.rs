@@ -1,4 +1,4 @@
-//! Replies that are held back until their changes are as safe as the flags promise.
+//! The list of dirty connections, and the lists of connections with held replies.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::{
     conn::Conn,
 };
 
-/// Connections with changed output or input state, each once.
+/// Connections whose output or readiness for input has changed, each once.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    /// Workers that got a job they had waited for. A worker is sent its job before the producer is
-    /// sent the confirmation, because the time of an idle worker is wasted.
+    /// Connections of workers whose wait has ended with a job. A worker is sent its job before
+    /// producers are sent confirmations, because the time of an idle worker is wasted.
     first: VecDeque<Key<Conn>>,
     others: VecDeque<Key<Conn>>,
 }
@@ -39,7 +39,7 @@ impl Dirty {
         }
     }
 
-    /// Removes and returns the next connection.
+    /// Removes and returns the next dirty connection.
     pub(super) fn next(&mut self, conns: &mut SmallArena<Conn>) -> Option<Key<Conn>> {
         let key = self.first.pop_front().or_else(|| self.others.pop_front())?;
         conns[key].is_dirty = false;
@@ -62,13 +62,13 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Makes room for holding the replies of `count` connections.
+    /// Makes room for `count` connections on each list.
     pub(super) fn make_room(&mut self, count: usize) -> Growth {
         grow(&mut self.until_commit, count)?;
         grow(&mut self.until_sync, count)
     }
 
-    /// Whether replies wait for the next commit.
+    /// Whether any replies are held until the next commit.
     pub(super) fn needs_commit(&self) -> bool {
         !self.until_commit.is_empty()
     }
@@ -81,8 +81,8 @@ impl Held {
         }
     }
 
-    /// Takes a connection, whose held replies will not be sent, off the lists. O(connections with
-    /// held replies) if it has some.
+    /// Removes a connection from the lists, because its held replies will not be sent.
+    /// O(connections with held replies) if the connection has some.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -91,13 +91,13 @@ impl Held {
         }
     }
 
-    /// If clients will soon send more changes, returns the time until which the next commit should
-    /// wait for them before it syncs.
+    /// If clients are expected to send more changes soon, returns the time until which the next
+    /// commit should wait for these changes before it syncs.
     pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
     }
 
-    /// Lets all replies that waited for the commit wait for the sync that has begun.
+    /// Makes the replies that were held until the commit wait for the sync that has just begun.
     pub(super) fn begin_sync(&mut self, conns: &mut SmallArena<Conn>) {
         self.gathering.end();
         assert!(self.until_sync.is_empty(), "one sync at a time");
@@ -107,17 +107,17 @@ impl Held {
         }
     }
 
-    /// Ends the gathering after a failed commit. Then call [`Held::pop`] until the lists are empty.
+    /// Ends the wait before a failed commit. The caller then empties the lists by [`Held::pop`].
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }
 
-    /// Takes a connection off a list. A connection that is on both is returned twice.
+    /// Removes and returns a connection. A connection on both lists is returned twice.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }
 
-    /// Releases all replies, after a commit that needs no sync.
+    /// Releases all held replies, because they need not wait for another sync.
     pub(super) fn release_all(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         if !self.until_sync.is_empty() {
             self.end_sync(conns, dirty);
@@ -128,7 +128,7 @@ impl Held {
         }
     }
 
-    /// Releases the replies that waited for the sync that has ended.
+    /// Releases the replies that were held until the sync that has just ended.
     pub(super) fn end_sync(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
         // First come, first answered.

@@ -1,4 +1,4 @@
-//! The process, the machine and the flags, which the server gets at startup.
+//! What the server gets at startup: the identity of the process and its machine, and flags.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -17,7 +17,7 @@ pub struct Identity {
     pub hostname: String,
     /// The kernel's version.
     pub os: String,
-    /// The processor's kind.
+    /// The architecture of the processor.
     pub platform: String,
     /// Returns the CPU time used so far: by the process itself, and by the kernel on its behalf.
     pub rusage: fn() -> (Duration, Duration),
@@ -30,10 +30,10 @@ pub struct Settings {
     pub job_size_limit: u32,
     /// The size of a binlog file in bytes: `-s`.
     pub binlog_size: u64,
-    /// The limit on the total size of bodies in bytes, including uploads and unsent replies. Each
-    /// body is counted with [`crate::queue::JOB_OVERHEAD_BYTES`] more.
+    /// `--max-memory`: the limit on the total size of bodies in bytes, with uploads and unsent
+    /// replies. [`crate::queue::JOB_OVERHEAD_BYTES`] are added for each body.
     pub memory_limit: Option<u64>,
-    /// After how many losses a job is buried: `--bury-after`. See
+    /// `--bury-after`: after how many losses a job is buried. See
     /// [`Record::is_lost_too_often`](crate::queue::Record::is_lost_too_often).
     pub bury_after: Option<NonZeroU32>,
 }

@@ -1,36 +1,35 @@
-//! The daemon without its sockets: bytes and the present time go in; bytes and the next deadline
-//! come out.
+//! The daemon without its sockets: bytes and the time go in, bytes and the next deadline come out.
 //!
-//! This is the only place where all parts meet. The event loop calls the server in turns:
+//! The server carries out commands with the queue and the binlog. In a turn, the loop calls:
 //!
 //! - input: [`Server::open`], [`Server::feed`], [`Server::half_close`], [`Server::end_of_input`],
 //!   [`Server::close`], [`Server::set_draining`], [`Server::tick`];
-//! - [`Server::commit`] writes the turn's changes to the binlog;
-//! - output: [`Server::next_dirty`] names connections with changed output or input state,
-//!   [`Server::output`] the bytes to send, [`Server::next_deadline`] the time of the next call;
-//! - [`Server::reclaim`] ends the turn: keys of closed connections may be reused.
+//! - [`Server::commit`], which writes the turn's records to the binlog;
+//! - output: [`Server::next_dirty`] for the connections whose output or readiness for input has
+//!   changed, [`Server::output`] for bytes to send, [`Server::next_deadline`] for the next call;
+//! - [`Server::reclaim`], which ends the turn: keys of closed connections may be reused.
 //!
-//! One event can cause large work: a long `kick` or `delete-tube`, many jobs due at once, a client
-//! that disconnects with many reserved jobs or watched tubes. Such work is done in slices of
-//! [`JOBS_PER_SLICE`] steps a turn. A job or tube keeps its old state for all clients until its
-//! slice comes.
+//! Large work, such as a long `kick` or the disconnect of a client with many jobs, is done in
+//! slices of [`JOBS_PER_SLICE`] steps a turn. Until the slice that changes a job or tube, all
+//! clients see its old state.
 //!
-//! Time is strictly increasing here: each command is dated at least a nanosecond later than the one
-//! before, even within a turn. So equal delays keep their order, and a job just reserved has less
-//! than its whole TTR left, as in the original.
+//! No two commands have the same time: each is dated at least a nanosecond after the one before. So
+//! jobs with equal delays keep their order, and `time-left` of a new reservation is below the TTR.
 //!
 //! | module | contents |
 //! |---|---|
-//! | this file | connections: their input, their unsent output, whether a client has hung up |
-//! | `dispatch`, `put` | the commands, each with its checks |
-//! | `replies` | sends replies, and hands out jobs to clients that wait |
-//! | `stats` | the answers to `stats`, `metrics`, `capabilities`; `list-jobs` |
-//! | `admission` | how much memory must be left for each kind of growth |
-//! | `background` | work done in slices: timers, long commands, disconnected clients |
-//! | `binlog` | permits, records, commits; `Health`, with its names |
-//! | `held` | `Dirty` connections; replies held until a commit, and whether one is needed |
-//! | `gathering` | waits for more changes before a sync, and the clients that join it |
-//! | `identity` | the process, and [`Settings`]: the flags that the server needs |
+//! | this file | what the event loop calls for a connection or a turn; times and costs of steps |
+//! | `dispatch` | each command but `put`: checks, changes, answers; `delete_job`, `send_list` |
+//! | `put` | the header and the body of a `put`; whether the job is accepted |
+//! | `replies` | appends replies, jobs, documents to outputs; hands out jobs to waiting clients |
+//! | `stats` | the documents of `stats…`, `metrics`, `capabilities`, `list-jobs`; `Figures` |
+//! | `admission` | whether memory permits a growth: `admit…`, `may_…`, `make_…`, `tube_named` |
+//! | `background` | slices: due timers, lost jobs, long commands, disconnects, freeing memory |
+//! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
+//! | `held` | the lists of dirty connections, and of connections with held replies |
+//! | `gathering` | how long a sync waits for more changes, and from which connections |
+//! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
+//! | `testing` | connections without sockets, for unit tests of the server |
 
 mod admission;
 mod background;
@@ -69,23 +68,23 @@ use crate::{
     wal::{Jobs, Restored, Unavailable, Wal},
 };
 
-/// How many jobs one kind of large work moves in a turn. A tick handles the same number of timers
-/// of each kind, or twice the number of commands since the last tick, if that is more. A command
-/// sets at most one timer, so timers are late by a bounded time.
+/// How many steps one kind of large work takes in a turn, each for one job. A tick handles the same
+/// number of timers of each kind, or twice the number of commands since the last tick, if that is
+/// more. A command sets at most one timer, so timers are late by a bounded time.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
-/// The most commands of one connection that are executed before others get their share of the turn.
+/// The most commands of one connection that a turn executes.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands a turn executes over all connections; the share of one connection may exceed
-/// this limit. These commands take a millisecond or two, and all other clients wait for that long.
+/// How many commands a turn executes over all connections; the last connection may exceed this
+/// number. So many commands take a millisecond or two, for which all other clients wait.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
-/// How many pieces of memory a turn releases to the system. Releasing one takes some tens of
-/// microseconds.
+/// How many pieces of memory a turn releases to the system. The release of a piece takes some tens
+/// of microseconds.
 const RELEASES_PER_TURN: u32 = 16;
 
-/// How many steps of a walk through tubes or clients are charged as one command.
+/// A visit of this many tubes or clients is counted as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
 /// How long to wait before retrying work for which there was no memory.
@@ -97,9 +96,9 @@ const HTTP_LOGGED_BYTES: usize = 20;
 /// Why [`Server::feed`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// The unconsumed bytes are incomplete, and must be fed again with more bytes after them.
+    /// More input is needed. The unconsumed bytes must be fed again, followed by more bytes.
     More,
-    /// The connection has used up its share of the turn. The remaining bytes must be fed next turn.
+    /// The connection has used up its share of the turn. The other bytes must be fed next turn.
     Later,
     /// The connection takes no input until [`Server::next_dirty`] names it.
     Paused,
@@ -122,21 +121,21 @@ pub struct Server {
     settings: Settings,
     figures: Figures,
     is_draining: bool,
-    /// The binlog's trouble, and the time since which it lasts, as of the last commit.
+    /// Why the binlog refuses changes, and since when, as of the last commit; `None` if it works.
     trouble: Option<(Unavailable, Time)>,
     /// The latest instant at which a command or a step was executed.
     latest: Time,
-    /// Commands executed since the last tick. A slow one is charged as several.
+    /// Commands executed since the last tick. A slow command is counted as several.
     commands_this_turn: u32,
     shortage: Shortage,
     slices: Slices,
     dirty: Dirty,
 }
 
-/// When to retry due work that lacked memory.
+/// When to retry due work for which there was no memory.
 #[derive(Debug)]
 struct Shortage {
-    /// The time of the retry, while such work is deferred.
+    /// The time of the next retry; `None` if no work is deferred.
     until: Option<Time>,
     retry_delay: Duration,
 }
@@ -148,8 +147,8 @@ impl Server {
         Self::with_wal(identity, settings, Restored::default(), None, now)
     }
 
-    /// Makes a server with the jobs of a binlog. The server hands out no jobs while the binlog is
-    /// not sound. Restored jobs stay, even if they exceed the memory limit.
+    /// Makes a server with the jobs of a binlog. The server hands out no jobs until the binlog
+    /// works and holds every job. Restored jobs stay, even if they exceed the memory limit.
     pub fn with_wal(
         identity: Identity,
         settings: Settings,
@@ -182,24 +181,24 @@ impl Server {
         }
     }
 
-    /// Takes memory from `supply` from now on.
+    /// Sets the object that reports how much memory is free.
     pub fn set_supply(&mut self, supply: Box<dyn Supply>) {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// From now on, retries work that lacked memory without a delay. For tests.
+    /// Makes each tick retry the work that lacked memory, without a delay. For tests.
     pub fn retry_at_once(&mut self) {
         self.shortage.retry_delay = Duration::ZERO;
     }
 
-    /// From now on, writes to memory as soon as it is kept for changes that cannot be refused,
-    /// because resident memory is limited.
+    /// Limits resident memory from now on: memory that is kept for changes that cannot be refused
+    /// is written to at once, so that it is resident.
     pub fn keep_resident(&mut self) {
         self.bodies.memory.limits_resident = true;
         self.queue.is_resident = true;
     }
 
-    /// How many connections take memory, including closed ones whose jobs have not all returned.
+    /// How many connections take memory, including closed ones whose jobs are not all returned.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -209,8 +208,8 @@ impl Server {
         self.bodies.memory.limits_resident
     }
 
-    /// The latest instant used, a few nanoseconds after the last `now` given. For the simulator,
-    /// which checks that all work due by this instant is done.
+    /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
+    /// simulator checks that all work that is due by this time is done.
     pub fn latest(&self) -> Time {
         self.latest
     }
@@ -220,7 +219,7 @@ impl Server {
         self.bodies.memory.has_refused(Level::Critical)
     }
 
-    /// Adds a connection.
+    /// Adds a connection and its client.
     pub fn open(&mut self) -> Key<Conn> {
         let key = self.conns.insert(Conn::default());
         let client = self.queue.join();
@@ -229,8 +228,8 @@ impl Server {
     }
 
     /// Executes the commands in `bytes`, and returns how many bytes it consumed; the caller keeps
-    /// the rest. Stops after `command_limit` commands, or fewer slow ones. `command_limit` is at
-    /// most [`COMMANDS_PER_CONNECTION`].
+    /// the others. Stops after `command_limit` commands, or earlier if some are slow.
+    /// `command_limit` is at most [`COMMANDS_PER_CONNECTION`].
     pub fn feed(
         &mut self,
         key: Key<Conn>,
@@ -241,11 +240,11 @@ impl Server {
         let mut rest = bytes;
         let mut feed_result = FeedResult::Later;
         let end = self.commands_this_turn.saturating_add(command_limit);
-        // If memory is short, clients that have read all their replies come first.
+        // If memory is short, only clients that have read all their replies are served.
         let has_unsent = !self.conns[key].output.is_empty();
         let mut growing = if has_unsent { Growing::UnsentReplies } else { Growing::Step };
         while self.commands_this_turn < end {
-            // After the last byte, a step takes no memory, and tells how the connection goes on.
+            // Without input, a step takes no memory, and only returns `More` or `Paused`.
             if !rest.is_empty() && self.admit(growing).is_err() {
                 feed_result = FeedResult::Short;
                 break;
@@ -281,8 +280,8 @@ impl Server {
         (bytes.len() - rest.len(), feed_result)
     }
 
-    /// Handles the end of a client's sending side, which may be a full close. A `reserve` that
-    /// waits gets no job; [`Server::half_close`] answers it.
+    /// Marks a connection whose client has closed its sending side, or all of the connection. A
+    /// `reserve` that waits gets no job; [`Server::half_close`] answers it.
     pub fn hang_up(&mut self, key: Key<Conn>) {
         self.conns[key].is_half_closed = true;
         if self.queue.client(key.paired()).is_waiting() {
@@ -297,7 +296,7 @@ impl Server {
     }
 
     /// Calls [`Server::hang_up`], and answers a waiting `reserve` with `TIMED_OUT`. Commands that
-    /// the client sent before are still executed.
+    /// the client sent before the hang-up are still executed.
     pub fn half_close(&mut self, key: Key<Conn>) {
         self.hang_up(key);
         if self.conns[key].has_wait_ended() {
@@ -305,7 +304,7 @@ impl Server {
         }
     }
 
-    /// Closes the connection once its replies are sent. All input must have been fed.
+    /// Makes the connection end once its replies are sent. All input must have been fed.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
         if self.conns[key].is_waiting() {
             self.half_close(key);
@@ -314,8 +313,8 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Handles a connection whose socket is closed. The client's jobs return to their tubes, and
-    /// its watches end: a first slice at once, the rest in later turns.
+    /// Removes a connection whose socket is closed. Returns the reserved jobs of its client to
+    /// their tubes and ends its watches: one slice at once, the others in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_long_commands(key);
         self.held.forget(key, &mut self.conns[key]);
@@ -326,7 +325,7 @@ impl Server {
         self.process_disconnects(now);
     }
 
-    /// Handles timers due at `now`, then the next slices of large work.
+    /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
         let now = self.instant(now);
         self.bodies.begin_turn();
@@ -338,7 +337,7 @@ impl Server {
         self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
         self.slices.long_steps = 0;
-        // An unfinished command is appended to the queue again, so that each gets its turn.
+        // An unfinished command moves to the end of the queue, so that all commands progress.
         while self.slices.long_steps < JOBS_PER_SLICE {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
@@ -354,7 +353,7 @@ impl Server {
         self.commands_this_turn >= COMMANDS_PER_TURN
     }
 
-    /// How many bytes of output are not sent yet.
+    /// How many bytes of output the connection has not sent yet.
     pub fn unsent(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.len()
     }
@@ -364,7 +363,7 @@ impl Server {
         self.conns[key].received()
     }
 
-    /// How many bytes of output may be sent now. Replies that wait for the binlog may not.
+    /// How many bytes of output may be sent now: those before the first held reply.
     pub fn sendable(&self, key: Key<Conn>) -> usize {
         self.conns[key].output.sendable()
     }
@@ -384,18 +383,18 @@ impl Server {
         self.conns[key].takes_input()
     }
 
-    /// Whether all that remains to be done for the connection is to close its socket.
+    /// Whether the connection has ended, so that only its socket remains to be closed.
     pub fn is_finished(&self, key: Key<Conn>) -> bool {
         self.conns[key].is_finished()
     }
 
-    /// Returns the next connection whose output or input state changed since it was last returned.
+    /// Removes and returns the next dirty connection: its output or readiness for input changed.
     pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
         self.dirty.next(&mut self.conns)
     }
 
-    /// When [`Server::tick`] or [`Server::commit`] has work to do; an instant in the past if there
-    /// is work now.
+    /// When [`Server::tick`] or [`Server::commit`] next has work to do; an instant in the past if
+    /// one of them has work now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.slices.has_releasable || self.bodies.should_move() {
             return Some(Time::AT_ONCE);
@@ -409,9 +408,9 @@ impl Server {
         [due, binlog].into_iter().flatten().min()
     }
 
-    /// Ends a turn: keys of closed connections may be reused, and some unused memory is released.
-    /// Before this call, the event loop must empty [`Server::next_dirty`] and drop all copies of
-    /// those keys.
+    /// Ends a turn: frees the keys of closed connections for reuse, and releases some unused
+    /// memory. Before this call, the event loop must call [`Server::next_dirty`] until it returns
+    /// `None`, and drop all copies of these keys.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {
@@ -421,7 +420,7 @@ impl Server {
         self.slices.has_releasable = (0..RELEASES_PER_TURN).all(|_| self.release_one());
     }
 
-    /// Answers every `put` with `DRAINING` from now on, or accepts jobs again.
+    /// Makes the daemon answer every `put` with `DRAINING`, or accept jobs again.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
@@ -446,8 +445,8 @@ impl Server {
         &self.queue
     }
 
-    /// Checks all invariants except the binlog's, and panics if one does not hold. O(all): for
-    /// tests.
+    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all
+    /// jobs, tubes and connections): for tests.
     pub fn check(&self) {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
@@ -462,14 +461,14 @@ impl Server {
 
 /// Steps that several commands share.
 impl Server {
-    /// Returns the time for one command: `now`, or one nanosecond after the last instant used if
-    /// that is later.
+    /// Returns the time of a new command or step: `now`, or one nanosecond after the last command
+    /// or step if that is later.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest
     }
 
-    /// Charges a walk of `steps` steps to this turn, as the number of commands that take as long.
+    /// Counts a visit of `steps` tubes or clients as the number of commands that take as long.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -1,4 +1,4 @@
-//! Adding a job: its header, its body, and the only decision on whether a job is admitted.
+//! The command `put`: its header, its body, and the decision whether the job is accepted.
 
 use super::{Growing, Server, binlog::Permit};
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Server {
-    /// Handles the header of a `put`. `rest` holds the input after the header. The id is taken
-    /// here, so a rejected body leaves a gap in the ids.
+    /// Handles the header of a `put`. `rest` is the input after the header. The job gets its id
+    /// here, so a body that is rejected later leaves a gap in the ids.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -53,8 +53,8 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Decides whether a job is admitted. The body must end in CR LF, the daemon must not be
-    /// draining, and the queue must have memory and the binlog space.
+    /// Decides whether a job is accepted: its body must end in CR LF, the daemon must not be
+    /// draining, and there must be memory for the job and space in the binlog.
     fn admit_put(
         &mut self,
         key: Key<Conn>,
@@ -79,7 +79,7 @@ impl Server {
 mod tests {
     use super::super::testing::{connect, exchange, send, server};
 
-    /// The reply names the first mistake to fix; the order of these checks is part of the protocol.
+    /// If several checks fail, the reply is that of the first; their order is part of the protocol.
     #[test]
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Otherwise a body that is refused after it has arrived would stay in memory for ever.
+    /// If a body that is refused after its arrival were not freed, it would take memory for ever.
     #[test]
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);

@@ -1,4 +1,4 @@
-//! Sending: replies, jobs and documents, each to the output of a connection.
+//! Appends replies, jobs and documents to the output of connections, and hands out jobs.
 
 use ::log::trace;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Server {
-    /// Restores the resting invariant of a tube: see [`Queue::hand_out`].
+    /// Hands out ready jobs of a tube to waiting clients, until the resting invariant holds.
     pub(super) fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
         while let Some(pair) = self.queue.hand_out(tube, self.next_instant(now)) {
             self.deliver(pair, now);
@@ -24,8 +24,8 @@ impl Server {
         now.max(self.latest.next())
     }
 
-    /// Sends a job to a client that waited for one. The job was reserved at
-    /// [`Server::next_instant`], so that jobs handed out in one step also time out in that order.
+    /// Sends a job to the waiting client for which it was just reserved. Each job is reserved at a
+    /// new instant, so that jobs handed out in one step time out in the same order.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         let conn = &mut self.conns[client.paired()];
@@ -34,7 +34,7 @@ impl Server {
         self.send_job(client.paired(), job, "RESERVED");
     }
 
-    /// Sends a job's body after a line of `word`, the job's id and its size.
+    /// Sends a line of `word`, the id and the size of a job, and then the body of the job.
     pub(super) fn send_job(&mut self, key: Key<Conn>, job: Key<Job>, word: &'static str) {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
@@ -44,7 +44,7 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Answers a waiting client, which then waits no longer.
+    /// Answers a client whose wait has ended; its connection then takes commands again.
     pub(super) fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
         self.conns[client.paired()].resume();
         self.reply(client.paired(), reply);
@@ -61,7 +61,7 @@ impl Server {
     }
 
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // Formatting a document takes long: `stats` takes as long as ten other commands.
+        // Formatting a document takes long: for `stats`, as long as ten other commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document));
         self.mark_dirty(key);

@@ -19,8 +19,8 @@ use crate::{
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
-/// The commands that `stats` counts, in the original's order. The original does not count
-/// `reserve-job`, `kick-job` and `quit`, and has no keys for extensions.
+/// The commands that `stats` counts, in the original's order. Like the original, `stats` has no
+/// keys for `reserve-job`, `kick-job` and `quit`, and none for extensions.
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
@@ -34,15 +34,15 @@ static COUNTED: LazyLock<Vec<(String, usize)>> = LazyLock::new(|| {
 /// The most bytes that one job takes in the reply to `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
-/// Counts and measurements since the start of the daemon.
+/// Counters and measurements since the start of the daemon.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) started_at: Time,
-    /// Executed commands, by [`proto::place`].
+    /// How often each command was executed, at the index [`proto::place`] of the command.
     pub(super) commands: [u64; COMMAND_COUNT],
     /// How long turns take.
     pub(super) turns: ShortTimes,
-    /// Connections closed because they sent HTTP.
+    /// Limits the log lines about connections that were closed because they sent HTTP.
     pub(super) http_closed: Throttle,
 }
 
@@ -99,8 +99,8 @@ impl Server {
         out.end()
     }
 
-    /// Counts a turn for `metrics`. A turn lasts from the end of the wait for events until all
-    /// replies have been sent.
+    /// Adds the length of a turn to the figures of `metrics`. A turn lasts from the end of the wait
+    /// for events until all replies have been sent.
     pub fn count_turn(&mut self, began: Time, ended: Time) {
         self.figures.turns.add(began.nanoseconds_until(ended));
     }

@@ -9,7 +9,7 @@ use crate::{
     wal::{Restored, Wal},
 };
 
-/// When the tests begin.
+/// The time at which the tests begin.
 pub(super) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 
 fn identity() -> Identity {
@@ -24,7 +24,7 @@ fn identity() -> Identity {
     }
 }
 
-/// The default flags, with a limit on memory.
+/// Flags for tests, with a limit on the memory of bodies.
 pub(super) fn settings(memory_limit: Option<u64>) -> Settings {
     Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit, bury_after: None }
 }
@@ -37,7 +37,7 @@ pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
     Server::with_wal(identity(), settings(None), restored, Some(wal), START)
 }
 
-/// A supply of memory of which this many bytes are left.
+/// A supply of memory that reports this many free bytes.
 #[derive(Debug)]
 pub(super) struct Left(pub(super) usize);
 
@@ -54,13 +54,13 @@ pub(super) fn connect(server: &mut Server) -> Key<Conn> {
     server.open()
 }
 
-/// Feeds all bytes, which must be consumed.
+/// Feeds all bytes, and checks that they are consumed.
 pub(super) fn send(server: &mut Server, key: Key<Conn>, bytes: &str) {
     let (consumed, _) = server.feed(key, bytes.as_bytes(), COMMANDS_PER_CONNECTION, START);
     assert_eq!(consumed, bytes.len());
 }
 
-/// Takes everything to be sent on a connection.
+/// Removes and returns all bytes that may be sent on a connection.
 pub(super) fn receive(server: &mut Server, key: Key<Conn>) -> String {
     while server.next_dirty().is_some() {}
     let mut text = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn receive(server: &mut Server, key: Key<Conn>) -> String {
     String::from_utf8(text).expect("replies are text")
 }
 
-/// Sends commands and takes their replies.
+/// Sends commands and returns their replies.
 pub(super) fn exchange(server: &mut Server, key: Key<Conn>, bytes: &str) -> String {
     send(server, key, bytes);
     receive(server, key)

@@ -1,7 +1,7 @@
 //! Log lines on standard error.
 //!
-//! The systemd journal gets a priority before each line and adds the time itself. Any other
-//! destination gets the time in UTC, and "error" or "warning" on lines of that level.
+//! In the systemd journal, which adds the time itself, a line begins with its priority. Elsewhere a
+//! line begins with the time in UTC, and with "error" or "warning" if it has that level.
 
 use std::{
     env,
@@ -15,14 +15,14 @@ use log::{Level, LevelFilter, info};
 
 use crate::{clock::Time, sys};
 
-/// The least time between two log lines about the same action of clients.
+/// The least time between two log lines about an action that clients can repeat.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, its end included. If a pipe is writable at all, it can take this many.
+/// The most bytes of a line, with its line feed. A pipe that is writable can take this many.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
-/// Starts logging: information for the operator; with a `verbosity` of 1, connections as well; from
-/// 2 on, commands as well.
+/// Starts logging: lines for the operator; with a `verbosity` of 1, also lines about connections;
+/// from 2 on, also lines about commands.
 pub fn start(verbosity: usize) {
     let level = match verbosity {
         0 => LevelFilter::Info,
@@ -55,8 +55,8 @@ fn head(is_journal: bool, level: Level) -> String {
     }
 }
 
-/// Writes only lines that can be written at once, because clients must not wait for the reader of
-/// the log. Other lines are dropped and counted.
+/// Writes a line only if that does not block, because clients must not wait for the reader of the
+/// log. Lines that would block are dropped and counted.
 ///
 /// Before each write, the system is asked whether the write would block. `O_NONBLOCK` is not used,
 /// because it would affect all processes that share the pipe or terminal. If another process fills
@@ -98,8 +98,8 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// Whether standard error leads to the journal, which gives the device and inode of its stream in
-/// `JOURNAL_STREAM`. If standard error has been redirected, its own device and inode differ.
+/// Whether standard error leads to the journal, whose stream `JOURNAL_STREAM` identifies by device
+/// and inode. If standard error has been redirected, its device or inode differs from these.
 #[expect(clippy::disallowed_types, reason = "it is no file of the binlog")]
 fn is_journal() -> bool {
     let own = io::stderr().as_fd().try_clone_to_owned().map(std::fs::File::from);
@@ -113,8 +113,8 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Logs whether jobs are refused, at most once in `THROTTLE_INTERVAL`, because any client can turn
-/// draining on and off.
+/// Logs when draining begins and ends, at most one line in `THROTTLE_INTERVAL`, because any client
+/// can turn draining on and off.
 #[derive(Debug, Default)]
 pub struct DrainLog {
     /// The state in the last log line.
@@ -123,7 +123,7 @@ pub struct DrainLog {
 }
 
 impl DrainLog {
-    /// Logs a change, if it is time.
+    /// Logs a change of draining, unless the last line is too recent.
     pub fn log(&mut self, is_draining: bool, now: Time) {
         if self.next_deadline(is_draining).is_none_or(|at| now < at) {
             return;
@@ -136,7 +136,7 @@ impl DrainLog {
         }
     }
 
-    /// When a pending change is to be logged.
+    /// When a change that has not been logged yet is to be logged.
     pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
         (is_draining != self.is_draining).then_some(self.silent_until)
     }
@@ -152,8 +152,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Counts one more event. If it is time for another log line, returns the number of events
-    /// since the last one.
+    /// Counts one more event. If another line may be logged, returns the number of events since the
+    /// last line.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.silent_until {
@@ -167,13 +167,13 @@ impl Throttle {
 /// Formats nanoseconds since 1970 as a date in UTC.
 pub fn date(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
-    // Counted from 1 March of the year 0, so that a leap day is the last day of a year, of four
-    // years, and of four centuries.
+    // Counted from 1 March of the year 0, so that a leap day is the last day of its year, of its
+    // four years, and of its four centuries.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // From March on, each five months have 153 days.
+    // From March on, every five months have 153 days.
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let (year, month) = (400 * era + year + month / 10, (month + 2) % 12 + 1);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
     }
 
-    /// Otherwise the service would hang as soon as nobody reads the log.
+    /// If the daemon waited for the reader of its log, it would hang as soon as nobody reads.
     #[test]
     fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
         let (mut reader, writer) = UnixStream::pair().expect("a pair");

@@ -1,4 +1,4 @@
-//! The daemon's surroundings: log lines, and messages to the service manager.
+//! `logging`: log lines, with dates, counts and limits; `notify`: messages to a service manager.
 
 pub mod logging;
 pub mod notify;

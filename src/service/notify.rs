@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without that variable, no message is sent.
 //!
-//! The manager learns when jobs are served, how far a long startup is, and the daemon's state. With
-//! a watchdog, the manager also learns that the event loop is still running.
+//! The messages report when jobs are served, how far a long startup is, and the state of the
+//! daemon; for a watchdog, also that the event loop still runs.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,14 +26,14 @@ const EXTENSION: Duration = Duration::from_secs(60);
 /// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    /// Our socket, and the address of the manager's socket.
+    /// The daemon's socket, and the address of the manager's socket.
     manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
-    /// The status last sent.
+    /// The last status sent.
     status: &'static str,
 }
 
-/// The manager treats the process as hung unless it regularly gets a message.
+/// The watchdog of the manager. Without regular messages, the manager takes the process for hung.
 #[derive(Debug)]
 struct Watchdog {
     every: Duration,
@@ -41,8 +41,8 @@ struct Watchdog {
 }
 
 impl Notifier {
-    /// Reads the variables of the service manager. A watchdog for a process other than `pid` is
-    /// ignored.
+    /// Reads the variables of the service manager. Ignores a watchdog for a process other than
+    /// `pid`.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -52,7 +52,7 @@ impl Notifier {
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // With a third of the limit, two messages may be late or lost before the manager acts.
+            // With a third of the limit, two messages may be late before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });
@@ -108,7 +108,7 @@ impl Notifier {
         self.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// Notifies the watchdog that the event loop is running, if it is time.
+    /// Sends a message to the watchdog that the event loop still runs, if it is time.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(watchdog) = &mut self.watchdog else { return };
         if watchdog.next <= now {
@@ -117,12 +117,12 @@ impl Notifier {
         }
     }
 
-    /// When the watchdog must be notified next.
+    /// When the next message to the watchdog is due.
     pub fn next_deadline(&self) -> Option<Time> {
         self.watchdog.as_ref().map(|watchdog| watchdog.next)
     }
 
-    /// Ignores errors: a lost message is not a reason to stop serving.
+    /// Sends a message. Ignores errors, because a missing message is no reason to stop serving.
     fn send(&self, lines: &str) {
         if let Some((socket, address)) = &self.manager {
             let _ = socket.send_to_addr(lines.as_bytes(), address);

@@ -1,4 +1,4 @@
-//! Every error that prevents or ends the service: its exit status, its log line, and what to do.
+//! Every error that prevents or ends the service: its exit status, and its log line with advice.
 
 use std::{
     error::Error,
@@ -14,7 +14,7 @@ use crate::{
 /// The reason why a daemon did not start, or ended with an error.
 #[derive(Debug)]
 pub enum StartError {
-    /// The values that `stats` reports of the system cannot be read.
+    /// The names of the machine and its system, which `stats` reports, cannot be read.
     Identity(io::Error),
     /// Signals cannot be caught.
     Signals(io::Error),
@@ -72,7 +72,7 @@ impl fmt::Display for StartError {
 
 impl Error for StartError {}
 
-/// The end of the log line about a binlog directory that cannot be used: what to do.
+/// The advice at the end of the log line about a binlog directory that cannot be used.
 fn disk_advice(path: &Path, error: &io::Error) -> String {
     let (path, user) = (path.display(), sys::user_id());
     match error.kind() {
@@ -85,7 +85,7 @@ fn disk_advice(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// The end of the log line about an address that cannot be used: what to do.
+/// The advice at the end of the log line about an address that cannot be used.
 fn listen_advice(ListenError { address, error }: &ListenError) -> &'static str {
     let Some((host, _)) = address.rsplit_once(" port ") else { return "" };
     if host.is_empty() {
@@ -103,7 +103,7 @@ fn listen_advice(ListenError { address, error }: &ListenError) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Otherwise the operator of a systemd unit would look for the fault in the file system.
+    /// Without advice, the operator of a systemd unit would look for the fault in the file system.
     #[test]
     fn each_error_says_what_to_do() {
         let disk = |kind| disk_advice(Path::new("/srv/queue"), &io::Error::from(kind));

@@ -1,5 +1,5 @@
-//! The lock of the binlog's directory at startup: waiting for the lock, and making sure that its
-//! previous holder has ended.
+//! The lock of the binlog's directory at startup: waits for the lock, and makes sure that the
+//! previous holder of the lock does not write any more.
 
 use std::{path::Path, thread, time::Duration};
 
@@ -12,16 +12,15 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon leaves the directory alone once it has the lock: for longer than
-/// [`LOCK_CONFIRM_INTERVAL`], within which the previous daemon, if it is still running, checks its
-/// lock.
+/// How long a daemon that has got the lock waits before it writes anything. This is longer than
+/// [`LOCK_CONFIRM_INTERVAL`], in which the previous daemon, if it still runs, checks its lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.
 pub(super) struct Holder {
     line: String,
-    /// The end of the line, which identifies the machine. On the same machine, the lock is free
-    /// only if its last holder has ended.
+    /// The end of the line, which identifies the machine. If both daemons are on one machine, the
+    /// lock is free only after the previous daemon has ended.
     machine: String,
 }
 
@@ -35,13 +34,13 @@ impl Holder {
         Self { line: format!("{id} process {pid} {machine}"), machine }
     }
 
-    /// Makes sure that no other daemon is still writing to the locked directory, and writes the
-    /// name of this one into the file `lock`.
+    /// Makes sure that no other daemon still writes to the locked directory, and writes this
+    /// daemon's line into the file `lock`.
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
-    /// So this daemon leaves the directory alone for longer than the other one relies on its lock,
-    /// and then checks its own lock again. Until then the file keeps the other daemon's name: if
-    /// this process is killed meanwhile, the next one must wait, too.
+    /// So this daemon writes nothing for longer than the other daemon relies on its lock, and then
+    /// checks its own lock again. Until then the file keeps the other daemon's line: if this
+    /// process is killed meanwhile, the next one must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,
@@ -61,7 +60,8 @@ impl Holder {
             directory.confirm_lock()?;
         }
         match directory.write_holder(&self.line) {
-            // Without this name, the other daemon would not notice that this one has had the lock.
+            // Without this line, the other daemon would not notice that this daemon has had the
+            // lock.
             Err(error) if waits => return Err(error.into()),
             Err(error) => warn!("cannot name this daemon in the file `lock`: {error}"),
             Ok(()) => {}
@@ -71,7 +71,7 @@ impl Holder {
 }
 
 impl Start<'_> {
-    /// Locks the directory of the binlog as soon as no other daemon holds the lock. `None` if a
+    /// Locks the directory of the binlog as soon as no other daemon has the lock. `None` if a
     /// signal to end came first.
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
         let mut has_waited = false;

@@ -1,5 +1,7 @@
-//! Startup, from the flags to a daemon that serves: its listeners, its user, its binlog, and all
-//! errors that can occur.
+//! Startup, from flags to a daemon that serves: this file has the order of its steps, the change of
+//! user, `identify`, reading the binlog, and the limit on memory. `error`: exit statuses, advice;
+//! `lock`: waits for the binlog's lock and takes over; `ping`: the health check; `report`: damage,
+//! and the page of `--check-binlog`; `retry`: listens, checks the directory, repeats failed steps.
 
 mod error;
 mod lock;
@@ -28,24 +30,22 @@ use crate::{
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
-/// on bodies: for what the levels keep free, the program, and changes between two readings.
+/// on bodies: for the program, for what the levels keep free, and for changes between two readings.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory for serving workers after a start, however low the limit is: what must
-/// be free to accept a connection with a binlog, and some for the workers' use.
+/// Bytes of resident memory that are permitted in addition to those in use after startup, however
+/// low the limit is, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
-/// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line.
-///
-/// Listens before it drops privileges, because a port or a path may require privileges. Also
-/// listens before it reads the binlog, so that clients wait instead of being rejected. A daemon
-/// that waits for the lock of its binlog drops privileges first, and listens only once it has the
-/// lock, so that clients do not take it for one that serves.
+/// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line. Listens
+/// before it drops privileges, because a port or a path may require privileges. Also listens before
+/// it reads the binlog, so that clients wait instead of being rejected. With `--wait-for-lock`,
+/// drops privileges first and listens only once it has the lock, so that clients do not wait for a
+/// standby.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
-    // Signals are caught before there is a socket file, because an uncaught signal would leave the
-    // file in place.
+    // Caught before there is a socket file, which an uncaught signal would leave in place.
     let signals = Signals::catch().map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
@@ -80,7 +80,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let made = match start.make_server(identity, directory) {
         Ok(made) => made,
         Err(error) => {
-            // Closes the listeners: clients of a daemon that waits for its lock would wait, too.
+            // Closes the listeners, because clients would have to wait for the lock, too.
             drop(listeners);
             let held =
                 path.filter(|_| matches!(error, StartError::Binlog(_, wal::Error::Locked(_))));
@@ -124,8 +124,8 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Makes the server, with the jobs of the binlog if there is one. The binlog's directory is
-    /// already locked if the daemon has waited for the lock. `None` if a signal to end came first.
+    /// Makes the server, with the jobs of the binlog if there is one. `directory` is given if the
+    /// daemon has waited for its lock. `None` if a signal to end came first.
     fn make_server(
         &self,
         identity: Identity,
@@ -136,12 +136,12 @@ impl Start<'_> {
             return Ok(Some(Server::new(identity, config.settings, clock::now())));
         };
         let mut restored = Restored::default();
-        // Memory kept for restored jobs must be resident before the limit is computed.
+        // Memory that is kept for restored jobs must be resident before the limit is computed.
         let limits_resident = config.settings.memory_limit.is_some();
         restored.bodies.memory.limits_resident = limits_resident;
         restored.queue.is_resident = limits_resident;
         restored.bodies.memory.set_supply(Box::new(SystemMemory));
-        // Getting the lock, before the binlog is read, may take long as well.
+        // Progress is reported from now on, because getting the lock may take long as well.
         let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,
@@ -205,7 +205,7 @@ impl Start<'_> {
         Ok(Some(wal))
     }
 
-    /// Reports the end of a daemon on a signal that came before it serves.
+    /// Logs and reports to the service manager that a signal ends the daemon before it serves.
     fn report_early_end(&self, when: &str) {
         info!("shutting down on a signal, {when}");
         self.notifier.stopping();
@@ -223,8 +223,8 @@ impl Start<'_> {
     }
 }
 
-/// Supplies the server with the system's memory; with resident memory up to a limit, if the flags
-/// limit the bodies and the system reports resident memory.
+/// Gives the server the object that reports free memory. With `--max-memory`, this object also
+/// limits resident memory, if the system reports resident memory.
 fn supply_memory(server: &mut Server, config: &Config) {
     server.set_supply(Box::new(SystemMemory));
     let Some(bytes) = config.settings.memory_limit else { return };
@@ -236,7 +236,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     match opened.and_then(|resident| Ok((resident.bytes()?, resident))) {
         Ok((now, resident)) => {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
-            // If the binlog's jobs exceed the limit, workers must be able to delete them.
+            // If jobs of the binlog exceed the limit, workers must be able to delete them.
             let limit = limit.max(now + SERVICE_BYTES);
             server.keep_resident();
             server.set_supply(Box::new(ResidentLimit::new(limit, resident)));
@@ -255,7 +255,7 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(ids).map_err(|error| StartError::UserDenied(user.clone(), error))
 }
 
-/// Gets the values that `stats` reports of the system, and a random name for this run.
+/// Gets the names of the machine and its system for `stats`, and a random name for this run.
 pub fn identify() -> io::Result<Identity> {
     let [hostname, os, platform] = sys::uname()?;
     Ok(Identity {

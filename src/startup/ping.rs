@@ -1,4 +1,4 @@
-//! The health check of a running daemon, for a container without a shell, for example.
+//! The health check `--ping` of a running daemon, for example in a container without a shell.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -10,18 +10,18 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// The time limit of the check of one address, with the resolution of its name.
+/// The time limit for the check of one address, which includes the resolution of its name.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The original does not know the first command. The reply to the second shows that the server
-/// speaks the protocol.
+/// The original does not know the first command. The reply to the second command shows that the
+/// server is a beanstalkd.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
-/// Any reply of a beanstalkd is shorter than this.
+/// All replies of a beanstalkd together are shorter than this.
 const REPLY_MAX_BYTES: u64 = 4096;
 
-/// Checks that a beanstalkd answers at each address. Fails at the first address where none does,
-/// with an error that names it.
+/// Checks that a beanstalkd answers at each address. Fails at the first address where none answers,
+/// with an error that has the address.
 pub fn ping(addresses: &[Address]) -> io::Result<()> {
     addresses.iter().try_for_each(|address| {
         let named = |error| io::Error::other(format!("{address}: {error}"));
@@ -29,8 +29,8 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
     })
 }
 
-/// The system may take minutes to give up on a name or a connection, so a thread does the check.
-/// After a timeout that thread ends with the process.
+/// Checks an address in another thread, because the system may take minutes to give up on a name or
+/// a connection. After the time limit, that thread ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;
@@ -50,7 +50,7 @@ fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     judge(BufReader::new(stream.take(REPLY_MAX_BYTES)))
 }
 
-/// Reads the lines of a reply until they show whether a beanstalkd sent it.
+/// Reads the lines of the replies until they show whether a beanstalkd sent them.
 fn judge(reply: impl BufRead) -> io::Result<()> {
     let mut lines = reply.split(b'\n');
     let first = lines.next().transpose()?.unwrap_or_default();

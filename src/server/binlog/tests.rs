@@ -13,7 +13,7 @@ fn serve() -> (MemoryDisk, Server) {
     (disk, server_with_wal(restored, wal))
 }
 
-/// Otherwise the client would rely on a job that a restart does not find.
+/// If the confirmation were sent, the client would rely on a job that a restart does not find.
 #[test]
 fn a_reply_whose_record_failed_is_never_sent() {
     let (disk, mut server) = serve();
@@ -28,7 +28,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
-/// Otherwise a kill would lose the job, and another one would get the id that a worker knows.
+/// If a worker were shown the job, after a kill another job could get the id that it has seen.
 #[test]
 fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
@@ -55,8 +55,8 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
-/// A job gets its id before its body has arrived. If that job cannot be written, jobs with later
-/// ids must stay, in the binlog too.
+/// A job gets its id before its body has arrived. If the job cannot be written then, jobs with
+/// later ids must stay, in the binlog too.
 #[test]
 fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
     let (disk, mut server) = serve();
@@ -165,8 +165,8 @@ fn no_reply_overtakes_one_that_waits() {
     assert_eq!(receive(&mut server, client), "INSERTED 3\r\nUSING b\r\n");
 }
 
-/// The key of a closed connection is soon reused. A stale list entry would release the replies of
-/// the next client with that key too early.
+/// The key of a closed connection is soon reused. If it were still on a list of held replies, the
+/// replies of the next client with that key would be released too early.
 #[test]
 fn a_client_that_leaves_while_its_reply_waits_leaves_nothing_behind() {
     let (disk, mut server) = serve_slowly();
@@ -197,7 +197,7 @@ fn the_end_of_the_daemon_releases_what_waits() {
     assert_eq!(receive(&mut server, client), "INSERTED 2\r\n");
 }
 
-/// Otherwise a client would get the confirmation of a change that the last sync did not save.
+/// If replies were released after a failed sync, they would confirm changes that are not saved.
 #[test]
 fn if_the_last_sync_fails_nothing_is_released() {
     let (disk, mut server) = serve_slowly();
@@ -211,7 +211,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     assert_eq!(receive(&mut server, client), "");
 }
 
-/// Otherwise the end of the sync would find a closed connection on its list.
+/// If a closed connection stayed on the list, the end of the sync would look for it in vain.
 #[test]
 fn a_client_may_leave_while_its_reply_is_being_synced() {
     let (disk, mut server) = serve_slowly();
@@ -230,8 +230,8 @@ fn a_client_may_leave_while_its_reply_is_being_synced() {
     server.check();
 }
 
-/// Otherwise a new job would get the id after a power cut, and a worker that returns late would
-/// delete the new job.
+/// If a power cut made an id free that a worker has seen, a new job would get the id, and the
+/// worker, when it returns, would delete the new job.
 #[test]
 fn an_id_that_a_client_has_seen_does_not_come_back() {
     let (disk, mut server) = serve_slowly();
@@ -249,7 +249,7 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
     assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
 }
 
-/// Otherwise each shutdown would leave a gap of thousands of ids.
+/// If unused reserved ids were not returned, each shutdown would leave a gap of thousands of ids.
 #[test]
 fn an_orderly_end_skips_no_ids() {
     let (disk, mut server) = serve_slowly();
@@ -262,7 +262,7 @@ fn an_orderly_end_skips_no_ids() {
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
 
-/// The value of a key of `metrics`, at this many seconds after the start.
+/// The value of a key of `metrics`, this many seconds after the start of the test.
 fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> String {
     let now = START + Duration::from_secs(seconds);
     server.tick(now);
@@ -273,7 +273,7 @@ fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> St
     value.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
 }
 
-/// Otherwise an operator would not know how long jobs have been refused.
+/// Without these keys, an operator would not know how long jobs have been refused.
 #[test]
 fn metrics_tell_of_the_trouble_of_the_binlog_and_since_when() {
     let (disk, mut server) = serve();
@@ -305,7 +305,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     let number = |server: &mut Server, key: &str, seconds| -> u64 {
         metric(server, client, key, seconds).parse().expect("a number")
     };
-    // Neither number includes the header of the segment.
+    // The only garbage of an empty binlog is the header of its segment.
     let (unsynced, dead) = (
         number(&mut server, "binlog-unsynced-bytes", 0),
         number(&mut server, "binlog-dead-bytes", 0),
@@ -330,8 +330,8 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
 }
 
-/// Otherwise a kill before the next command would undo the burial. If the binlog has failed, the
-/// job is not buried, because a restart would not find the burial.
+/// If a burial were not written at once, a kill before the next command would undo the burial. If
+/// the binlog has failed, the job becomes ready, because a restart would not find a burial.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();
@@ -363,7 +363,7 @@ fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     assert_eq!((counts.buried, counts.ready), (1, 1));
 }
 
-/// Otherwise a job that kills its workers would never be buried if the daemon is often killed.
+/// If a restart forgot losses, a job that kills its workers and the daemon would never be buried.
 #[test]
 fn a_restart_counts_each_loss_and_no_open_reservation() {
     let (disk, mut server) = serve();
