@@ -168,7 +168,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // A connection may hold a piece longer than its response, so each piece has the permit.
+        // A piece may be in use after its response is dropped, so it, too, has the permit.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }

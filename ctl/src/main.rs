@@ -26,9 +26,9 @@
 //! | `sample` | `Sampler`, `Sample`: counts and rates of a server over time, its binlog |
 //! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
 //! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
-//! | `job` | `Job`, its `State`, and its `Line` of JSON; the rules for names of tubes |
+//! | `job` | `Job`, its `State`, times and `Line` of JSON; the rules for names of tubes |
 //! | `deadline` | work that is abandoned after a deadline |
-//! | `client` | `Client`, `Reply`: a connection; writes commands and reads replies, pipelined |
+//! | `client` | `Client`, `Reply`: a connection; pipelined commands, replies, the server's limits |
 //! | `stream`, `address` | `Stream`: a socket with time limits; `Address`, and words for a shell |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
 //! | `http` | the HTTP server of `metrics` and `web`: sockets, a `BoundedListener`, |

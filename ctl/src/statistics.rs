@@ -8,7 +8,7 @@
 //!   selected tubes are counted, so puts and deletes in other tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
 //!   With a binlog, ids continue after the last id before the restart. But a job younger than the
-//!   process was put by one of the counted lines, so at most `cmd-put` ids are above that job's id.
+//!   process was put by a line that `cmd-put` counts, so at most `cmd-put` ids are above its id.
 
 use std::collections::BTreeMap;
 

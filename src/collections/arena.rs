@@ -121,7 +121,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk() }
     }
 
-    /// Returns the chunk for the next item, if that chunk has memory.
+    /// Returns the chunk for the next item, if its memory is allocated.
     #[inline]
     fn ready_chunk(&self) -> Option<usize> {
         let number = *self.open.last()?;

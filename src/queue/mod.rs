@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, peeking, read access |
+//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, `first_ready` and others, read access |
 //! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
 //! | `bulk` | `list-jobs`, and `delete-tube` in steps |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
@@ -244,7 +244,7 @@ impl Queue {
         self.tubes.arena[tube].ready.peek().map(|(_, job)| job)
     }
 
-    /// The delayed job of this tube that becomes ready next.
+    /// The delayed job of the tube `tube` that becomes ready next.
     pub fn first_delayed(&self, tube: Key<Tube>) -> Option<Key<Job>> {
         self.tubes.arena[tube].delayed.peek().map(|(_, job)| job)
     }

@@ -2,8 +2,8 @@
 //!
 //! The server carries out commands with the queue and the binlog. In a turn, the loop calls:
 //!
-//! - input: [`Server::open`], [`Server::feed`], [`Server::half_close`], [`Server::end_of_input`],
-//!   [`Server::close`], [`Server::set_draining`], [`Server::tick`];
+//! - input: [`Server::open`], [`Server::feed`], [`Server::hang_up`], [`Server::half_close`],
+//!   [`Server::end_of_input`], [`Server::close`], [`Server::set_draining`], [`Server::tick`];
 //! - [`Server::commit`], which writes the turn's records to the binlog;
 //! - output: [`Server::next_dirty`] for the connections whose output or readiness for input has
 //!   changed, [`Server::output`] for bytes to send, [`Server::next_deadline`] for the next call;

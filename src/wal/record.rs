@@ -287,7 +287,7 @@ pub(super) fn salt(key: u64, number: u32) -> u64 {
 
 /// Returns the initial state of the checksum of a record at `offset`, without the record's bytes.
 fn checksum(salt: u64, offset: u64) -> Hasher {
-    // The initial state has 32 bits, into which both halves of the salt and the offset are mixed.
+    // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into them.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
     Hasher::new_with_initial(high)

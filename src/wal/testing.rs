@@ -36,7 +36,7 @@ pub(crate) struct MemoryDiskState {
     pub(crate) capacity: Option<u64>,
     /// Whether syncs in the background end. If not, each stays under way.
     pub(crate) ends_syncs: bool,
-    /// How long each sync is said to have taken.
+    /// The time that this disk reports for each sync.
     pub(crate) sync_time: Duration,
     /// Whether another daemon has taken the lock.
     pub(crate) is_lock_lost: bool,

@@ -220,6 +220,7 @@ fn cycle(connections: usize, depth: usize, body: usize) -> Group {
     Group::new(connections, depth, &[PUT, Op::Reserve, Op::Delete], Body::plain(body))
 }
 
+/// Makes the scenario `connections/N`.
 fn connections(connections: u32) -> Scenario {
     let name = format!("connections/{connections}");
     let about = format!("{connections} connections put, reserve, delete; nothing pipelined");

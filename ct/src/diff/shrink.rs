@@ -35,7 +35,7 @@ pub fn shrink<T: Clone>(
 
 /// Removes every chunk that is not needed, from the end to the beginning.
 ///
-/// Late items are needed least often, so most of a run is removed in the first steps.
+/// Removal begins at the end: late items are needed least often, so most of a run goes at once.
 fn sweep<T: Clone>(
     items: &mut Vec<T>,
     chunk: usize,

@@ -49,7 +49,7 @@ impl CheckStatus {
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl check`.
 pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let deadline = deadline::after_seconds(args.timeout);

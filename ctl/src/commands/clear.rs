@@ -13,7 +13,7 @@ use crate::save;
 use crate::statistics;
 use crate::yaml;
 
-/// Runs the command.
+/// Runs `beanstalkctl clear`.
 pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&args.tubes, args.grep.as_deref())?;
     filter.restrict_to_deletable()?;

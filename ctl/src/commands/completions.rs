@@ -6,7 +6,7 @@ use clap_complete::Shell;
 
 use crate::context::{Context, Outcome};
 
-/// Runs the command.
+/// Runs `beanstalkctl completions`.
 pub(crate) fn run(shell: Shell, mut cli: Command, context: &mut Context) -> Result<Outcome> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut cli, "beanstalkctl", &mut script);

@@ -13,7 +13,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::save::{self, SaveFile};
 
-/// Runs the command.
+/// Runs `beanstalkctl delete`.
 pub(crate) fn run(args: &DeleteArgs, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(&args.ids, &context.interrupt)?;
     save::require_new_save_file(args.consent.save.as_deref())?;

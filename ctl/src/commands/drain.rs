@@ -16,7 +16,7 @@ use crate::yaml;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const PROGRESS_CHECKS: u64 = 10;
 
-/// Runs the command.
+/// Runs `beanstalkctl drain`.
 pub(crate) fn run(switch: &str, yes: bool, context: &mut Context) -> Result<Outcome> {
     let is_act = matches!(switch, "on" | "off");
     let act = if switch == "on" { "start draining" } else { "end draining" };

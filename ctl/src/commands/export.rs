@@ -51,7 +51,7 @@ impl ExportTarget<'_> {
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl export`.
 pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     let filter = args.filters.to_filter(&args.tube, args.grep.as_deref())?;
     let interrupt = context.interrupt.clone();

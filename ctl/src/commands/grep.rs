@@ -13,7 +13,7 @@ use crate::listing::{Detail, Request, list_jobs};
 use crate::output::inert_body;
 use crate::sweep::Options;
 
-/// Runs the command.
+/// Runs `beanstalkctl grep`.
 pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&args.tubes, None)?;
     filter.pattern = Some(Filter::to_pattern(&args.pattern, args.fixed_string, args.ignore_case)?);

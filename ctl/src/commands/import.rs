@@ -159,7 +159,7 @@ impl<'a> ImportLines<'a> {
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl import`.
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Outcome> {
     // A dry run only checks the lines, and needs no server.
     let mut client = if args.dry_run { None } else { Some(context.client()?) };

@@ -12,7 +12,7 @@ use crate::message::{counted, print_notice};
 use crate::output::inert_body;
 use crate::sweep;
 
-/// Runs the command.
+/// Runs `beanstalkctl job`.
 pub(crate) fn run(ids: &[String], is_raw: bool, context: &mut Context) -> Result<Outcome> {
     let ids = input::read_ids(ids, &context.interrupt)?;
     let work = move |client: &mut Client, send: Sender<'_, _>| {

@@ -79,7 +79,7 @@ fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> R
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl kick`.
 pub(crate) fn run(args: &KickArgs, context: &mut Context) -> Result<Outcome> {
     let Some(tube) = &args.tube else {
         return context.change_by_ids(&args.id, Change::Kick, args.dry_run);

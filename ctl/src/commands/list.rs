@@ -49,7 +49,7 @@ fn list_number(job: &Job, column: SortColumn) -> u64 {
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl list`.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
     let filter = args.filters.to_filter(&args.tubes, None)?;
     // The progress lines of several servers would overwrite each other.

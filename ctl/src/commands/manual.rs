@@ -10,7 +10,7 @@ use crate::context::{Context, Outcome};
 /// The part of the manual page that is not made from the definition of the commands.
 const MANUAL_REST: &str = include_str!("../manual.roff");
 
-/// Runs the command.
+/// Runs `beanstalkctl manual`.
 pub(crate) fn run(cli: Command, context: &mut Context) -> Result<Outcome> {
     context.out.bytes(&manual_page(cli)?)?;
     Ok(Outcome::Done)

@@ -39,7 +39,7 @@ pub(crate) struct Mover<'a> {
     doubts: Vec<String>,
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl move`.
 pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let mut from = context.client()?;
     let target = args.to.as_ref().unwrap_or(from.address()).clone();

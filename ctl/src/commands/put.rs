@@ -17,7 +17,7 @@ use crate::message::{counted, print_notice};
 use crate::output::Output;
 use crate::progress::Pacer;
 
-/// Runs the command.
+/// Runs `beanstalkctl put`.
 pub(crate) fn run(args: &PutArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     if args.lines {

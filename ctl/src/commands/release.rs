@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::change::Change::Release;
 use crate::context::{Context, Outcome};
 
-/// Runs the command.
+/// Runs `beanstalkctl release`.
 pub(crate) fn run(
     ids: &[String],
     pri: Option<u32>,

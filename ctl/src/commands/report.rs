@@ -17,7 +17,7 @@ fn report_reply(client: &mut Client, command: &str) -> Result<String> {
     Ok(format!("## {command}\n\n{}\n{body}", reply.line))
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl report`.
 pub(crate) fn run(context: &mut Context) -> Result<Outcome> {
     let version = env!("CARGO_PKG_VERSION");
     context.out.line(&format!("# Report of beanstalkctl {version}\n"))?;

@@ -77,7 +77,7 @@ pub(crate) fn reserve_next(
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl reserve`.
 pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> {
     let mut client = context.client()?;
     reserve_only_from(&mut client, &args.tubes)?;

@@ -8,7 +8,7 @@ use crate::output::Table;
 use crate::statistics;
 use crate::yaml;
 
-/// Runs the command.
+/// Runs `beanstalkctl stats`.
 pub(crate) fn run(tube: Option<String>, context: &mut Context) -> Result<Outcome> {
     let mut all: Vec<(String, String)> = Vec::new();
     let work = move |client: &mut Client, send: Sender<'_, _>| {

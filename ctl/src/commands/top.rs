@@ -14,7 +14,7 @@ use crate::filter::Tubes;
 use crate::output::Output;
 use crate::sample::{COUNT_NAMES, Sample, Sampler, TubeSample};
 
-/// Runs the command.
+/// Runs `beanstalkctl top`.
 pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let servers = context.servers.iter().cloned();

@@ -10,7 +10,7 @@ use crate::output::{Cell, Table, Tone};
 use crate::statistics::{self, TUBE_COLUMNS};
 use crate::yaml;
 
-/// Runs the command.
+/// Runs `beanstalkctl tubes`.
 pub(crate) fn run(args: &TubesArgs, context: &mut Context) -> Result<Outcome> {
     let selected = Tubes::new(&args.tubes)?;
     let columns = if args.columns.is_empty() {

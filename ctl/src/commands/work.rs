@@ -49,7 +49,7 @@ enum WorkVerdict {
     Bury,
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl work`.
 pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
     let (address, interrupt) = (context.server()?, &context.interrupt);
     interrupt.set_notice(INTERRUPT_NOTICE);

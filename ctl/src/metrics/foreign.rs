@@ -4,7 +4,7 @@
 
 use super::names::{COMMAND_KEYS, Family, Kind, Names, SCRAPES_KEY, Source, UP_KEY};
 
-/// The numbers of `stats` that both exporters have, besides the commands.
+/// The keys of `stats` that both exporters have, without the counters of commands.
 const STATS_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-reserved \
     current-jobs-delayed current-jobs-buried job-timeouts total-jobs current-tubes \
     current-connections current-producers current-workers current-waiting total-connections";

@@ -26,7 +26,7 @@ use crate::filter::Tubes;
 use crate::http;
 use scrape::Scraper;
 
-/// Runs the command.
+/// Runs `beanstalkctl metrics`.
 pub(crate) fn run(args: &MetricsArgs, context: &mut Context) -> Result<Outcome> {
     let tubes = Tubes::new(&args.tubes)?;
     let scraper = Scraper::new(&context.servers, args, tubes);

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
-        // Anything that is not a regular file stays, and no temporary file remains.
+        // A directory or link at the path is refused and kept, and no temporary file is left over.
         let (directory, link) = (folder.path().join("directory"), folder.path().join("link"));
         fs::create_dir(&directory).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();

@@ -10,7 +10,7 @@ pub(crate) struct WebArgs {
     /// Serve the page on HOST:PORT; ignored if systemd passes a socket
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11380")]
     pub(crate) listen: String,
-    /// Accept NAME or NAME:PORT as a name of the page, for a proxy; may be repeated
+    /// Accept requests for host NAME or NAME:PORT, as a proxy sends them; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
     /// Ask for a name and a password, one of the NAME:PASSWORD lines of FILE, in plain text; lines

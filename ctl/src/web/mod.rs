@@ -129,7 +129,7 @@ impl Site {
     }
 }
 
-/// Runs the command.
+/// Runs `beanstalkctl web`.
 pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let listeners = http::listen(Some(&args.listen), 11380)?;
     let addresses = listeners.iter().map(TcpListener::local_addr);

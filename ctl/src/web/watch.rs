@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// How long work may continue after its time limit, until its commands fail.
+/// How long after its time limit work may still wait for replies. Then its commands fail.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.

@@ -35,7 +35,7 @@ use crate::{
 /// How many segment numbers must be free above the newest segment's: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
-/// The most problems of one segment that are described. All others are only counted.
+/// How many problems of one segment are described at most. All others are only counted.
 const PROBLEMS_MAX: usize = 20;
 
 /// The findings in one segment.
