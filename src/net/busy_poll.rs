@@ -21,7 +21,7 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// The largest number of short waits before a trial. Each failed trial doubles the waits before the next trial.
+/// The largest number of short waits before a trial. Each failed trial doubles the number.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
 /// After this many waits in [`Phase::Polling`], a trial finds out whether polling still pays off.

@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, `first_ready` and others, read access |
+//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, `first_ready`, read access |
 //! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
 //! | `bulk` | `list-jobs`, and `delete-tube` in steps |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |

@@ -81,7 +81,7 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends all bytes to this side's daemon. A connection that the daemon has closed is found when it is read.
+    /// Sends all bytes to this side's daemon. Only a read finds that the connection is closed.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
