@@ -65,8 +65,7 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
         );
     }
     let known = yaml::value(&stats, "draining");
-    let unknown = || format!("{address}: the server does not report whether it is draining");
-    Ok(known.with_context(unknown)? == "true")
+    Ok(known.with_context(|| format!("{address}: the server reports no drain state"))? == "true")
 }
 
 /// Waits until a server has only buried jobs, and prints its numbers of jobs now and then. Returns
