@@ -456,7 +456,7 @@ mod tests {
     fn input_pauses_while_too_much_output_is_unsent() {
         let conn = &mut Conn::default();
         let bodies = &mut Bodies::default();
-        conn.output.write(0, |buffer| buffer.resize(OUTPUT_MAX_BYTES, 0));
+        conn.output.write(|buffer| buffer.resize(OUTPUT_MAX_BYTES, 0));
         assert_eq!(steps(conn, b"stats\r\n"), ["paused"]);
         conn.output.sent(1, bodies);
         assert_eq!(steps(conn, b"stats\r\n"), ["stats", "0 left"]);

@@ -20,10 +20,6 @@ const BUFFER_START_BYTES: usize = 96;
 /// The capacity that usually suffices for a buffer that is filled with bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// How many names of a list are appended to a buffer at once: 52 KB at most. For a larger buffer,
-/// the kernel would have to map new memory and fill it with zeros.
-const NAMES_PER_WRITE: usize = 256;
-
 /// The number of slices that one write passes to the kernel. The kernel would check further slices,
 /// but would rarely send them.
 pub const SLICES: usize = 16;
@@ -129,19 +125,24 @@ impl Output {
 
     /// Appends a reply.
     pub fn reply(&mut self, reply: Reply<'_>) {
-        self.write(BUFFER_START_BYTES, |buffer| reply.write(buffer));
+        self.write(|buffer| reply.write(buffer));
     }
 
-    /// Appends a list of names.
+    /// Appends a list of names. Its buffers together take little more memory than the list.
     pub fn list<'a>(&mut self, list: List, names: impl Iterator<Item = &'a str>) {
-        let start_bytes = list.size().min(BUFFER_USUAL_BYTES);
         let mut names = names.peekable();
-        self.write(start_bytes, |buffer| list.begin(buffer));
+        self.write(|buffer| list.begin(buffer));
         while names.peek().is_some() {
-            let some = names.by_ref().take(NAMES_PER_WRITE);
-            self.write(start_bytes, |buffer| List::add_names(buffer, some));
+            self.write(|buffer| {
+                buffer.reserve_exact(list.size().min(BUFFER_USUAL_BYTES - buffer.len()));
+                while let Some(name) = names
+                    .next_if(|name| List::line_length(name) <= buffer.capacity() - buffer.len())
+                {
+                    List::add_name(buffer, name);
+                }
+            });
         }
-        self.write(start_bytes, |buffer| buffer.extend_from_slice(CRLF));
+        self.write(|buffer| buffer.extend_from_slice(CRLF));
     }
 
     /// Appends a reply that announces a body, and the body, which ends in its own CR LF.
@@ -159,7 +160,7 @@ impl Output {
     /// Appends a copy of a body.
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
-        self.write(BUFFER_START_BYTES, |buffer| {
+        self.write(|buffer| {
             // If one body follows another, more are likely to follow, and each reallocation would
             // copy all bodies in the buffer.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
@@ -176,8 +177,8 @@ impl Output {
         }
     }
 
-    /// Appends the bytes that `write` adds to a buffer. A new buffer has room for `start_bytes`.
-    pub fn write(&mut self, start_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends the bytes that `write` appends to a buffer.
+    pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         // A piece is freed when all of it has been sent, so a piece must not keep growing for a
         // slow client.
         let has_space =
@@ -189,7 +190,7 @@ impl Output {
             unreachable!("the last piece takes copies");
         };
         if buffer.capacity() == 0 {
-            buffer.reserve(start_bytes);
+            buffer.reserve(BUFFER_START_BYTES);
         }
         let before = buffer.len();
         write(buffer);
@@ -286,7 +287,7 @@ mod tests {
     /// A long list in one piece would take a new mapping, which the kernel must fill with zeros.
     #[test]
     fn a_long_list_is_whole_and_in_pieces_below_the_size_that_is_mapped() {
-        for (count, length) in [(0, 1), (1, 200), (NAMES_PER_WRITE, 200), (100_000, 10)] {
+        for (count, length) in [(0, 1), (1, 200), (300, 200), (20_000, 200), (100_000, 10)] {
             let (mut output, bodies) = (Output::default(), Bodies::default());
             let name = "x".repeat(length);
             let list = List { count, bytes: count * length };
@@ -295,7 +296,13 @@ mod tests {
             let wanted = format!("---\n{}", format!("- {name}\n").repeat(count));
             let wanted = format!("OK {}\r\n{wanted}\r\n", wanted.len());
             assert!(text.concat() == wanted.as_bytes(), "{count} names");
-            assert!(text.iter().all(|piece| piece.len() < 64 << 10), "{count} names");
+            let is_small =
+                |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.capacity() < 64 << 10);
+            assert!(output.pieces().all(is_small), "{count} names");
+            let taken =
+                |piece: &Piece| if let Piece::Copied(it, _) = piece { it.capacity() } else { 0 };
+            let taken: usize = output.pieces().map(taken).sum();
+            assert!(taken <= list.size() + list.size() / 64 + 32 * 1024, "{count} names: {taken}");
         }
     }
 

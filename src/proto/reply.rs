@@ -102,13 +102,16 @@ impl List {
         text(out, HEAD);
     }
 
-    /// Appends some of the names to `out`.
-    pub fn add_names<'a>(out: &mut Vec<u8>, names: impl Iterator<Item = &'a str>) {
-        names.for_each(|name| {
-            text(out, "- ");
-            text(out, name);
-            out.push(b'\n');
-        });
+    /// The length of the line of a name in bytes.
+    pub fn line_length(name: &str) -> usize {
+        "- \n".len() + name.len()
+    }
+
+    /// Appends the line of a name to `out`.
+    pub fn add_name(out: &mut Vec<u8>, name: &str) {
+        text(out, "- ");
+        text(out, name);
+        out.push(b'\n');
     }
 }
 

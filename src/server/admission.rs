@@ -134,7 +134,8 @@ impl Server {
     /// Fails if there is no memory for a list of `size` bytes that is appended to a buffer of
     /// replies.
     pub(super) fn admit_list(&mut self, size: usize) -> Growth {
-        self.admit_bytes(Growing::List(size), size + LIST_EXTRA_BYTES)
+        // Each of its buffers may have room for most of another name: less than a 64th of it.
+        self.admit_bytes(Growing::List(size), size + size / 64 + LIST_EXTRA_BYTES)
     }
 }
 
