@@ -91,8 +91,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Calls `take` with those of the `jobs` that the filter selects, in batches. Before that, fetches
-/// the bodies if the filter or the requested fields need bodies.
+/// Calls `take` with the selected `jobs`, in batches. Before that, fetches the bodies if the filter
+/// or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,

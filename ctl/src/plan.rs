@@ -4,8 +4,8 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
 //!   connection from plan to end. The web page keeps no connection, so it checks the instance.
-//! - Just before its change, a job must still match the filter, and nobody may have changed its
-//!   state. The protocol cannot exclude that another client changes the job after this check.
+//! - Just before its change, a job must still match the filter, and be in the same state as
+//!   before. The protocol cannot exclude that another client changes the job after this check.
 //! - Jobs are in order of service, so copies are served in the same order as their originals. Ready
 //!   jobs are ordered by priority and id, and delayed jobs by the time left. Buried jobs are in the
 //!   order of their burial if the server lists that order, otherwise ordered by id.

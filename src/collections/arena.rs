@@ -202,7 +202,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     /// The number of items.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
             };
             let server = (!is_lost).then(|| self.client.socket());
             is_heard = command.wait(&self.wake, server, next.min(left))?;
-            // Drop the bytes of the wake-up: the next round of the loop finds what has changed.
+            // Drop the bytes of the wake-up: the next round of the loop finds the changes.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         }
     }

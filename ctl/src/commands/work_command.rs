@@ -189,8 +189,8 @@ impl Drop for RunningCommand<'_> {
 /// The last line of standard error that is not blank, and the unfinished line at the end.
 type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
 
-/// Copies the standard error of a command to that of this program. A write may block, so the copy
-/// has its own thread, and the job is touched meanwhile.
+/// Copies the standard error of a command to this program's. A write may block, so the copy has
+/// its own thread, and the job is touched meanwhile.
 fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {

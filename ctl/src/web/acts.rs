@@ -220,7 +220,7 @@ impl Action {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
-    /// Carries out the action, and describes what was done, even if the action failed halfway.
+    /// Carries out the action, and describes its effect, even if the action failed halfway.
     fn carry_out(
         self,
         client: &mut Client,
