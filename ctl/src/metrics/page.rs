@@ -11,7 +11,7 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first the families of the server, then the families of tubes.
+/// The lines of one server, by family: first the families of the server, then those of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
