@@ -19,6 +19,7 @@
 //! Sending is not a phase: [`Output`] has the unsent replies. While it has too many, input pauses.
 
 mod output;
+mod testing;
 
 pub use output::{Output, SLICES};
 
@@ -261,12 +262,6 @@ impl Conn {
     pub fn received(&self) -> usize {
         let Phase::Body(Collecting { got: Some(got), .. }) = &self.phase else { return 0 };
         got.len()
-    }
-
-    /// The number of handles to bodies that the connection receives or sends. For checks.
-    pub fn handles(&self) -> usize {
-        let is_coming = matches!(&self.phase, Phase::Body(body) if body.got.is_some());
-        usize::from(is_coming) + self.output.handles()
     }
 
     /// Whether a `reserve` or a long command of this connection waits for its reply.

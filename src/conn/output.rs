@@ -4,6 +4,8 @@
 //! Invariant: `len` is the number of unsent bytes. All bytes that are sent but not freed are in the
 //! first piece. An empty output owns no memory.
 
+mod testing;
+
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
@@ -246,20 +248,6 @@ impl Output {
         for piece in iter::once(first).chain(rest) {
             piece.free(bodies);
         }
-    }
-
-    /// How many bytes of copied bodies are still included in `Bodies::counted`. For checks.
-    pub fn copied(&self) -> u64 {
-        let copied = self.pieces().map(|piece| match piece {
-            Piece::Copied(_, of_bodies) => *of_bodies,
-            Piece::Shared(_) => 0,
-        });
-        copied.sum()
-    }
-
-    /// How many handles to bodies the output has. For checks.
-    pub fn handles(&self) -> usize {
-        self.pieces().filter(|piece| matches!(piece, Piece::Shared(_))).count()
     }
 }
 

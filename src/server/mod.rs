@@ -41,7 +41,6 @@ mod identity;
 mod put;
 mod replies;
 mod stats;
-#[cfg(test)]
 mod testing;
 
 use std::{io::IoSlice, time::Duration};
@@ -186,11 +185,6 @@ impl Server {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// Makes each tick retry the work that lacked memory, without a delay. For tests.
-    pub fn retry_at_once(&mut self) {
-        self.shortage.retry_delay = Duration::ZERO;
-    }
-
     /// Limits resident memory from now on: memory that is kept for changes that cannot be refused
     /// is written to at once, so that it is resident.
     pub fn keep_resident(&mut self) {
@@ -206,12 +200,6 @@ impl Server {
     /// Whether resident memory is limited.
     pub fn limits_resident(&self) -> bool {
         self.bodies.memory.limits_resident
-    }
-
-    /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
-    /// simulator checks that all work that is due by this time is done.
-    pub fn latest(&self) -> Time {
-        self.latest
     }
 
     /// Whether memory for a step has been refused since the last tick.
@@ -443,19 +431,6 @@ impl Server {
     /// The queue, read-only.
     pub fn queue(&self) -> &Queue {
         &self.queue
-    }
-
-    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all
-    /// jobs, tubes and connections): for tests.
-    pub fn check(&self) {
-        self.queue.check();
-        let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
-        let jobs = self.queue.jobs();
-        let (all, of_jobs) = (self.bodies.counted, self.queue.job_bytes());
-        let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
-        assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
-        let bodies = self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);
-        assert_eq!(bodies, jobs + handles, "no body is leaked");
     }
 }
 

@@ -1,80 +1,117 @@
-//! Clients without sockets, for unit tests of the server.
+//! A check of all invariants of the server; for unit tests, also clients without sockets.
 
-use super::{COMMANDS_PER_CONNECTION, Identity, Server, Settings};
-use crate::{
-    clock::Time,
-    collections::Key,
-    conn::Conn,
-    memory::Supply,
-    wal::{Restored, Wal},
-};
+use std::time::Duration;
 
-/// The time at which the tests begin.
-pub(super) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
+use super::Server;
+use crate::{clock::Time, collections::Key};
 
-fn identity() -> Identity {
-    Identity {
-        pid: 1,
-        version: "test".into(),
-        id: "0".into(),
-        hostname: "host".into(),
-        os: "os".into(),
-        platform: "platform".into(),
-        rusage: Default::default,
+impl Server {
+    /// Makes each tick retry the work that lacked memory, without a delay.
+    pub fn retry_at_once(&mut self) {
+        self.shortage.retry_delay = Duration::ZERO;
+    }
+
+    /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
+    /// simulator checks that all work that is due by this time is done.
+    pub fn latest(&self) -> Time {
+        self.latest
+    }
+
+    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all
+    /// jobs, tubes and connections): for tests.
+    pub fn check(&self) {
+        self.queue.check();
+        let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();
+        let jobs = self.queue.jobs();
+        let (all, of_jobs) = (self.bodies.counted, self.queue.job_bytes());
+        let copied: u64 = self.conns.iter().map(|(_, conn)| conn.output.copied()).sum();
+        assert!(all >= of_jobs + copied && (handles > 0 || all == of_jobs + copied));
+        let bodies = self.bodies.check(|index| &self.queue.job(Key::from_index(index)).body);
+        assert_eq!(bodies, jobs + handles, "no body is leaked");
     }
 }
 
-/// Flags for tests, with a limit on the memory of bodies.
-pub(super) fn settings(memory_limit: Option<u64>) -> Settings {
-    Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit, bury_after: None }
-}
+#[cfg(test)]
+pub(super) use self::clients::*;
 
-pub(super) fn server(memory_limit: Option<u64>) -> Server {
-    Server::new(identity(), settings(memory_limit), START)
-}
+#[cfg(test)]
+mod clients {
+    use super::super::{COMMANDS_PER_CONNECTION, Identity, Server, Settings};
+    use crate::{
+        clock::Time,
+        collections::Key,
+        conn::Conn,
+        memory::Supply,
+        wal::{Restored, Wal},
+    };
 
-pub(super) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
-    Server::with_wal(identity(), settings(None), restored, Some(wal), START)
-}
+    /// The time at which the tests begin.
+    pub(in crate::server) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 
-/// A supply of memory that reports this many free bytes.
-#[derive(Debug)]
-pub(super) struct Left(pub(super) usize);
-
-impl Supply for Left {
-    fn left(&mut self) -> usize {
-        self.0
+    fn identity() -> Identity {
+        Identity {
+            pid: 1,
+            version: "test".into(),
+            id: "0".into(),
+            hostname: "host".into(),
+            os: "os".into(),
+            platform: "platform".into(),
+            rusage: Default::default,
+        }
     }
-    fn refill(&mut self, _: usize) {}
-}
 
-/// Opens a connection.
-pub(super) fn connect(server: &mut Server) -> Key<Conn> {
-    server.make_room_to_open().expect("there is memory");
-    server.open()
-}
-
-/// Feeds all bytes, and checks that they are consumed.
-pub(super) fn send(server: &mut Server, key: Key<Conn>, bytes: &str) {
-    let (consumed, _) = server.feed(key, bytes.as_bytes(), COMMANDS_PER_CONNECTION, START);
-    assert_eq!(consumed, bytes.len());
-}
-
-/// Removes and returns all bytes that may be sent on a connection.
-pub(super) fn receive(server: &mut Server, key: Key<Conn>) -> String {
-    while server.next_dirty().is_some() {}
-    let mut text = Vec::new();
-    while server.sendable(key) > 0 {
-        let (slices, count) = server.output(key);
-        let before = text.len();
-        slices[..count].iter().for_each(|slice| text.extend_from_slice(slice));
-        server.sent(key, text.len() - before);
+    /// Flags for tests, with a limit on the memory of bodies.
+    pub(in crate::server) fn settings(memory_limit: Option<u64>) -> Settings {
+        Settings { job_size_limit: 65_535, binlog_size: 4096, memory_limit, bury_after: None }
     }
-    String::from_utf8(text).expect("replies are text")
-}
 
-/// Sends commands and returns their replies.
-pub(super) fn exchange(server: &mut Server, key: Key<Conn>, bytes: &str) -> String {
-    send(server, key, bytes);
-    receive(server, key)
+    pub(in crate::server) fn server(memory_limit: Option<u64>) -> Server {
+        Server::new(identity(), settings(memory_limit), START)
+    }
+
+    pub(in crate::server) fn server_with_wal(restored: Restored, wal: Wal) -> Server {
+        Server::with_wal(identity(), settings(None), restored, Some(wal), START)
+    }
+
+    /// A supply of memory that reports this many free bytes.
+    #[derive(Debug)]
+    pub(in crate::server) struct Left(pub(in crate::server) usize);
+
+    impl Supply for Left {
+        fn left(&mut self) -> usize {
+            self.0
+        }
+        fn refill(&mut self, _: usize) {}
+    }
+
+    /// Opens a connection.
+    pub(in crate::server) fn connect(server: &mut Server) -> Key<Conn> {
+        server.make_room_to_open().expect("there is memory");
+        server.open()
+    }
+
+    /// Feeds all bytes, and checks that they are consumed.
+    pub(in crate::server) fn send(server: &mut Server, key: Key<Conn>, bytes: &str) {
+        let (consumed, _) = server.feed(key, bytes.as_bytes(), COMMANDS_PER_CONNECTION, START);
+        assert_eq!(consumed, bytes.len());
+    }
+
+    /// Removes and returns all bytes that may be sent on a connection.
+    pub(in crate::server) fn receive(server: &mut Server, key: Key<Conn>) -> String {
+        while server.next_dirty().is_some() {}
+        let mut text = Vec::new();
+        while server.sendable(key) > 0 {
+            let (slices, count) = server.output(key);
+            let before = text.len();
+            slices[..count].iter().for_each(|slice| text.extend_from_slice(slice));
+            server.sent(key, text.len() - before);
+        }
+        String::from_utf8(text).expect("replies are text")
+    }
+
+    /// Sends commands and returns their replies.
+    pub(in crate::server) fn exchange(server: &mut Server, key: Key<Conn>, bytes: &str) -> String {
+        send(server, key, bytes);
+        receive(server, key)
+    }
 }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::wal::{
         SyncPolicy,
-        testing::{Fixture, START},
+        disk::testing::{Fixture, START},
     };
 
     /// If an open reservation were recorded, a restart might count it for `--bury-after`.

@@ -189,7 +189,7 @@ pub struct BinlogCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{SyncPolicy, testing::Fixture};
+    use crate::wal::{SyncPolicy, disk::testing::Fixture};
 
     #[test]
     #[should_panic(expected = "a permit is for one change")]

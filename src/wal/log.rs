@@ -338,16 +338,6 @@ impl Log {
         // The abandoned segment needs no sync any more. A sync that is under way continues.
         self.syncs.dirty_since = None;
     }
-
-    /// Panics if an invariant does not hold: for tests.
-    pub(super) fn check(&self) {
-        self.reserve.check();
-        assert!(self.pending.len() as u64 <= self.end.used && self.end.used <= self.end.length);
-        assert!(self.syncs.synced <= self.end.length);
-        if let Some(current) = self.current {
-            assert!(self.end.used <= current.layout.size, "it fits into its file");
-        }
-    }
 }
 
 /// Returns the number of the segment after `last`. Fails if that number would exceed `max`.
@@ -363,7 +353,7 @@ fn no_segment() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{CommitOutcome, SyncPolicy, testing::Fixture};
+    use crate::wal::{CommitOutcome, SyncPolicy, disk::testing::Fixture};
 
     /// If each record were written by itself, the system calls would cost more than all other work.
     #[test]

@@ -31,13 +31,14 @@ mod segment;
 mod space;
 mod start;
 mod syncs;
-#[cfg(test)]
-pub(crate) mod testing;
+mod testing;
 
 use std::{io, mem, time::Duration};
 
 use ::log::{debug, error, info};
 
+#[cfg(test)]
+pub(crate) use self::disk::testing as memory_disk;
 use self::{
     dates::Dates,
     index::{GARBAGE_PACE, SegmentIndex},
@@ -212,13 +213,6 @@ impl Wal {
     /// Releases one piece of the memory of deleted jobs to the system: see [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.index.release_one()
-    }
-
-    /// Checks all locations, and panics if an invariant does not hold. O(jobs): for tests.
-    pub fn check(&self) {
-        self.log.check();
-        self.index.check();
-        assert!(self.log.failure.is_some() || self.index.end == self.log.end);
     }
 }
 

@@ -59,7 +59,9 @@ impl Recovery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{Change, CommitOutcome, Name, SyncPolicy, Unavailable, testing::Fixture};
+    use crate::wal::{
+        Change, CommitOutcome, Name, SyncPolicy, Unavailable, disk::testing::Fixture,
+    };
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 

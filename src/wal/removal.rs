@@ -121,7 +121,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::wal::{SyncPolicy, testing::Fixture};
+    use crate::wal::{SyncPolicy, disk::testing::Fixture};
 
     /// If a segment were removed before its relocated jobs are synced, a power cut would lose them.
     #[test]

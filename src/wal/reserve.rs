@@ -5,6 +5,8 @@
 //! begins with a segment header, so that the directory's key is known even if the headers of all
 //! segments are damaged.
 
+mod testing;
+
 use std::{cmp::Reverse, io, time::Duration};
 
 use log::{info, warn};
@@ -289,14 +291,6 @@ impl Reserve {
             Err(error) => self.on_shortage(&error, self.segment_size, now),
         }
     }
-
-    /// Panics if an invariant does not hold: for tests.
-    pub(super) fn check(&self) {
-        assert_eq!(self.slots, self.files.iter().map(|file| file_slots(file.size)).sum::<u64>());
-        let largest = self.files.iter().map(|file| file.size).max();
-        assert_eq!(self.first().map(|file| file.size), largest, "the next record must fit");
-        assert!(self.files.iter().all(|file| file.filled == file.fill_end));
-    }
 }
 
 /// Whether an error means that the disk is full, a quota is used up, or the file would exceed a
@@ -312,7 +306,7 @@ mod tests {
     use crate::wal::{
         SyncPolicy,
         disk::Lease,
-        testing::{Fixture, MemoryDisk, START},
+        disk::testing::{Fixture, MemoryDisk, START},
     };
 
     /// If a newer file were taken, the sync of its header might wait for its zeros, which may not

@@ -110,7 +110,7 @@ impl Current {
 
 #[cfg(test)]
 mod tests {
-    use crate::wal::{SyncPolicy, testing::Fixture};
+    use crate::wal::{SyncPolicy, disk::testing::Fixture};
 
     /// If some zeros were written in each turn, each sync would write to two places on the disk.
     #[test]

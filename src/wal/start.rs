@@ -101,8 +101,8 @@ fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
 mod tests {
     use crate::wal::{
         SyncPolicy,
+        disk::testing::{Fixture, START},
         recovery::RETRY_DELAY,
-        testing::{Fixture, START},
     };
 
     /// If startup failed, an operator who frees space would also have to start the daemon again.

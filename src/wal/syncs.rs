@@ -161,7 +161,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::{CommitOutcome, testing::Fixture};
+    use crate::wal::{CommitOutcome, disk::testing::Fixture};
 
     const DELAY: Duration = Duration::from_millis(50);
 

@@ -4,7 +4,7 @@ use super::super::testing::{START, connect, exchange, receive, send, server_with
 use super::*;
 use crate::wal::{
     SyncPolicy, full_length,
-    testing::{MemoryDisk, open},
+    memory_disk::{MemoryDisk, open},
 };
 
 fn serve() -> (MemoryDisk, Server) {

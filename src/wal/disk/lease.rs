@@ -99,7 +99,7 @@ impl DerefMut for Writable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wal::testing::{MemoryDisk, START};
+    use crate::wal::disk::testing::{MemoryDisk, START};
 
     /// If each write were preceded by a check, which may go over a network, writes would be slow.
     #[test]

@@ -8,6 +8,8 @@ mod directory;
 mod lease;
 mod lock;
 mod syncer;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::{fmt, io, time::Duration};
 
