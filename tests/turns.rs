@@ -99,7 +99,7 @@ impl Stage {
         }
         self.server.commit(self.now);
         while let Some(key) = self.server.next_dirty() {
-            while self.server.unsent(key) > 0 {
+            while !self.server.conn(key).output.is_empty() {
                 let (slices, count) = self.server.output(key);
                 let sent = slices[..count].iter().map(|slice| slice.len()).sum();
                 self.server.sent(key, sent);

@@ -3,6 +3,8 @@
 //! A key is valid from `insert` to `remove`, and is reused later. So an item may be removed only
 //! when no copy of its key is in use: connections are removed only at the end of a turn.
 
+mod testing;
+
 use std::{
     cmp::Ordering,
     fmt,
@@ -210,15 +212,6 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     /// The number of slots, used and free. Every index is below this number.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
-    }
-
-    /// The number of lookups by key. Tests use this number as the cost of a command, because unlike
-    /// time it does not vary. Always 0 in a release build.
-    pub fn visits(&self) -> u64 {
-        #[cfg(debug_assertions)]
-        return self.visits.get();
-        #[cfg(not(debug_assertions))]
-        return 0;
     }
 
     fn count_visit(&self) {

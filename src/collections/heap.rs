@@ -8,6 +8,8 @@
 //! Sort keys must be distinct, so that the order is total: every caller ends a sort key with a
 //! unique id or key.
 
+mod testing;
+
 use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
 use super::{
@@ -133,18 +135,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         found
     }
 
-    /// Every item with its sort key, in no particular order: for checks.
+    /// Every item with its sort key, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (K, Key<T>)> {
         self.entries.iter().copied()
-    }
-
-    /// Panics if an entry is smaller than its parent, or if `position_of` an item is wrong.
-    pub fn check(&self, position_of: impl Fn(Key<T>) -> u32) {
-        for (position, &(key, item)) in self.entries.iter().enumerate() {
-            assert!(position == 0 || self.entries[(position - 1) / 2].0 <= key);
-            assert_eq!(position_of(item) as usize, position);
-        }
-        assert!(self.entries.capacity() >= self.min_capacity, "capacity is kept");
     }
 
     /// Reduces the capacity if three quarters of it are unused, by at most [`SHRINK_STEP_ITEMS`].

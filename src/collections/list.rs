@@ -4,6 +4,8 @@
 //! Invariant: the links from head to tail and those from tail to head visit the same `len` items.
 //! An item is in at most one list at a time; `unlink` must be called on that list.
 
+mod testing;
+
 use super::{Arena, Key};
 
 /// The neighbours of an item in its list; both `None` outside a list.
@@ -113,21 +115,9 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// Iterates from the first to the last item. O(length): for checks.
+    /// Iterates from the first to the last item. O(length).
     pub fn iter<'a>(&self, items: &'a Arena<T>) -> impl Iterator<Item = Key<T>> + use<'a, T> {
         std::iter::successors(self.head, |&key| items[key].links().after)
-    }
-
-    /// Panics if links and length disagree.
-    pub fn check(&self, items: &Arena<T>) {
-        let mut before = None;
-        let mut len = 0;
-        for key in self.iter(items) {
-            assert_eq!(items[key].links().before, before);
-            before = Some(key);
-            len += 1;
-        }
-        assert_eq!((before, len), (self.tail, self.len()));
     }
 }
 

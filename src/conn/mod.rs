@@ -113,7 +113,7 @@ pub struct Conn {
     /// `INSERTED` is not included, because that reply waits for the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side: nothing more will arrive.
-    pub(crate) is_half_closed: bool,
+    pub is_half_closed: bool,
     /// Whether this connection is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
 }

@@ -207,40 +207,26 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// After this many refused connections in a row, no process listens on a socket. Outside Linux, a
-/// connection is also refused if the queue of the listener is full. The queue does not stay full
-/// for long: within a second the listener accepts some connections.
-const REFUSALS: u32 = if cfg!(target_os = "linux") { 1 } else { 20 };
-/// The time between two attempts to connect to a socket that may be stale.
-const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
-
 /// Whether the path has a socket that no process listens on. False if there is no file.
-#[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn is_stale(path: &Path) -> Result<bool, ListenError> {
     let because = |reason: &str| Err(at(path.display())(io::Error::other(reason)));
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
     if !found.file_type().is_socket() {
         return because("the file there is not a socket");
     }
-    for attempt in 0..REFUSALS {
-        if attempt > 0 {
-            thread::sleep(REFUSAL_INTERVAL);
-        }
-        // This socket is non-blocking, so connecting does not wait.
-        let Err(error) = UnixStream::connect(path) else {
-            return because("another process is listening there");
-        };
-        match error.kind() {
-            io::ErrorKind::ConnectionRefused => {}
-            // The file has just been removed.
-            io::ErrorKind::NotFound => return Ok(false),
-            // A process listens, and is too busy to accept.
-            io::ErrorKind::WouldBlock => return because("another process is listening there"),
-            _ => return Err(at(format!("unix:{}", path.display()))(error)),
-        }
+    // This socket is non-blocking, so connecting does not wait.
+    let Err(error) = UnixStream::connect(path) else {
+        return because("another process is listening there");
+    };
+    match error.kind() {
+        // The process that listened has ended.
+        io::ErrorKind::ConnectionRefused => Ok(true),
+        // The file has just been removed.
+        io::ErrorKind::NotFound => Ok(false),
+        // A process listens, and is too busy to accept.
+        io::ErrorKind::WouldBlock => because("another process is listening there"),
+        _ => Err(at(format!("unix:{}", path.display()))(error)),
     }
-    // The process that listened has ended.
-    Ok(true)
 }
 
 /// The number of attempts to lock a socket's directory, over two seconds in total. During startup,

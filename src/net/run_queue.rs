@@ -123,7 +123,7 @@ impl EventLoop {
         if socket.has_ended {
             return;
         }
-        let has_hung_up = socket.has_hung_up || self.server.has_hung_up(key);
+        let has_hung_up = socket.has_hung_up || self.server.conn(key).is_half_closed;
         if has_hung_up && !self.server.may_step() {
             // There is no memory to answer the client. Closing its connection frees memory, for
             // which others may be waiting.
@@ -135,10 +135,10 @@ impl EventLoop {
             socket.has_hung_up = false;
             self.server.half_close(key);
         }
-        if socket.is_writable && self.server.sendable(key) > 0 {
+        if socket.is_writable && self.server.conn(key).output.sendable() > 0 {
             self.queues.writable.push(key);
         }
-        if !self.server.takes_input(key) {
+        if !self.server.conn(key).takes_input() {
             return;
         }
         if socket.feed_result == FeedResult::More {

@@ -10,6 +10,7 @@ use crate::{
     collections::Key,
     conn::Conn,
     server::FeedResult,
+    wal::Wal,
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed this limit.
@@ -98,7 +99,8 @@ impl EventLoop {
         while let Some(key) = self.server.next_dirty() {
             self.queues.writable.push(key);
         }
-        let has_replies = self.queues.writable.iter().any(|&key| self.server.sendable(key) > 0);
+        let has_replies =
+            self.queues.writable.iter().any(|&key| self.server.conn(key).output.sendable() > 0);
         if has_replies && !self.server.write_changes(now) { Ok(()) } else { self.flush() }
     }
 
@@ -110,7 +112,7 @@ impl EventLoop {
         }
         for _ in 0..LOCK_ATTEMPTS_MAX {
             let asked = self.server.confirm_lock_if_due(clock::now());
-            if let Some(error) = self.server.lost_lock() {
+            if let Some(error) = self.server.wal().and_then(Wal::lost_lock) {
                 return Err(LoopError::LockLost(error.to_string()));
             }
             if !asked {
@@ -125,9 +127,9 @@ impl EventLoop {
         if socket.has_ended {
             return;
         }
-        let before = self.server.unsent(key);
+        let before = self.server.conn(key).output.len();
         let mut byte_limit = WRITE_MAX_BYTES;
-        while socket.is_writable && self.server.sendable(key) > 0 && byte_limit > 0 {
+        while socket.is_writable && self.server.conn(key).output.sendable() > 0 && byte_limit > 0 {
             let (slices, count) = self.server.output(key);
             match socket.write(&slices[..count]) {
                 Ok(sent) => {
@@ -139,13 +141,13 @@ impl EventLoop {
                 Err(error) => return self.fail(key, &error),
             }
         }
-        if self.server.is_finished(key) {
+        if self.server.conn(key).is_finished() {
             return self.end(key);
         }
-        let can_send = socket.is_writable && self.server.sendable(key) > 0;
+        let can_send = socket.is_writable && self.server.conn(key).output.sendable() > 0;
         // A deferred connection is tried again when some of its output has been sent.
-        let may_fit = !socket.is_deferred || self.server.unsent(key) < before;
-        let can_feed = self.server.takes_input(key)
+        let may_fit = !socket.is_deferred || self.server.conn(key).output.len() < before;
+        let can_feed = self.server.conn(key).takes_input()
             && may_fit
             && (socket.is_readable || socket.feed_result != FeedResult::More);
         if can_send || can_feed {
@@ -197,9 +199,9 @@ impl EventLoop {
         // sync, nor the input of readable or deferred connections, which is read.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
-            let unread = if socket.is_writable { 0 } else { self.server.unsent(key) };
+            let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
             let may_go_on = socket.is_readable || socket.is_deferred;
-            let held = unread + if may_go_on { 0 } else { self.server.received(key) };
+            let held = unread + if may_go_on { 0 } else { self.server.conn(key).received() };
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
@@ -216,7 +218,7 @@ impl EventLoop {
         }
         self.end(key);
         // If resident memory is limited, freed memory may count as resident for two more seconds.
-        if self.server.limits_resident() {
+        if self.server.bodies().memory.limits_resident {
             let bytes = u32::try_from(held).unwrap_or(u32::MAX);
             self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);
         }

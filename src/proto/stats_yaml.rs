@@ -5,7 +5,6 @@
 use std::{
     fmt::{self, Display},
     io::Write,
-    num::NonZeroU32,
     time::Duration,
 };
 
@@ -53,12 +52,6 @@ impl Value for u32 {
 impl Value for usize {
     fn append(self, out: &mut Vec<u8>) {
         (self as u64).append(out);
-    }
-}
-
-impl Value for NonZeroU32 {
-    fn append(self, out: &mut Vec<u8>) {
-        self.get().append(out);
     }
 }
 

@@ -344,12 +344,6 @@ impl Queue {
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
     }
 
-    /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].
-    pub fn visits(&self) -> u64 {
-        let jobs = self.jobs.arena.visits();
-        jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()
-    }
-
     /// The counters over all tubes.
     pub fn counts(&self) -> &Counts {
         &self.counts

@@ -4,6 +4,12 @@ use super::{Client, Counts, Queue, State, Tube, job::ReadyKey, timers::Timers, t
 use crate::collections::{Key, SmallArena};
 
 impl Queue {
+    /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].
+    pub fn visits(&self) -> u64 {
+        let jobs = self.jobs.arena.visits();
+        jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()
+    }
+
     /// Panics if an invariant does not hold. O(all jobs, tubes and clients): for tests.
     pub fn check(&self) {
         self.tubes.check();
@@ -109,7 +115,7 @@ impl Tubes {
     /// Panics if the tables of tubes by key, by name and by order disagree.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
-        assert_eq!(self.order.len(), self.names.len());
+        assert_eq!(self.order.len() + 1, self.names.buckets.len());
         let bytes = self.order.iter().map(|&key| self.names.name(key).len());
         assert_eq!(bytes.sum::<usize>(), self.names.bytes());
         for (order_index, &key) in self.order.iter().enumerate() {

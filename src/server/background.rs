@@ -17,7 +17,7 @@ use crate::{
 const RESERVED_PER_STEP: usize = 16;
 
 /// How many bytes of bodies may move in a turn. The next turn moves more.
-const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
+pub(super) const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// A command that may take more than one turn.
 #[derive(Debug)]
@@ -112,11 +112,6 @@ impl Server {
             self.record_change(permit, job, now);
         }
         self.hand_out(tube, now);
-    }
-
-    /// Moves some bodies out of sparse blocks of memory into other blocks.
-    pub(super) fn move_bodies(&mut self) {
-        self.bodies.move_some(&mut self.queue, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
     }
 
     /// Releases one piece of unused memory to the system. Returns whether there was such a piece.

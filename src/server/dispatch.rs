@@ -63,7 +63,10 @@ impl Server {
                 self.reply(key, Reply::Using(name));
             }
             Command::Reserve(timeout) => return self.reserve(key, timeout, now),
-            Command::ReserveWithAbort => return self.reserve_with_abort(key, now),
+            Command::ReserveWithAbort => {
+                self.reserve(key, None, now)?;
+                self.conns[key].end_wait_on_input();
+            }
             Command::ReserveJob(id) => return self.reserve_job(key, id, now),
             Command::Delete(id) => return self.delete(key, id, now),
             Command::Release { id, pri, delay } => return self.release(key, id, pri, delay, now),
@@ -265,13 +268,6 @@ impl Server {
             self.queue.wait(client, until)?;
             self.conns[key].wait();
         }
-        Ok(())
-    }
-
-    /// Like [`Server::reserve`], but further input ends the wait: see [`Conn::step`].
-    fn reserve_with_abort(&mut self, key: Key<Conn>, now: Time) -> Answer {
-        self.reserve(key, None, now)?;
-        self.conns[key].end_wait_on_input();
         Ok(())
     }
 

@@ -49,7 +49,7 @@ use ::log::{debug, info};
 
 use self::{
     admission::Growing,
-    background::Slices,
+    background::{MOVED_BYTES_PER_TURN, Slices},
     held::{Dirty, Held},
     stats::Figures,
 };
@@ -64,7 +64,7 @@ use crate::{
     memory::{Bodies, Level, Supply},
     proto::Reply,
     queue::Queue,
-    wal::{Jobs, Restored, Unavailable, Wal},
+    wal::{Restored, Unavailable, Wal},
 };
 
 /// How many steps one kind of large work takes in a turn, each for one job. A tick handles the same
@@ -192,16 +192,6 @@ impl Server {
         self.queue.is_resident = true;
     }
 
-    /// How many connections take memory, including closed ones whose jobs are not all returned.
-    pub fn connections(&self) -> usize {
-        self.conns.len()
-    }
-
-    /// Whether resident memory is limited.
-    pub fn limits_resident(&self) -> bool {
-        self.bodies.memory.limits_resident
-    }
-
     /// Whether memory for a step has been refused since the last tick.
     pub fn lacks_memory(&self) -> bool {
         self.bodies.memory.has_refused(Level::Critical)
@@ -278,11 +268,6 @@ impl Server {
         }
     }
 
-    /// Whether [`Server::hang_up`] was called for the connection.
-    pub fn has_hung_up(&self, key: Key<Conn>) -> bool {
-        self.conns[key].is_half_closed
-    }
-
     /// Calls [`Server::hang_up`], and answers a waiting `reserve` with `TIMED_OUT`. Commands that
     /// the client sent before the hang-up are still executed.
     pub fn half_close(&mut self, key: Key<Conn>) {
@@ -330,7 +315,7 @@ impl Server {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
         }
-        self.move_bodies();
+        self.bodies.move_some(&mut self.queue, JOBS_PER_SLICE, MOVED_BYTES_PER_TURN);
     }
 }
 
@@ -341,19 +326,9 @@ impl Server {
         self.commands_this_turn >= COMMANDS_PER_TURN
     }
 
-    /// How many bytes of output the connection has not sent yet.
-    pub fn unsent(&self, key: Key<Conn>) -> usize {
-        self.conns[key].output.len()
-    }
-
-    /// How many bytes of an incomplete body have arrived on the connection.
-    pub fn received(&self, key: Key<Conn>) -> usize {
-        self.conns[key].received()
-    }
-
-    /// How many bytes of output may be sent now: those before the first held reply.
-    pub fn sendable(&self, key: Key<Conn>) -> usize {
-        self.conns[key].output.sendable()
+    /// A connection, read-only.
+    pub fn conn(&self, key: Key<Conn>) -> &Conn {
+        &self.conns[key]
     }
 
     /// The first bytes to send, as slices for one `writev`, and the number of slices in use.
@@ -364,16 +339,6 @@ impl Server {
     /// Removes `count` bytes from the output, because they have been sent.
     pub fn sent(&mut self, key: Key<Conn>, count: usize) {
         self.conns[key].output.sent(count, &mut self.bodies);
-    }
-
-    /// Whether [`Server::feed`] would take input now.
-    pub fn takes_input(&self, key: Key<Conn>) -> bool {
-        self.conns[key].takes_input()
-    }
-
-    /// Whether the connection has ended, so that only its socket remains to be closed.
-    pub fn is_finished(&self, key: Key<Conn>) -> bool {
-        self.conns[key].is_finished()
     }
 
     /// Removes and returns the next dirty connection: its output or readiness for input changed.
@@ -421,11 +386,6 @@ impl Server {
     /// The bodies, read-only.
     pub fn bodies(&self) -> &Bodies {
         &self.bodies
-    }
-
-    /// The jobs and their bodies, read-only.
-    pub fn jobs(&self) -> Jobs<'_> {
-        Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 
     /// The queue, read-only.

@@ -1,7 +1,7 @@
 //! The bodies of the replies to `stats`, `stats-job`, `stats-tube`, `capabilities`, `metrics` and
 //! `list-jobs`, as YAML. doc/protocol.md explains each key. Times are in seconds, sizes in bytes.
 
-use std::sync::LazyLock;
+use std::{num::NonZeroU32, sync::LazyLock};
 
 use super::Server;
 use crate::{
@@ -54,7 +54,7 @@ impl Server {
         out.pair("max-job-size", self.settings.job_size_limit);
         out.pair("max-line-size", LINE_LIMIT);
         out.pair("max-tube-name-size", NAME_LIMIT);
-        out.pair_if("bury-after", self.settings.bury_after);
+        out.pair_if("bury-after", self.settings.bury_after.map(NonZeroU32::get));
         out.list("extensions", &EXTENSIONS);
         out.end()
     }

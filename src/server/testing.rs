@@ -3,9 +3,19 @@
 use std::time::Duration;
 
 use super::Server;
-use crate::{clock::Time, collections::Key};
+use crate::{clock::Time, collections::Key, wal::Jobs};
 
 impl Server {
+    /// How many connections take memory, including closed ones whose jobs are not all returned.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// The jobs and their bodies, read-only.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs { queue: &self.queue, bodies: &self.bodies }
+    }
+
     /// Makes each tick retry the work that lacked memory, without a delay.
     pub fn retry_at_once(&mut self) {
         self.shortage.retry_delay = Duration::ZERO;
@@ -100,7 +110,7 @@ mod clients {
     pub(in crate::server) fn receive(server: &mut Server, key: Key<Conn>) -> String {
         while server.next_dirty().is_some() {}
         let mut text = Vec::new();
-        while server.sendable(key) > 0 {
+        while server.conn(key).output.sendable() > 0 {
             let (slices, count) = server.output(key);
             let before = text.len();
             slices[..count].iter().for_each(|slice| text.extend_from_slice(slice));

@@ -1,6 +1,6 @@
-//! A check of all invariants of the binlog, for tests that call it after every step.
+//! A check of all invariants of the binlog, for tests that call it after every step; restored jobs.
 
-use super::{Wal, log::Log};
+use super::{Jobs, Restored, Wal, log::Log};
 
 impl Wal {
     /// Panics if an invariant does not hold. O(jobs): for tests.
@@ -20,5 +20,12 @@ impl Log {
         if let Some(current) = self.current {
             assert!(self.end.used <= current.layout.size, "it fits into its file");
         }
+    }
+}
+
+impl Restored {
+    /// Borrows the jobs and their bodies.
+    pub fn jobs(&self) -> Jobs<'_> {
+        Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 }

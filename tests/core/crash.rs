@@ -563,11 +563,11 @@ impl Run {
             let text = String::from_utf8_lossy(&all[before..]);
             let is_told = ACKNOWLEDGEMENTS.iter().any(|word| text.contains(word));
             if let Some(number) = self.conns.iter().position(|&other| other == key) {
-                if is_told && self.server.unsent(key) == 0 {
+                if is_told && self.server.conn(key).output.is_empty() {
                     self.acknowledged = self.acknowledged.max(self.changed_at[number]);
                 }
             }
-            if self.server.is_finished(key) {
+            if self.server.conn(key).is_finished() {
                 self.server.close(key, self.now);
                 gone.push(key);
             }

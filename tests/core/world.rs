@@ -73,7 +73,7 @@ pub(crate) struct World {
 
 /// Appends to `sent` all bytes that a connection may send now.
 pub(crate) fn send(server: &mut Server, key: Key<Conn>, sent: &mut Vec<u8>) {
-    while server.sendable(key) > 0 {
+    while server.conn(key).output.sendable() > 0 {
         let (slices, count) = server.output(key);
         let part: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
         server.sent(key, part.len());
@@ -285,7 +285,7 @@ impl World {
     /// Feeds a share of a client's bytes to the server; returns whether the server took any.
     fn deliver(&mut self, number: usize) -> bool {
         let peer = &mut self.peers[number];
-        if !peer.is_open || !self.server.takes_input(peer.key) {
+        if !peer.is_open || !self.server.conn(peer.key).takes_input() {
             return false;
         }
         if peer.feed_result == FeedResult::More {
@@ -326,9 +326,9 @@ impl World {
     fn transmit(&mut self, number: usize) {
         let Self { peers, most_waiting, .. } = self;
         let Peer { key, received, .. } = &mut peers[number];
-        *most_waiting = self.server.unsent(*key).max(*most_waiting);
+        *most_waiting = self.server.conn(*key).output.len().max(*most_waiting);
         send(&mut self.server, *key, received);
-        if self.server.is_finished(*key) {
+        if self.server.conn(*key).is_finished() {
             self.close_here(number);
         }
     }

@@ -24,7 +24,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     server.commit(START);
     assert_eq!(server.health(), Health::BinlogFailed);
     assert_eq!(receive(&mut server, producer), "");
-    assert!(server.is_finished(producer), "it must find out the outcome of its command");
+    assert!(server.conn(producer).is_finished(), "it must find out the outcome of its command");
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
@@ -46,7 +46,7 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
         server.commit(START);
         for client in [producer, worker, reader] {
             assert_eq!(receive(&mut server, client), "", "{sync:?}");
-            assert!(server.is_finished(client), "{sync:?}");
+            assert!(server.conn(client).is_finished(), "{sync:?}");
             server.close(client, START);
         }
         assert_eq!(receive(&mut server, other), "USING default\r\n", "{sync:?}");
@@ -70,7 +70,7 @@ fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
     disk.state().failing = Some("write binlog");
     send(&mut server, slow, "aa\r\n");
     server.commit(START);
-    assert!(server.is_finished(slow) && !server.is_finished(worker));
+    assert!(server.conn(slow).is_finished() && !server.conn(worker).is_finished());
     assert_eq!(exchange(&mut server, worker, "peek 1\r\n"), "NOT_FOUND\r\n");
     assert_eq!(exchange(&mut server, worker, "peek 2\r\n"), "FOUND 2 1\r\nb\r\n");
     server.check();

@@ -22,7 +22,7 @@ use crate::{
     memory::Bodies,
     queue::Queue,
     wal::{
-        Error, Jobs,
+        Error,
         disk::{Disk, Name, last_numbers},
         index::SegmentIndex,
         log::{NUMBER_MAX, number_after},
@@ -114,13 +114,6 @@ pub struct Restored {
     pub queue: Queue,
     /// The bodies of these jobs.
     pub bodies: Bodies,
-}
-
-impl Restored {
-    /// Borrows the jobs and their bodies.
-    pub fn jobs(&self) -> Jobs<'_> {
-        Jobs { queue: &self.queue, bodies: &self.bodies }
-    }
 }
 
 /// Reads all segments, oldest first, into `restored`. Returns a report and the index of the

@@ -216,7 +216,7 @@ fn healthy(segment_size: u64) -> Files {
         let (consumed, _) = server.feed(client, &bytes, COMMANDS_PER_CONNECTION, NOW);
         assert_eq!(consumed, bytes.len());
         server.commit(NOW);
-        server.sent(client, server.unsent(client));
+        server.sent(client, server.conn(client).output.len());
     }
     // The server is dropped without a clean shutdown, which simulates the kill.
     disk.files()

@@ -166,7 +166,7 @@ fn put_all(server: &mut Server, bodies: impl IntoIterator<Item = Vec<u8>>) {
         let bytes = [head.as_bytes(), &body, b"\r\n"].concat();
         assert_eq!(server.feed(client, &bytes, COMMANDS_PER_CONNECTION, NOW).0, bytes.len());
         server.commit(NOW);
-        server.sent(client, server.unsent(client));
+        server.sent(client, server.conn(client).output.len());
     }
 }
 
@@ -474,7 +474,7 @@ fn a_file_that_cannot_be_removed_does_not_stop_the_service() {
             let reply: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
             let reply = String::from_utf8(reply).expect("text");
             assert!(reply.contains("INSERTED") && reply.contains("DELETED"), "{round}: {reply}");
-            server.sent(client, server.unsent(client));
+            server.sent(client, server.conn(client).output.len());
             if round == 50 {
                 migrated = server.wal().map(|log| log.counts().migrated);
             }
@@ -604,7 +604,7 @@ fn restored_delays_end_at_their_dates_once_the_clock_is_right() {
                 later,
             );
             server.commit(later);
-            server.sent(client, server.unsent(client));
+            server.sent(client, server.conn(client).output.len());
         }
         settle(&mut server);
         assert!(server.wal().expect("there is one").counts().migrated >= 30);
