@@ -29,7 +29,7 @@
 //! | `held` | the lists of dirty connections, and of connections with held replies |
 //! | `gathering` | how long a sync waits for more changes, and from which connections |
 //! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
-//! | `testing` | connections without sockets, for unit tests of the server |
+//! | `testing` | `check` of the invariants; connections without sockets, for unit tests |
 
 mod admission;
 mod background;
@@ -235,7 +235,7 @@ impl Server {
                     debug!("{key:?} sent HTTP and is closed");
                     if let Some(count) = self.figures.http_closed.pass(now) {
                         let start = line[..line.len().min(HTTP_LOGGED_BYTES)].escape_ascii();
-                        info!("connections closed that sent HTTP: {count}, the last one {start}");
+                        info!("connections closed that sent HTTP: {count}; the last sent {start}");
                     }
                     self.end_of_input(key);
                 }

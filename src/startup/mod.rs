@@ -242,7 +242,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
             server.set_supply(Box::new(ResidentLimit::new(limit, resident)));
         }
         Err(error) => {
-            warn!("--max-memory limits only bodies: cannot read resident memory: {error}");
+            warn!("cannot read resident memory; --max-memory limits only bodies: {error}");
         }
     }
 }

@@ -76,7 +76,7 @@ impl Dates {
         let may_shift = self.rested_at <= now + (SHIFTS_AT_ONCE_MAX - 1) * SHIFT_INTERVAL;
         if may_shift && !self.are_shifting() && self.calendar.is_set_otherwise(calendar) {
             self.rested_at = self.rested_at.max(now) + SHIFT_INTERVAL;
-            info!("the wall clock was set: restored jobs end their delays by the new time");
+            info!("the wall clock was set: the delays of restored jobs end by the new time");
             self.calendar = calendar;
             self.shifted = Some(0);
         }

@@ -167,7 +167,7 @@ impl Log {
             match self.open_segment(number, next_id) {
                 // Another process made this segment. It stays: the next startup reads its jobs.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    warn!("a segment that this daemon did not create is left alone: {error}");
+                    warn!("another process created this segment; it is not changed: {error}");
                     number = number_after(number, NUMBER_MAX)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

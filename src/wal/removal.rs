@@ -75,7 +75,7 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     let (name, kept) = (Name::Segment(segment.number), Name::Damaged(segment.number));
     if segment.is_damaged {
         disk.rename(name, kept)?;
-        warn!("{name} is damaged and now {kept}; its readable jobs are in newer segments");
+        warn!("renamed the damaged {name} to {kept}; newer files have its readable jobs");
         return Ok(());
     }
     if let Err(error) = disk.remove(name) {

@@ -148,12 +148,12 @@ impl Reserve {
     /// Makes the server refuse jobs that need a file of `size` bytes until one can be created.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
-            (Unavailable::Full, size, "no disk space for another segment")
+            (Unavailable::Full, size, "no disk space for another binlog file")
         } else {
-            (Unavailable::Failed, 0, "cannot create another segment")
+            (Unavailable::Failed, 0, "cannot create another binlog file")
         };
         if self.shortage.is_none_or(|before| before.reason != reason) {
-            warn!("{text}; jobs are refused once the present ones are full: {error}");
+            warn!("{text}; jobs are refused once the present files are full: {error}");
         }
         let before = self.shortage.map(|it| it.retry_at).filter(|at| *at > now);
         let retry_at = before.unwrap_or(now + RETRY_DELAY);
@@ -263,7 +263,7 @@ impl Reserve {
         match disk.remove(file.name()) {
             Ok(()) => self.on_freed(),
             Err(error) => {
-                warn!("cannot remove an unneeded file, which stays until the next start: {error}");
+                warn!("cannot remove a spare binlog file; it stays until the next start: {error}");
             }
         }
         file.size

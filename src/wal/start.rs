@@ -52,7 +52,7 @@ impl Log {
                     // This number is skipped: the disk has no space for its segment.
                     self.end.open(number);
                 }
-                error!("no disk space, not even for a delete: changes are refused for now");
+                error!("the disk has no space even for a delete: all changes are refused");
             }
             Err(error) => return Err(error.into()),
         }

@@ -273,7 +273,7 @@ impl Disk for Directory {
         match Syncer::start(wake) {
             Ok(syncer) => self.syncer = Some(syncer),
             Err(error) => {
-                warn!("cannot start a thread for syncs, so clients wait for each: {error}");
+                warn!("cannot start a thread for syncs; clients wait during each sync: {error}");
             }
         }
     }

@@ -166,7 +166,7 @@ fn on_a_full_disk_what_is_refused_changes_nothing() {
         return;
     };
     let warning =
-        "no disk space for another segment; jobs are refused once the present ones are full";
+        "no disk space for another binlog file; jobs are refused once the present files are full";
     assert_eq!(daemon.stderr().matches(warning).count(), 1, "{}", daemon.stderr());
 
     assert_eq!(client.0.put(0, 0, 60, b"x").expect("a reply"), "OUT_OF_MEMORY");
