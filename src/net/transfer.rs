@@ -10,7 +10,6 @@ use crate::{
     collections::Key,
     conn::Conn,
     server::FeedResult,
-    wal::Wal,
 };
 
 /// How many bytes one connection may send in a turn; the last write may exceed this limit.
@@ -112,7 +111,7 @@ impl EventLoop {
         }
         for _ in 0..LOCK_ATTEMPTS_MAX {
             let asked = self.server.confirm_lock_if_due(clock::now());
-            if let Some(error) = self.server.wal().and_then(Wal::lost_lock) {
+            if let Some(error) = self.server.lost_lock() {
                 return Err(LoopError::LockLost(error.to_string()));
             }
             if !asked {

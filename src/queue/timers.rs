@@ -23,11 +23,6 @@ pub enum Timer {
     Clients,
 }
 
-impl Timer {
-    /// All kinds, in the order in which a tick handles them, as in the original.
-    pub const ALL: [Self; 3] = [Self::Delays, Self::Pauses, Self::Clients];
-}
-
 /// The heaps of all timers.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
@@ -101,7 +96,7 @@ impl Queue {
 /// Timers.
 impl Queue {
     /// Handles the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
-    /// handles the kinds in the order of [`Timer::ALL`]. O(log n).
+    /// handles the kinds in the order of the original. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;
         match timer {

@@ -110,9 +110,14 @@ impl Server {
     /// Checks whether this daemon still has the lock of the binlog's directory, unless it has done
     /// so shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read
     /// from the clock. Returns whether this call made the check. If the lock is lost,
-    /// [`Wal::lost_lock`] returns the reason.
+    /// [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))
+    }
+
+    /// Returns why another daemon may have taken over the binlog, if so. The process must then end.
+    pub fn lost_lock(&self) -> Option<&io::Error> {
+        self.wal.as_ref()?.lost_lock()
     }
 
     /// If clients are expected to send more changes soon, returns the time until which

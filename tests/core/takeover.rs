@@ -541,7 +541,7 @@ impl History {
             }
         }
         server.commit(self.now);
-        if server.wal().and_then(Wal::lost_lock).is_none() {
+        if server.lost_lock().is_none() {
             self.hang(side)?;
         }
         let other_serves = matches!(self.processes[1 - side], Process::Serves { .. });
@@ -552,7 +552,7 @@ impl History {
         if self.plant != Plant::AnswersWithoutAsking {
             server.confirm_lock_if_due(self.now);
         }
-        if let Some(error) = server.wal().and_then(Wal::lost_lock) {
+        if let Some(error) = server.lost_lock() {
             let error = error.to_string();
             self.tell(side, format_args!("ends: {error}"));
             self.end(side);
