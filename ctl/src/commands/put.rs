@@ -1,4 +1,4 @@
-//! `put`: puts jobs from the command line or a file, or one job per line.
+//! `put`: puts jobs with bodies from the command line or a file, or a job for each line of a file.
 
 use std::io::Read as _;
 
