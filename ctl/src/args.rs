@@ -30,7 +30,7 @@ pub(crate) struct BigArgs {
 pub(crate) struct TopArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
     pub(crate) tubes: Vec<String>,
-    /// Print a line per server and interval, as vmstat does
+    /// Print a line for each server at each interval, as vmstat does
     #[arg(long)]
     pub(crate) plain: bool,
     /// Set the interval between two updates
@@ -55,7 +55,7 @@ pub(crate) struct ReserveArgs {
     /// Reserve at most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) count: u64,
-    /// Wait this long at most for jobs [default: no limit for the first job, 0 for later jobs]
+    /// Wait at most this long for a job [default: no limit for the first job, 0 for later jobs]
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) wait: Option<u64>,
     /// Print only the bodies, unchanged
@@ -251,10 +251,10 @@ pub(crate) struct KickArgs {
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
-    /// Kick at most this many jobs, as COUNT does
+    /// Kick at most this many jobs; has the same effect as COUNT
     #[arg(long = "count", value_name = "NUMBER", conflicts_with_all = ["count", "all", "id"])]
     pub(crate) number: Option<u32>,
-    /// Kick all buried jobs, or all delayed jobs if none is buried
+    /// Kick all buried jobs, or all delayed jobs if no job is buried
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
     /// Only jobs whose bodies match this regular expression
@@ -374,7 +374,7 @@ pub(crate) struct CheckArgs {
     pub(crate) timeout: u64,
 }
 
-/// The least count, or age in seconds, for a warning, and the least for the critical status.
+/// The lowest count, or age in seconds, that is a warning, and the lowest that is critical.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,

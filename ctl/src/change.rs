@@ -48,8 +48,8 @@ impl Change {
     /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
     /// job was changed, with false if the job is missing or its state does not allow the change.
     ///
-    /// The server releases or buries only a reserved job. So `reserve-job` is sent together with
-    /// each `release` or `bury`, and the job is reserved only briefly.
+    /// The server releases or buries only reserved jobs, so `reserve-job` is sent together with
+    /// each `release` or `bury`; each job is reserved only briefly.
     pub(crate) fn apply(
         self,
         client: &mut Client,

@@ -151,7 +151,7 @@ pub(crate) enum Command {
     /// Delete all jobs of tubes, or some of them
     ///
     /// Only the jobs counted in the question are deleted; jobs put later stay. The command reports
-    /// how many of these jobs other clients changed or deleted first.
+    /// how many counted jobs other clients changed or deleted first.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server
@@ -204,8 +204,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing on a server, apart from actions on the page of `web`. A
-    /// reader such as `head` may close the output early only for such a command.
+    /// Whether the command changes nothing on a server, apart from actions on the page of `web`.
+    /// Only the output of these commands may be closed early, for example by `head`.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

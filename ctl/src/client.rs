@@ -1,9 +1,9 @@
 //! A blocking connection to a server, over which commands are pipelined.
 //!
 //! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
-//! send replies stops reading commands. This causes no deadlock, because the buffers of the sockets
-//! have space for all these commands or for all their replies: commands with a body have short
-//! replies, and commands with long replies are short.
+//! send replies stops reading commands. Pipelining causes no deadlock, because the buffers of the
+//! sockets have space for all these commands or for all their replies: commands with a body have
+//! short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -375,7 +375,7 @@ impl Client {
             return Ok(size);
         }
         let stats = self.yaml("stats")?;
-        // Releases before 1.4 do not report the limit; its default is 65,535 in all releases.
+        // Releases before 1.4 do not report the limit; the default of all releases is 65,535.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }

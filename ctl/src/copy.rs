@@ -78,7 +78,7 @@ impl Copies {
     }
 
     /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
-    /// them. `act` is the command to run for the copies: `bury`, or `delete` for a move.
+    /// them. `act` names the command for the copies, which is `bury`, or `delete` for a move.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -219,7 +219,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs, and adds to `held` the ids whose burial is not confirmed.
+/// Buries the copies of buried jobs, and adds to `held` the ids of those not confirmed.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],

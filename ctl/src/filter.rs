@@ -127,7 +127,7 @@ pub(crate) fn parse_some_time(text: &str) -> Result<u64> {
     Ok(seconds)
 }
 
-/// Parses a time like [`parse_time`], which fits into a delay or a time to run.
+/// Parses a time like [`parse_time`]; the time must fit into a delay or a time to run.
 pub(crate) fn parse_delay(text: &str) -> Result<u32> {
     let seconds = parse_time(text)?;
     seconds.try_into().map_err(|_| anyhow!("it must be at most {} seconds, 136 years", u32::MAX))

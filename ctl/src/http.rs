@@ -33,7 +33,7 @@ use crate::message::{print_notice, usage};
 /// connection without a complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
-/// After this time without a byte, a connection is closed; Prometheus sends requests more often.
+/// After this time without a byte, a connection is closed; Prometheus uses a shorter interval.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
 /// A response is assumed to be complete if no byte is sent for this time although the client reads.
@@ -202,8 +202,8 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// Senders that close the connections without a complete request head, oldest first. A connection
-/// that has ended, or whose head is complete, has dropped its receiver.
+/// Senders, each of which closes a connection without a complete request head; the oldest first. A
+/// connection that has ended, or whose head is complete, has dropped its receiver.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 

@@ -120,7 +120,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Returns a socket that becomes readable at the first signal; panics without `catch_signals`.
+    /// Returns a socket that becomes readable at the first signal; panics before `catch_signals`.
     pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
@@ -237,7 +237,7 @@ impl Interrupt {
         // A limit that is too long for the system is treated as no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
-            // All are normal: a signal was handled, an event is ready, or the limit has passed.
+            // The normal ends: a signal was handled, an event is ready, or the limit has passed.
             Err(Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -243,7 +243,7 @@ pub(crate) const DEFAULT_TTR: u64 = 60;
 /// The longest name of a tube, in bytes.
 pub(crate) const TUBE_NAME_BYTES_MAX: usize = 200;
 
-/// Checks that the protocol allows the name of a tube: then a command has the name as one word.
+/// Fails unless the protocol allows the name of a tube; an allowed name is one word of a command.
 pub(crate) fn parse_tube_name(name: &str) -> Result<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
     if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {

@@ -50,7 +50,7 @@ pub(crate) struct Request<'a> {
 
 impl Request<'_> {
     /// Returns the limit to send to the server, which selects only by tube and state. If the filter
-    /// has other conditions, returns no limit, because the limit would include jobs to be dropped.
+    /// has other conditions, returns no limit, because the filter may drop some of the first jobs.
     fn limit(&self) -> Option<u64> {
         self.limit.filter(|_| self.filter.is_by_state())
     }

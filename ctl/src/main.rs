@@ -5,8 +5,8 @@
 //!
 //! `cli` lists the commands. `args`, `metrics::args` and `web::args` define the commands'
 //! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` are
-//! folders; each other command is a file of its name in the folder `commands`. A command begins in
-//! its function `run`. The names of its other functions and types contain a form of the command's
+//! folders; each other command is a file of its name in the folder `commands`. Each command starts
+//! in its function `run`. The names of a command's other functions and types contain a form of its
 //! name, such as `kick_tube`, `CheckStatus` and `Mover`. The file `work_command` belongs to `work`,
 //! and has `RunningCommand` and `CommandEnd`; `top_screen` has the `Screen` of `top`.
 //!
@@ -51,7 +51,7 @@
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` serves the page for operators, the `Site`. The names of its handlers begin with `serve_`,
+//! `web` serves the page for operators, the `Site`. The names of the handlers begin with `serve_`,
 //! and each error response is a `Failure`:
 //!
 //! | module | content |

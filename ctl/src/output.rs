@@ -44,7 +44,7 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
     /// The number of bytes of text in the rows.
     size: usize,
-    /// The width of each column in the rows already written, and whether it has only numbers.
+    /// The width of each column in written rows, and whether the column has only numbers.
     shape: Vec<(usize, bool)>,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Allows `per_second` commands per second, or any number if it is `None`.
+    /// Limits commands to `per_second` per second; `None` means no limit.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }

@@ -14,7 +14,7 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The names of the counts of servers and tubes: the last words of keys of `stats`.
+/// The names of the counts of servers and tubes: the ends of keys such as `current-waiting`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.
@@ -67,7 +67,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler, which connects at its first sample. Each sample has the time limit, if any.
+    /// Makes a sampler, which connects at its first sample. Each sample may take `limit`, if given.
     pub(crate) fn new(address: Address, limit: Option<Duration>) -> Self {
         Self { address, client: None, limit, before: Totals::default() }
     }
@@ -124,8 +124,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // The totals must be in order of names for a binary search; the server's empty name is
-        // first.
+        // The binary search needs totals in order of names; the server's empty name is the first.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;

@@ -25,12 +25,12 @@ pub(crate) struct SaveFile {
 
 /// Checks the argument of `--save`.
 pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
-    // Refuse `-`: `import` would read standard input, and not a file of that name.
+    // Refuse `-`, because `import` would read standard input, and not a file of that name.
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
-/// Fails if the file already exists; called before any work or question.
+/// Fails if the file already exists. Called before any work, and before the user is asked.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link is treated as an existing file, too.

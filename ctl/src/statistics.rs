@@ -20,7 +20,7 @@ use crate::job::{Job, State};
 use crate::message::conflict;
 use crate::yaml;
 
-/// The columns of `tubes`: the name, the key in `stats-tube`, and whether `tubes` always shows it.
+/// The name of each column of `tubes`, its key in `stats-tube`, and whether it is a default column.
 pub(crate) const TUBE_COLUMNS: [(&str, &str, bool); 13] = [
     ("tube", "name", true),
     ("ready", "current-jobs-ready", true),

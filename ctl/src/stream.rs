@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the next call: `timeout`, or the time until an earlier deadline.
+/// Returns the time limit of the next call, which is `timeout` or ends at an earlier deadline.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());

@@ -51,7 +51,7 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// The sweep has found every job that existed from its start to its end.
     Complete,
-    /// Jobs may be missing: the number of jobs found, and the number on the server.
+    /// Jobs may be missing. The fields are the numbers of jobs found, and of jobs on the server.
     Incomplete(u64, u64),
     /// The function that receives the jobs has ended the sweep.
     Stopped,

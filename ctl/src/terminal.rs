@@ -30,8 +30,8 @@ pub(crate) enum Key {
     PageDown,
 }
 
-/// The terminal in full-screen mode. A drop restores the terminal. A panic first restores the
-/// terminal, and then prints its message, which stays visible.
+/// The terminal in full-screen mode. When the value is dropped, the terminal is restored. A panic
+/// first restores the terminal, and then prints its message.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     before: Termios,
@@ -64,7 +64,7 @@ impl Terminal {
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. If nothing has changed, writes nothing.
+    /// Draws lines that fit into this size. A frame equal to the last one is not written.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));

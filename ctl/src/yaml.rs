@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
-//! No value has quotes within, so no full YAML parser is needed. A full parser would read the name
-//! `1.5` of a tube as a number. Some releases of beanstalkd quote values that others do not quote.
+//! Quotes are only around whole values, so no full YAML parser is needed. A full parser would read
+//! the name `1.5` of a tube as a number. Not all releases quote the same values.
 
 use serde_json::{Map, Value};
 

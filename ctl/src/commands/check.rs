@@ -132,7 +132,7 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the server's state; of a server without `capabilities`, only the state `draining`.
+/// Returns the server's state; without the command `capabilities`, only `draining` is known.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {

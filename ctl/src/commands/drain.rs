@@ -12,7 +12,7 @@ use crate::job::State;
 use crate::message::print_notice;
 use crate::yaml;
 
-/// The interval at which `drain wait` counts the jobs, and the number of counts per printed line.
+/// The interval at which `drain wait` counts the jobs, and after how many counts it prints a line.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const PROGRESS_CHECKS: u64 = 10;
 

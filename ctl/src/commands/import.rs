@@ -31,7 +31,7 @@ pub(super) struct ImportLines<'a> {
     parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
     most: u64,
-    /// The number of the last line that was parsed, or that was too large.
+    /// The number of the last line read, which was parsed or was too large.
     number: usize,
     skip: usize,
     /// The number of jobs read since the start, or since the last line with a count.
@@ -62,7 +62,7 @@ impl<'a> ImportLines<'a> {
             let line = match input::read_line(&mut self.input, self.most) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
-                // An I/O error means a signal or a failed read, but no line that is too large.
+                // An I/O error is due to a signal or a failed read, and not to a large line.
                 Err(error) if error.is::<io::Error>() => return Err(error),
                 Err(error) => {
                     self.number = number;

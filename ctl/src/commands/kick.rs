@@ -28,7 +28,7 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     Ok((state, count(state)))
 }
 
-/// Kicks at most `most` jobs, the first of a tube in a state, and adds their number to `kicked`.
+/// Kicks up to `most` jobs, the first in a state of a tube, and adds their number to `kicked`.
 ///
 /// The jobs are kicked by their ids: once other clients have kicked the last buried job, the
 /// command `kick` would kick delayed jobs instead.

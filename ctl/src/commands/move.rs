@@ -1,9 +1,9 @@
 //! `move`: moves jobs to another tube, on the same server or on another server.
 //!
 //! For each job, a copy in the same state is put first, and then the original is deleted. A ready
-//! job is reserved before its copy is put, so that no worker gets the job. If another client takes
-//! or changes the job nevertheless, the copy is deleted, and not the job. If a connection fails
-//! before the delete, the command reports the jobs that may be in both tubes.
+//! job is reserved before its copy is put, so that no worker gets the job. If another client
+//! reserves, changes or deletes the job nevertheless, the copy is deleted instead. If a connection
+//! fails before the delete, the command reports the jobs that may be in both tubes.
 
 use anyhow::{Result, ensure};
 
@@ -31,7 +31,7 @@ pub(crate) struct Mover<'a> {
     tube: &'a str,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
-    /// The number of jobs not moved, because other clients took or changed them.
+    /// The number of jobs not moved, because other clients reserved, changed or deleted them.
     skipped: u64,
     /// The ids of jobs that are too large for the other server.
     too_large: Vec<u64>,
@@ -177,7 +177,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Deletes each job that has a copy, or the copy if another client took or changed the job.
-    /// Before, a touch shows whether this connection still has reserved a job that was ready. The
+    /// First, a touch shows whether a job that was ready is still reserved by this connection. The
     /// counters of a delayed or buried job show whether another client has changed that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
@@ -260,7 +260,7 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command with the job's id: the command `ready` for a ready job, otherwise `other`.
+    /// Returns a command for the job: the argument `ready` if the job is ready, otherwise `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

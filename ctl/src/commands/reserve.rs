@@ -45,7 +45,7 @@ pub(crate) fn reserve_next(
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
-            // A kept job had timed out, and was now reserved again.
+            // This kept job had timed out, and is now reserved again: it stays in `kept`.
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();

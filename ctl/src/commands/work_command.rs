@@ -108,14 +108,14 @@ impl<'a> RunningCommand<'a> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status and writes more of the body, without blocking; returns the command's end.
+    /// Reads the status, writes more of the body, and returns how the command ended; never blocks.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;
         }
         if let Some(signal) = self.status.and_then(|status| status.stopped_signal()) {
             self.status = None;
-            // After other signals, which users send on purpose, the command stays suspended.
+            // Signals such as SIGSTOP were sent on purpose: the command stays suspended.
             if matches!(signal, SIGTTIN | SIGTTOU) {
                 self.end("it tried to use the terminal");
             }

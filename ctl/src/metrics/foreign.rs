@@ -34,7 +34,7 @@ fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
-/// Returns the names of `messagebird`: keys with `_` instead of `-`, after `tube_` for tubes.
+/// Returns the names of `messagebird`: keys with `_` for `-`, with the prefix `tube_` for tubes.
 pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
@@ -47,8 +47,8 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Returns the names of `davidtannock`: keys with `_` instead of `-`, between `beanstalkd_` and a
-/// unit. A single server gets no label.
+/// Returns the names of `davidtannock`: keys with `_` for `-`, between `beanstalkd_` and a unit. A
+/// single server gets no label.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

@@ -11,7 +11,7 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first the server's families, then the families of its tubes.
+/// The lines of one server, by family: the families of the server, then those of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
@@ -79,8 +79,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. The key of a bucket ends in its bound; the bounds rise, the last is
-    /// `inf`.
+    /// Writes a histogram. Each bucket's key ends in its bound; the bounds rise up to `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;

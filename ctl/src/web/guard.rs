@@ -85,7 +85,7 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Makes a guard for these addresses. Fails if other machines could reach the page without a
-    /// password.
+    /// password, but `--no-auth` is missing.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
@@ -177,13 +177,13 @@ impl Guard {
         }
         pauses().retain(|_, end| *end > now);
         pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
-        // The pause bounds the number of log lines for each address.
+        // The pause limits the number of log lines for each address.
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         log_line(&format!("wrong password{from}"));
         Err(required)
     }
 
-    /// Refuses requests from other pages.
+    /// Refuses requests from other pages, and actions on a read-only page.
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;

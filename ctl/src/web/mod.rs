@@ -45,8 +45,8 @@ use watch::Watcher;
 /// The largest body of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// The largest number of concurrent searches and requests for bodies; further ones wait. A search
-/// needs up to 128 MiB, and a body up to twice its size until its last byte is sent.
+/// The largest number of concurrent searches and requests for bodies; further requests wait. A
+/// search needs up to 128 MiB, and a body up to twice its size until its last byte is sent.
 const BODY_REQUESTS_MAX: usize = 4;
 
 /// The state shared by all requests.

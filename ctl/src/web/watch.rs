@@ -34,7 +34,7 @@ const ATTENTION_TIME: Duration = Duration::from_secs(6);
 /// The time span of the charts.
 const HISTORY_MILLISECONDS: u64 = 180_000;
 
-/// The percentiles of waits are of this time span.
+/// The percentiles of waits cover this time span.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 
 /// If a server has more tubes than this, only the tubes that a page shows have a history.
@@ -112,7 +112,7 @@ pub(super) struct Watched {
     asked: Option<Instant>,
     /// The tubes shown by pages, each with the time of the last request for the tube.
     wanted: HashMap<String, Instant>,
-    /// The number of samples, including failed ones.
+    /// The number of samples, including failed samples.
     samples: usize,
     sampled_at: Option<Instant>,
     /// The last sample, or the error if the server is down.
