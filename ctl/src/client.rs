@@ -121,7 +121,7 @@ impl Client {
         Self::connect_until(address, None)
     }
 
-    /// Connects to an address. After the deadline, if there is one, all commands fail.
+    /// Connects to an address. If a deadline is given, all commands fail after it.
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);

@@ -120,7 +120,7 @@ impl Context {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
 
-    /// Returns the only server; fails if there are several.
+    /// Returns the only server; fails if there are several servers.
     pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
             [address] => Ok(address),
@@ -128,7 +128,7 @@ impl Context {
         }
     }
 
-    /// Connects to the only server; fails if there are several.
+    /// Connects to the only server; fails if there are several servers.
     pub(crate) fn client(&self) -> Result<Client> {
         self.server().and_then(Client::connect)
     }

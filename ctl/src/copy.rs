@@ -24,7 +24,7 @@ pub(crate) enum Copied {
     Put(u64),
     /// The server refused the copy because the body is too large, so a retry is useless.
     TooLarge,
-    /// The copy was not sent, or the server refused the copy, for instance because it is draining.
+    /// The copy was not sent, or was refused, for instance because the server is draining.
     Refused,
     /// The connection was lost before the reply, so the copy may exist.
     Unconfirmed,

@@ -58,7 +58,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Selects the jobs of a tube in a state.
+    /// Selects the jobs of one tube that are in one state.
     pub(crate) fn of_state(tube: &str, state: State) -> Self {
         Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
     }

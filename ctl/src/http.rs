@@ -106,7 +106,7 @@ fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
     found?.next().context("the host has no address")
 }
 
-/// Serves until a signal arrives.
+/// Serves HTTP requests until a signal arrives.
 pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
@@ -266,7 +266,7 @@ struct RequestHead {
     began: Option<Instant>,
     /// The number of LFs at the end, not counting CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. The next head begins only after a byte of the response.
+    /// Whether the head is complete. The next request's head begins after a byte of the response.
     is_whole: bool,
 }
 
@@ -317,7 +317,7 @@ struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Adds to the number of bytes written. After a response has begun, the next head may begin.
+    /// Adds to the number of written bytes of a response, after which the next head may begin.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {

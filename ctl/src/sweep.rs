@@ -169,7 +169,7 @@ impl Sweep<'_> {
         self.found.values().sum()
     }
 
-    /// Requests the jobs with these ids. Returns the coverage once the sweep can end.
+    /// Requests the jobs with these ids. Returns a [`Coverage`] if the sweep has ended.
     fn search(&mut self, ids: RangeInclusive<u64>, take: Visit<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;
         let count = ids.end() - ids.start() + 1;

@@ -64,7 +64,7 @@ impl Terminal {
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. A frame equal to the last one is not written.
+    /// Draws lines that fit into this size. A frame equal to the last frame is not written.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));

@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
 //! Quotes are only around whole values, so no full YAML parser is needed. A full parser would read
-//! the name `1.5` of a tube as a number. Not all releases quote the same values.
+//! the name `1.5` of a tube as a number. Not all releases of beanstalkd quote the same values.
 
 use serde_json::{Map, Value};
 

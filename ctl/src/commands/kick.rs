@@ -28,7 +28,7 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     Ok((state, count(state)))
 }
 
-/// Kicks up to `most` jobs, the first in a state of a tube, and adds their number to `kicked`.
+/// Kicks a tube's first jobs in `state`, up to `most` jobs, and adds their number to `kicked`.
 ///
 /// The jobs are kicked by their ids: once other clients have kicked the last buried job, the
 /// command `kick` would kick delayed jobs instead.
@@ -63,8 +63,8 @@ fn kick_tube(
     Ok(())
 }
 
-/// Returns the ids of the first jobs in a state of a tube, which the connection must use: up to
-/// `most` ids if the server has `list-jobs`, otherwise one id.
+/// Returns the ids of the first jobs of the used tube that are in `state`: up to `most` ids if the
+/// server has `list-jobs`, otherwise one id.
 fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
     if client.has_extension("list-jobs")? && listing::fits_list_jobs_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();

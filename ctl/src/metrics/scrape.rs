@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands that wait for replies at the same time. The number is small,
-/// because the server serves no other client while it carries out these commands.
+/// The largest number of commands that wait for replies. The number is small, because a server that
+/// carries out commands of one client serves no other client meanwhile.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.
@@ -70,7 +70,7 @@ impl Scraper {
     }
 
     /// Scrapes all servers and returns the text in pieces. A server that does not answer in time is
-    /// reported as down. Fails only after an interrupt.
+    /// reported as down. Fails only after an interrupt, such as Ctrl-C.
     pub(crate) fn scrape(&self, interrupt: &Interrupt) -> Result<Vec<String>> {
         let began = Instant::now();
         let deadline = deadline::after_seconds(self.settings.timeout);

@@ -44,7 +44,7 @@ const WRONG_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 /// The port that browsers omit from addresses.
 const HTTP_PORT: u16 = 80;
 
-/// The header with the token.
+/// The request header that must have the token.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-token");
 
 const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
