@@ -21,7 +21,7 @@ const BATCH_BYTES: u64 = 16 << 20;
 /// The longest line with `--dry-run`, in bytes: a dry run asks no server for its limit.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// A line has at most this many bytes for each byte of a body, and for all other fields together.
+/// The most bytes of a line per byte of its body, and the most bytes of all other fields.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 

@@ -1,4 +1,4 @@
-//! `put`: puts jobs with bodies from the command line or a file, or a job for each line of a file.
+//! `put`: puts jobs whose bodies are arguments, a whole file, or each line of a file.
 
 use std::io::Read as _;
 

@@ -16,7 +16,7 @@ use crate::message::print_error;
 const FILE_MODE: u32 = 0o644;
 
 /// Writes the file once, or at an interval in seconds until a signal arrives. If the first write
-/// fails, returns the error, because the path is probably wrong. A later failure is only printed.
+/// fails, returns the error, because the path is probably wrong. Later failures are only printed.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,

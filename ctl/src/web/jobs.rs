@@ -153,7 +153,7 @@ fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     fields
 }
 
-/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] in total.
+/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
 fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
