@@ -11,7 +11,7 @@ const DEFAULT_PORT: u16 = 11300;
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// A host or an address, and a port.
+    /// A host name or an IP address, and a port.
     Tcp(String, u16),
     /// The path of a UNIX socket.
     Unix(PathBuf),
@@ -59,7 +59,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Returns the beginning of a `beanstalkctl` command line for this server, to show to users.
+    /// Returns the beginning of a `beanstalkctl` command line for this server, for use in messages.
     pub(crate) fn command(&self) -> String {
         format!("beanstalkctl --server {}", shell_word(&self.to_string()))
     }

@@ -1,4 +1,4 @@
-//! The arguments of each command. The doc comments are the texts of `--help` and the manual.
+//! The arguments of each command. `--help` and the manual page show the doc comments of fields.
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -30,7 +30,7 @@ pub(crate) struct BigArgs {
 pub(crate) struct TopArgs {
     /// Names of tubes, with * and ? as wildcards [default: all tubes]
     pub(crate) tubes: Vec<String>,
-    /// Print a line per server and interval, as vmstat does
+    /// Print a line for each server at each interval, as vmstat does
     #[arg(long)]
     pub(crate) plain: bool,
     /// Set the interval between two updates
@@ -55,7 +55,7 @@ pub(crate) struct ReserveArgs {
     /// Reserve at most this many jobs
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(crate) count: u64,
-    /// Wait at most this long for jobs [default: wait without limit for the first job only]
+    /// Wait at most this long for a job [default: no limit for the first job, 0 for later jobs]
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) wait: Option<u64>,
     /// Print only the bodies, unchanged
@@ -86,10 +86,10 @@ pub(crate) struct WorkArgs {
     /// Run at most this many commands at a time
     #[arg(long, value_name = "NUMBER", default_value = "1")]
     pub(crate) jobs: NonZero<u16>,
-    /// End a command that runs longer than this, which is a failure
+    /// End a command that runs longer than this, and treat the command as failed
     #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time)]
     pub(crate) timeout: Option<u64>,
-    /// Do not end a command whose job has timed out and may be with another worker
+    /// Do not end a command whose job has timed out, although another worker may get the job
     #[arg(long)]
     pub(crate) keep_going: bool,
 }
@@ -104,7 +104,7 @@ pub(crate) struct FilterArgs {
     /// Only jobs older than TIME, for example 90s, 5m, 2h, 1d
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) older_than: Option<u64>,
-    /// Only delayed jobs that become ready after TIME, for example 300d
+    /// Only delayed jobs that become ready no earlier than TIME from now, for example 300d
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time)]
     pub(crate) due_after: Option<u64>,
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// Makes the filter from these arguments.
+    /// Returns the filter that these arguments describe.
     pub(crate) fn to_filter(&self, tubes: &[String], pattern: Option<&str>) -> Result<Filter> {
         let (tubes, states) = (Tubes::new(tubes)?, self.state.clone());
         let pattern = pattern.map(|text| Filter::to_pattern(text, false, false)).transpose()?;
@@ -196,7 +196,7 @@ pub(crate) struct JobArgs {
     /// Delay the job: it becomes ready after this time
     #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "0")]
     pub(crate) delay: u32,
-    /// Set the time to run: how long a worker may hold the job
+    /// Set the time to run: how long a reservation of the job lasts
     #[arg(long, value_name = "TIME", value_parser = filter::parse_delay, default_value = "60")]
     pub(crate) ttr: u32,
 }
@@ -213,7 +213,7 @@ pub(crate) struct PutArgs {
     /// Name of the tube
     #[arg(value_parser = parse_tube_name)]
     pub(crate) tube: String,
-    /// Bodies, one job each; - is standard input [default: one body from standard input]
+    /// Bodies, one per job; - reads one body from standard input [default: -]
     pub(crate) bodies: Vec<String>,
     /// Read the body from FILE; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
@@ -251,10 +251,10 @@ pub(crate) struct KickArgs {
     /// Kick at most this many jobs [default: 1]
     #[arg(conflicts_with = "all")]
     pub(crate) count: Option<u32>,
-    /// Kick at most this many jobs, as COUNT does
+    /// Kick at most this many jobs; has the same effect as COUNT
     #[arg(long = "count", value_name = "NUMBER", conflicts_with_all = ["count", "all", "id"])]
     pub(crate) number: Option<u32>,
-    /// Kick all buried jobs, or all delayed jobs if none is buried
+    /// Kick all buried jobs, or all delayed jobs if no job is buried
     #[arg(long, conflicts_with = "id")]
     pub(crate) all: bool,
     /// Only jobs whose bodies match this regular expression
@@ -366,15 +366,15 @@ pub(crate) struct CheckArgs {
     /// Warning and critical ages of the next job to be reserved, for example 5m,1h
     #[arg(long, value_name = "WARNING,CRITICAL", value_parser = Threshold::parse_ages)]
     pub(crate) age: Option<Threshold>,
-    /// The minimum number of workers of a tube with ready jobs; fewer are critical
+    /// The number of workers that a tube with ready jobs needs; fewer workers are critical
     #[arg(long, value_name = "NUMBER")]
     pub(crate) workers: Option<u64>,
-    /// Report servers as unknown that have not answered after this time
+    /// Report a server as unknown if it has not answered after this time
     #[arg(long, value_name = "TIME", value_parser = filter::parse_some_time, default_value = "10")]
     pub(crate) timeout: u64,
 }
 
-/// The smallest values that are a warning, and critical: counts, or ages in seconds.
+/// The lowest count, or age in seconds, that is a warning, and the lowest that is critical.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,

@@ -14,10 +14,10 @@ use crate::progress::Progress;
 use crate::save::SaveFile;
 use crate::sweep;
 
-/// The largest number of jobs changed at once.
+/// The largest number of jobs in a batch.
 const BATCH_JOBS: usize = 1_000;
 
-/// A change of jobs. Without a new priority, a job keeps its priority.
+/// A change of jobs. If no new priority is given, a job keeps its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Makes the jobs ready.
@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Returns the verb of the change, the reply that confirms it, and the accepted states.
+    /// Returns the verb of the change, the confirming reply, and the states that allow the change.
     pub(crate) fn words(self) -> (&'static str, &'static str, &'static [State]) {
         match self {
             Self::Kick => ("kick", "KICKED", &[State::Delayed, State::Buried]),
@@ -46,10 +46,10 @@ impl Change {
     }
 
     /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
-    /// job was changed, with false if it does not exist or its state does not allow the change.
+    /// job was changed, with false if the job is missing or its state does not allow the change.
     ///
-    /// Only a reserved job can be released or buried. So `reserve-job` is sent together with
-    /// `release` or `bury`, and the job is reserved only briefly.
+    /// The server releases or buries only reserved jobs, so `reserve-job` is sent together with
+    /// each `release` or `bury`; each job is reserved only briefly.
     pub(crate) fn apply(
         self,
         client: &mut Client,
@@ -71,7 +71,7 @@ impl Change {
         };
         client.ask_each(steps, line, |((id, _), is_change), reply| {
             match (is_change, reply.word()) {
-                // If `reserve-job` fails, the reply to the change is NOT_FOUND as well.
+                // After NOT_FOUND for `reserve-job`, the reply to the change is NOT_FOUND, too.
                 (false, "RESERVED" | "NOT_FOUND") => {}
                 (true, "NOT_FOUND") => take(id, false),
                 (true, word) if word == done => take(id, true),
@@ -91,7 +91,7 @@ pub(crate) struct PlannedChange {
     pub(crate) done: u64,
     /// The number of jobs not changed, because other clients reserved, changed or deleted them.
     pub(crate) left: u64,
-    /// The ids of jobs that were saved to the file but not deleted.
+    /// The ids of jobs that were written to the file but not deleted.
     saved_in_vain: Vec<u64>,
 }
 
@@ -118,7 +118,7 @@ impl PlannedChange {
         sentences
     }
 
-    /// Changes the jobs of a plan. No batch starts after an interrupt.
+    /// Changes the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
     pub(crate) fn carry_out(
         &mut self,
         client: &mut Client,
@@ -141,7 +141,7 @@ impl PlannedChange {
         if let Some(file) = &mut self.save {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            // Other clients may have changed jobs while the file was written.
+            // Skip jobs that other clients changed while the file was written.
             let (count, name) = (counted(jobs.len() as u64, "job"), &file.name);
             let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
                 .with_context(|| format!("{count} saved to {name} but not deleted"))?;
@@ -163,7 +163,7 @@ impl PlannedChange {
         result.with_context(|| self.describe_unconfirmed())
     }
 
-    /// Describes a batch in which the server did not confirm all changes.
+    /// Returns the message for a batch in which the server did not confirm all changes.
     fn describe_unconfirmed(&self) -> String {
         let file = self.save.as_ref().map(|file| format!("; all of them are in {}", file.name));
         let word = self.change.words().1.to_lowercase();

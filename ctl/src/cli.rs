@@ -1,5 +1,5 @@
 //! The definition of all commands, from which the command line, `--help`, the manual page and the
-//! shell completions are made. `args` has the arguments of each command.
+//! shell completions are made. The module `args` defines the arguments of each command.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,13 +20,13 @@ use crate::web::WebArgs;
 /// Inspect any beanstalkd server, and change its jobs one by one or in bulk
 ///
 /// Commands under "Look" and "Watch" change no jobs. Commands that delete or move jobs first show
-/// how many, and ask for confirmation.
+/// the number of jobs, and ask for confirmation.
 #[derive(Debug, Parser)]
 #[command(name = "beanstalkctl", version, max_term_width = 100)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Cli {
-    /// Connect to this server: HOST:PORT or unix:PATH; commands that change no jobs accept several,
-    /// separated by commas
+    /// Connect to this server: HOST:PORT or unix:PATH; commands that change no jobs accept several
+    /// servers, separated by commas
     #[arg(short, long, global = true, value_name = "ADDRESS", value_delimiter = ',')]
     #[arg(env = "BEANSTALKD_SERVER", default_value = "127.0.0.1:11300")]
     pub(crate) server: Vec<Address>,
@@ -60,8 +60,8 @@ pub(crate) enum Command {
     },
     /// List the jobs of tubes, including reserved jobs
     ///
-    /// The column age has the seconds since the put. The column left has the seconds until a
-    /// delayed job becomes ready, or a reservation ends.
+    /// The column `age` has the seconds since the job was put. The column `left` has the seconds
+    /// until a delayed job becomes ready or a reserved job times out.
     List(ListArgs),
     /// Find jobs by their bodies
     ///
@@ -75,10 +75,10 @@ pub(crate) enum Command {
     Put(PutArgs),
     /// Reserve jobs, print them, and then release, delete or bury them
     ///
-    /// Without --delete or --bury, the jobs are released after all are printed. The exit status is
-    /// 1 if no job was ready.
+    /// Without --delete or --bury, the jobs are released after all jobs are printed. The exit
+    /// status is 1 if no job was ready.
     Reserve(ReserveArgs),
-    /// Make buried jobs ready, or delayed jobs if none is buried
+    /// Make buried jobs ready, or delayed jobs if no job is buried
     Kick(KickArgs),
     /// Release jobs by their ids: make them ready, or delay them
     Release {
@@ -122,10 +122,10 @@ pub(crate) enum Command {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Drain servers: make them refuse new jobs, or accept them again
+    /// Drain servers (make them refuse new jobs), or end the draining
     Drain {
-        /// on: refuse new jobs; off: accept them again; status: print the state; wait: until no job
-        /// is ready, delayed or reserved
+        /// on: refuse new jobs; off: accept new jobs again; status: print the state; wait: wait
+        /// until no job is ready, delayed or reserved
         #[arg(value_parser = ["on", "off", "status", "wait"])]
         switch: String,
         /// Do not ask for confirmation, even with several servers
@@ -134,42 +134,42 @@ pub(crate) enum Command {
     },
     /// Run a command for each job, with the body on its standard input
     ///
-    /// If the command succeeds, the job is deleted. If it fails, the job is released with a delay
-    /// that doubles with each failure, and buried after a number of failures. The environment
-    /// variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE` are set.
+    /// If the command succeeds, the job is deleted. If the command fails, the job is released with
+    /// a delay that doubles with each failure, and buried after --bury-after failures. The command
+    /// gets the environment variables `BEANSTALKD_JOB_ID` and `BEANSTALKD_JOB_TUBE`.
     ///
-    /// If the job times out, the connection is lost or --timeout is exceeded, the command and all
-    /// processes that it started get SIGTERM, and SIGKILL 10 seconds later. After Ctrl-C the
-    /// running commands may finish; a second Ctrl-C, or Ctrl-\, kills them. Ctrl-Z also suspends
-    /// the commands. If `work` itself is killed, Linux kills its commands, but not the processes
-    /// that they started, and other systems kill nothing.
+    /// If the job times out, the connection is lost or the command runs longer than --timeout, the
+    /// command and all processes that it started get SIGTERM, and SIGKILL 10 seconds later. After
+    /// Ctrl-C the running commands may finish; a second Ctrl-C, or Ctrl-\, kills them. Ctrl-Z
+    /// suspends `work` and the commands. If `work` is killed, Linux kills the commands, but not the
+    /// processes that the commands started; other systems kill neither.
     Work(WorkArgs),
     /// Delete jobs by their ids
     ///
-    /// A reserved job cannot be deleted: a worker holds it.
+    /// A job that a worker has reserved cannot be deleted.
     Delete(DeleteArgs),
     /// Delete all jobs of tubes, or some of them
     ///
-    /// Only the jobs counted in the question are deleted; jobs put later stay. The number of jobs
-    /// that other clients have changed or deleted before is reported.
+    /// Only the jobs counted in the question are deleted; jobs put later stay. The command reports
+    /// how many counted jobs other clients changed or deleted first.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server
     ///
     /// A moved job keeps its priority, its remaining delay and its state, but gets a new id. Buried
-    /// jobs keep their order if the server lists it: see HOW JOBS ARE FOUND in the manual.
+    /// jobs keep their order if the server lists that order: see HOW JOBS ARE FOUND in the manual.
     Move(MoveArgs),
     /// Write jobs with their bodies as lines of JSON
     ///
-    /// The lines are in order of service. The last line counts the jobs. If the reader of the
-    /// output closes it early, the exit status is 1.
+    /// The lines are in order of service; the last line has the number of jobs. If the reader
+    /// closes the output before the last line, the exit status is 1.
     Export(ExportArgs),
     /// Put jobs from lines of JSON, as written by `export` and `--save`
     ///
     /// Buried jobs are buried again, delayed jobs keep their remaining delay, and reserved jobs
-    /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. If
-    /// the import ends early, it reports where to continue with --skip. A line needs only a body,
-    /// as in {"body": "hello"}; tube, pri, delay and ttr are optional.
+    /// become ready. Each job gets a new id, so a second import of a file puts all jobs again. An
+    /// import that ends before the last line prints the value of --skip with which to continue. A
+    /// line needs only a body, as in {"body": "hello"}; tube, pri, delay and ttr are optional.
     Import(ImportArgs),
     /// Watch tubes and servers with their rates on a full screen
     ///
@@ -184,15 +184,15 @@ pub(crate) enum Command {
     /// Print metrics of servers for Prometheus, or serve them
     ///
     /// A server that is down is reported as down; the exit status is still 0. Each sample has the
-    /// label `server`, even with one server, so adding a second one does not rename any series.
+    /// label `server`, even with one server, so a second server does not rename any series.
     Metrics(MetricsArgs),
     /// Serve a web page with servers, tubes and jobs
     ///
     /// The page can put, kick, release, bury, move and delete jobs, and pause tubes.
     ///
-    /// Without --auth-file, every client that can connect can carry out every action. So the page
-    /// is served on loopback only, unless --no-auth is given. Each action is logged in a line on
-    /// standard error. Servers are sampled only while a browser shows the page.
+    /// Without --auth-file, every client that can connect can carry out every action. Without
+    /// --auth-file and --no-auth, the page is served on loopback only. Each action is logged in a
+    /// line on standard error. Servers are sampled only while a browser shows the page.
     Web(WebArgs),
     /// Print the completions for a shell
     Completions {
@@ -204,8 +204,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command itself changes nothing on a server. If so, a reader such as `head` may
-    /// close the command's output.
+    /// Whether the command changes nothing on a server, apart from actions on the page of `web`.
+    /// Only the output of these commands may be closed early, for example by `head`.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

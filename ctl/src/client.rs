@@ -1,9 +1,9 @@
 //! A blocking connection to a server, over which commands are pipelined.
 //!
 //! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
-//! send replies stops reading commands. There is no deadlock if the buffers of the sockets have
-//! space for all these commands, or for all their replies. One of the two always fits: commands
-//! with a body have short replies, and commands with long replies are short.
+//! send replies stops reading commands. Pipelining causes no deadlock, because the buffers of the
+//! sockets have space for all these commands or for all their replies: commands with a body have
+//! short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,16 +18,16 @@ use crate::message::{conflict, describe_trouble};
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
-/// The largest number of commands that wait for their replies at a time.
+/// The largest number of commands that wait for their replies at the same time.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
-/// Commands are sent once this many bytes of them are buffered.
+/// Buffered commands are sent once they have this many bytes.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The size of the buffer for replies, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply, in bytes. No beanstalkd sends such a long line.
+/// The longest line of a reply, in bytes; every beanstalkd sends only shorter lines.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
@@ -39,7 +39,7 @@ const YAML_BYTES_MAX: u64 = 256 << 20;
 /// The time limit for asking a server why it refuses a change.
 const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// The largest total size of bodies requested at once, in bytes, if each has the maximum size.
+/// The most bytes of bodies requested at once, if each body has the server's maximum size.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// A reply of a server.
@@ -49,7 +49,7 @@ pub(crate) struct Reply {
     pub(crate) line: String,
     /// The body after the line, if the reply has one.
     pub(crate) body: Option<Vec<u8>>,
-    /// The reason for a refusal, such as a full binlog, if the server reports one.
+    /// The reason for a refusal, such as a full binlog, if the server reports a reason.
     pub(crate) trouble: Option<&'static str>,
 }
 
@@ -59,7 +59,7 @@ impl Reply {
         self.line.split(' ').next().unwrap_or_default()
     }
 
-    /// Whether this is the first word of the reply.
+    /// Whether `word` is the first word of the reply.
     pub(crate) fn is(&self, word: &str) -> bool {
         self.word() == word
     }
@@ -106,12 +106,12 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// The largest number of outstanding replies. A smaller number delays other clients less.
+    /// The largest number of outstanding replies; a smaller number makes other clients wait less.
     pub(crate) window: usize,
-    /// Why the server refuses the commands under way; valid if `is_trouble_known`.
+    /// Why the server refuses the current commands; valid only if `is_trouble_known`.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
-    /// Whether replies to earlier commands are due, which a new command would get by mistake.
+    /// Whether replies to earlier commands are still due: a new command would get a wrong reply.
     has_replies_due: bool,
 }
 
@@ -121,7 +121,7 @@ impl Client {
         Self::connect_until(address, None)
     }
 
-    /// Connects to an address. After the deadline, if there is one, all commands fail.
+    /// Connects to an address. If a deadline is given, all commands fail after it.
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
@@ -138,8 +138,8 @@ impl Client {
         })
     }
 
-    /// Sends `stats` over a kept connection. If that fails, perhaps because the server was
-    /// restarted, sends `stats` over a new connection.
+    /// Sends `stats` over a kept connection. If the kept connection fails, perhaps because the
+    /// server was restarted, sends `stats` over a new connection.
     pub(crate) fn reuse(
         kept: Option<Self>,
         address: &Address,
@@ -212,8 +212,8 @@ impl Client {
         Ok(reply)
     }
 
-    /// Asks the server why it refused a command, over another connection, because replies may be
-    /// due on this one. Without an answer, the reason stays unknown.
+    /// Asks the server why it refused a command. Uses a new connection, because replies may still
+    /// be due on this connection. Returns `None` if the server does not tell the reason.
     fn ask_for_trouble(&self) -> Option<&'static str> {
         let deadline = Some(Instant::now() + TROUBLE_TIME_LIMIT);
         let mut other = Self::connect_until(&self.address, deadline).ok()?;
@@ -239,7 +239,7 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Allocate only a bounded buffer, because the length in the reply may be false.
+            // Allocate only a bounded buffer, because a faulty server may reply any length.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -270,7 +270,7 @@ impl Client {
         self.receive_reply()
     }
 
-    /// Sends a command. Its reply must be received before the next command is sent.
+    /// Sends a command. The caller must receive the reply before it sends the next command.
     pub(crate) fn send_command(&mut self, command: &str) -> Result<()> {
         self.begin_commands()?;
         self.send_line(command)
@@ -307,7 +307,7 @@ impl Client {
         self.ask_for(command, "OK")?.into_yaml()
     }
 
-    /// Sends a command for each item without waiting, and passes each item and its reply to `take`.
+    /// Sends a command for each item, pipelined, and passes each item and its reply to `take`.
     ///
     /// After a failure, the server may have carried out commands whose items `take` did not get.
     pub(crate) fn pipeline<T>(
@@ -375,7 +375,7 @@ impl Client {
             return Ok(size);
         }
         let stats = self.yaml("stats")?;
-        // Before 1.4, beanstalkd does not report the limit; 65,535 is the default of all releases.
+        // Releases before 1.4 do not report the limit; the default of all releases is 65,535.
         let size = yaml::value(&stats, "max-job-size").and_then(|size| size.parse().ok());
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }

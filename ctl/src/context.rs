@@ -43,7 +43,7 @@ pub(crate) enum Outcome {
     Done,
     /// Something was not found or not done, and a message has reported that.
     Partial,
-    /// An exit status that only `check` uses.
+    /// Another exit status, which only `check` uses.
     Exit(u8),
 }
 
@@ -76,7 +76,7 @@ const ITEMS_AHEAD_MAX: usize = 100;
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Does `work` on all servers at once, so that a server that hangs does not delay the others.
+    /// Runs `work` for all servers at once, so that a server that hangs does not delay the others.
     /// Calls `show` with each item that `work` sends, in the order of the servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
@@ -114,13 +114,13 @@ impl Context {
         (self.servers.len() > 1).then(|| server.to_string())
     }
 
-    /// Whether an error ends the program and not only the work on one server: a signal, closed
-    /// output, or wrong arguments.
+    /// Whether an error ends the program and not only the work on one server: an error after a
+    /// signal, or because of closed output or wrong arguments.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
 
-    /// Returns the only server; fails if there are several.
+    /// Returns the only server; fails if there are several servers.
     pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
             [address] => Ok(address),
@@ -128,13 +128,13 @@ impl Context {
         }
     }
 
-    /// Connects to the only server; fails if there are several.
+    /// Connects to the only server; fails if there are several servers.
     pub(crate) fn client(&self) -> Result<Client> {
         self.server().and_then(Client::connect)
     }
 
     /// Reports an action and the number of its jobs or tubes in one line on standard error; with
-    /// `--json`, also as an object.
+    /// `--json`, also as an object on standard output.
     pub(crate) fn report_action(
         &mut self,
         server: &Address,
@@ -158,7 +158,7 @@ impl Context {
         self.ask_user(consent.yes, plan)
     }
 
-    /// Prints the plan of a dry run; with `--json`, also as an object.
+    /// Prints the plan of a dry run on standard error; with `--json`, also on standard output.
     pub(crate) fn report_dry_run(&mut self, plan: &str) -> Result<()> {
         print_notice(&format!("Would {plan}."));
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
@@ -245,7 +245,7 @@ impl Context {
         }
     }
 
-    /// Returns whether a selected tube exists. If none exists, warns that no tube matches.
+    /// Returns whether a selected tube exists. If no selected tube exists, prints a warning.
     pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
         let is_there = !statistics::tube_names(client, selected)?.is_empty();
         if !is_there {

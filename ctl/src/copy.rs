@@ -7,11 +7,11 @@ use crate::client::{Client, Reply};
 use crate::job::{DEFAULT_TTR, Job, State};
 use crate::message::{conflict, counted};
 
-/// The delay of a buried job's copy before the copy is buried, in seconds. The delay is so long
-/// that no worker reserves the copy, even if this program is killed before the burial.
+/// The copy of a buried job is put with this delay, in seconds, and then buried. The delay is so
+/// long that no worker reserves the copy, even if this program is killed before the bury.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// The most copies delayed by [`HOLD_SECONDS`] at a time. If this program is killed, all remain.
+/// The most copies with the delay [`HOLD_SECONDS`]; if this program is killed, the copies keep it.
 const HELD_COPIES_MAX: usize = 100;
 
 /// The largest number of ranges shown in a list of line numbers.
@@ -22,9 +22,9 @@ const RANGES_MAX: usize = 20;
 pub(crate) enum Copied {
     /// The server has confirmed the copy, which has this id.
     Put(u64),
-    /// The server refused the copy, and always will, because the body is too large.
+    /// The server refused the copy because the body is too large, so a retry is useless.
     TooLarge,
-    /// The copy was not sent, or was refused, for instance by a draining server.
+    /// The copy was not sent, or was refused, for instance because the server is draining.
     Refused,
     /// The connection was lost before the reply, so the copy may exist.
     Unconfirmed,
@@ -50,7 +50,7 @@ impl Copies {
         })
     }
 
-    /// Returns the items whose results are selected; `items` has one item for each job.
+    /// Returns the items whose results `is_selected` accepts; `items` has one item for each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],
@@ -78,7 +78,7 @@ impl Copies {
     }
 
     /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
-    /// them. `act` is the command for the copies: `bury`, or `delete` for a move.
+    /// them. `act` names the command for the copies, which is `bury`, or `delete` for a move.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -106,7 +106,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // The next import starts at the first line not put, and repeats all later lines.
+            // The next import starts at the first line not put, and puts all later lines again.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
@@ -150,7 +150,7 @@ fn copy_delay(job: &Job) -> u32 {
     }
 }
 
-/// Puts a copy of each job into the job's tube, or into `tube`. A copy of a reserved job is ready.
+/// Puts a copy of each job into the job's tube, or into `tube`. Copies of reserved jobs are ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
     let results = vec![Copied::Refused; jobs.len()];
     let mut copies = Copies { results, failure: None, held: Vec::new() };
@@ -158,7 +158,7 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     let size = if has_buried { HELD_COPIES_MAX } else { jobs.len().max(1) };
     for (jobs, results) in jobs.chunks(size).zip(copies.results.chunks_mut(size)) {
         let put = pipeline_copies(client, jobs, tube, results);
-        // Copies that were put before a failure must be buried as well.
+        // Even after a failure, bury the copies that were put before the failure.
         let buried = bury_copies(client, jobs, results, &mut copies.held);
         copies.failure = put.and(buried).err();
         if copies.failure.is_some() {
@@ -168,8 +168,8 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     copies
 }
 
-/// Writes a `put` with its body. The types exclude numbers that the protocol does not allow: the
-/// server would refuse a line with such a number and read the body as commands.
+/// Writes a `put` with its body. The types of the numbers exclude values that the protocol does not
+/// allow: the server would refuse the line and read the body as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);
@@ -202,11 +202,11 @@ fn pipeline_copies(
     let take = |step: Step<'_>, reply: Reply| {
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
-            // BURIED means that the original beanstalkd ran out of memory, but kept the job.
+            // The original replies BURIED if it ran out of memory, but stored the job.
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => results[at] = Copied::Put(id),
             (Step::Put(at, _), "JOB_TOO_BIG", _) => results[at] = Copied::TooLarge,
             (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),
-            // Continue, because the replies to later puts are still due.
+            // Go on after a refusal, because the replies to later puts are still due.
             (Step::Put(at, job), ..) => {
                 results[at] = Copied::Refused;
                 let size = job.size.unwrap_or(0);
@@ -219,7 +219,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs. Adds to `held` the ids of copies that may not be buried.
+/// Buries the copies of buried jobs, and adds to `held` the ids of those not confirmed.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],

@@ -11,10 +11,10 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long to wait for a result after the deadline, because the thread may report it late.
+/// How long to wait for a result after the deadline, because a thread may report a result late.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
-/// Interval at which a wait checks for Ctrl-C.
+/// The interval at which a wait checks for Ctrl-C.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the deadline of work that begins now.
@@ -22,7 +22,7 @@ pub(crate) fn after_seconds(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds).min(TIME_LIMIT_MAX)
 }
 
-/// Begins work in a separate thread, because a name lookup, for example, may take any time.
+/// Begins work in a separate thread, because the work may block, as a name lookup does.
 pub(crate) fn start<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Receiver<Result<T>> {
@@ -34,7 +34,7 @@ pub(crate) fn start<T: Send + 'static>(
     receiver
 }
 
-/// Waits for work until its deadline. The outer result fails only after an interrupt.
+/// Waits for work until its deadline. The outer result is an error only after Ctrl-C.
 pub(crate) fn wait<T>(
     work: &Receiver<Result<T>>,
     deadline: Instant,

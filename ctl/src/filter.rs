@@ -26,7 +26,7 @@ impl Tubes {
         Ok(Self { globs: Some(globs.build().map_err(usage)?) })
     }
 
-    /// Selects the tube of this name.
+    /// Selects only the tube of this name.
     pub(crate) fn of_name(name: &str) -> Self {
         let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
         Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
@@ -58,7 +58,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Selects the jobs of a tube in a state.
+    /// Selects the jobs of one tube that are in one state.
     pub(crate) fn of_state(tube: &str, state: State) -> Self {
         Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
     }
@@ -73,7 +73,7 @@ impl Filter {
         self.older_than.is_none() && self.due_after.is_none() && self.pattern.is_none()
     }
 
-    /// Restricts the filter to states in which jobs can be deleted or moved; fails for reserved.
+    /// Restricts the filter to jobs that can be deleted or moved; fails if `reserved` is selected.
     pub(crate) fn restrict_to_deletable(&mut self) -> Result<()> {
         if self.states.is_empty() {
             self.states = State::DELETABLE.to_vec();
@@ -83,7 +83,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the job is selected, apart from the pattern for its body.
+    /// Whether the filter selects the job, without regard to the pattern for bodies.
     pub(crate) fn matches(&self, job: &Job) -> bool {
         let is_due_after = |seconds| job.state == State::Delayed && job.time_left >= seconds;
         self.states().contains(&job.state)
@@ -127,7 +127,7 @@ pub(crate) fn parse_some_time(text: &str) -> Result<u64> {
     Ok(seconds)
 }
 
-/// Parses a time like [`parse_time`], within the range of delays and times to run.
+/// Parses a time like [`parse_time`]; the time must fit into a delay or a time to run.
 pub(crate) fn parse_delay(text: &str) -> Result<u32> {
     let seconds = parse_time(text)?;
     seconds.try_into().map_err(|_| anyhow!("it must be at most {} seconds, 136 years", u32::MAX))

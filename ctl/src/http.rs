@@ -1,7 +1,7 @@
-//! The HTTP server of `web` and `metrics`: sockets, bounds, and a clean shutdown.
+//! The HTTP server of `web` and `metrics`: sockets, limits, and a clean shutdown.
 //!
-//! One thread is enough, because slow work runs in `tokio::task::spawn_blocking`. After SIGINT or
-//! SIGTERM, the server ends once requests under way have their responses.
+//! One thread is enough, because `tokio::task::spawn_blocking` runs slow work in other threads.
+//! After SIGINT or SIGTERM, the server ends once requests under way have their responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,36 +29,36 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use crate::interrupt::Interrupt;
 use crate::message::{print_notice, usage};
 
-/// The largest number of connections of a listener. If another client connects, the oldest
+/// The largest number of connections of a listener. If one more client connects, the oldest
 /// connection without a complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A connection without a byte for this time is closed. Prometheus sends requests more often.
+/// After this time without a byte, a connection is closed; Prometheus uses a shorter interval.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
-/// A response is regarded as complete if no byte is sent for this time although the client reads.
+/// A response is assumed to be complete if no byte is sent for this time although the client reads.
 const RESPONSE_GAP: Duration = Duration::from_secs(1);
 
-/// While a new connection waits, the server closes another connection at this interval.
+/// While a new client waits for a connection, one old connection is closed at each interval.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time limit of a request's head, from the connect or, for later requests, from the first byte
-/// of the head. Without a limit, a byte now and then would hold a connection for ever.
+/// The time limit of a request's head, from the connect or, for a later request, from its first
+/// byte. Without a limit, a client could keep a connection for ever with a byte now and then.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// A response may take this time, plus the time that its bytes need at the minimum rate. Then the
-/// connection is closed, because slow readers would hold large responses for ever.
+/// A response is cut off after this time, plus the time that its bytes need at the minimum rate.
+/// Without this limit, slow readers would keep large responses in memory.
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// How long requests under way may continue after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The descriptor of the first socket from a service manager, and the most sockets it may pass.
+/// The first descriptor that a service manager passes, and the most sockets that it may pass.
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager. If there are none, opens a socket that listens
+/// Returns the sockets passed by a service manager. If no socket was passed, opens one that listens
 /// on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
@@ -106,7 +106,7 @@ fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
     found?.next().context("the host has no address")
 }
 
-/// Serves until a signal arrives.
+/// Serves HTTP requests until a signal arrives.
 pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
@@ -123,10 +123,10 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
             let listener = BoundedListener { listener, places, headless: Headless::default() };
             let mut ended = ended.clone();
             let until = async move {
-                // The sender outlives this wait, so the wait cannot fail.
+                // The wait cannot fail, because its sender exists longer than the wait.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
-            // The handlers get the peer's address only through `tap_io`.
+            // Without `tap_io`, axum would not pass the peer's address to handlers.
             let app = app.clone().into_make_service_with_connect_info::<SocketAddr>();
             let server = axum::serve(listener.tap_io(|_| ()), app).with_graceful_shutdown(until);
             servers.spawn(server.into_future());
@@ -138,18 +138,18 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
         let _ = timeout(END_TIME_LIMIT, servers.join_all()).await;
         Ok(())
     });
-    // Threads that still wait for a beanstalkd server must not delay the exit.
+    // Do not wait for threads that still wait for a beanstalkd server.
     runtime.shutdown_background();
     served
 }
 
-/// A response body of known length, held in pieces that are sent without copying.
+/// A response body of known length, in pieces that are sent without being copied.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// A piece of a response, with the permit that bounds the number of such responses.
+/// A piece of a response, with the permit that limits how many responses are in memory.
 struct SharedBodyPiece {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -168,7 +168,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // A piece may be in use after its response is dropped, so it, too, has the permit.
+        // Each piece has the permit, because a piece may be in use after its response is dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -195,20 +195,20 @@ impl HttpBody for SharedBody {
     }
 }
 
-/// A listener with a limit on open connections.
+/// A listener with a limit on the number of connections.
 struct BoundedListener {
     listener: tokio::net::TcpListener,
     places: Arc<Semaphore>,
     headless: Headless,
 }
 
-/// Closes connections without a complete request head, the oldest first. A connection that has
-/// ended, or whose head is complete, has dropped its receiver.
+/// Senders, each of which closes a connection without a complete request head; the oldest first. A
+/// connection that has ended, or whose head is complete, has dropped its receiver.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 
 impl Headless {
-    /// Adds a connection, which must close once the returned receiver gets a value.
+    /// Adds a connection. The connection must close once the returned receiver gets a value.
     fn add(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,18 +260,18 @@ impl Listener for BoundedListener {
     }
 }
 
-/// The progress of the head of a request.
+/// How much of the head of a request has arrived.
 #[derive(Debug, Default)]
 struct RequestHead {
     began: Option<Instant>,
-    /// The number of LFs at the end, CRs ignored; `None` before the first byte except CR and LF.
+    /// The number of LFs at the end, not counting CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. The next head cannot begin before a response.
+    /// Whether the head is complete. The next request's head begins after a byte of the response.
     is_whole: bool,
 }
 
 impl RequestHead {
-    /// Reads bytes of a request. An empty line ends a head.
+    /// Looks in bytes of a request for the empty line that ends the head.
     fn read_bytes(&mut self, bytes: &[u8]) {
         if self.is_whole || bytes.is_empty() {
             return;
@@ -301,12 +301,12 @@ struct TimedConnection {
     stream: TcpStream,
     /// The time when the last byte was read or written.
     active: Instant,
-    /// Wakes the connection to check its time limits.
+    /// The timer that wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
     head: RequestHead,
-    /// The start of the response under way, and the number of its bytes written.
+    /// The time when the current response began, and the number of its bytes already written.
     response: (Instant, u64),
-    /// Whether the response waits for its client to read.
+    /// Whether the client must read before more of the response can be sent.
     is_blocked: bool,
     headless: Headless,
     /// Receives a value if the connection must close; `None` once the head is complete.
@@ -317,7 +317,7 @@ struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Counts the bytes of a response. The first bytes begin the wait for the next head.
+    /// Adds to the number of written bytes of a response, after which the next head may begin.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {
@@ -441,12 +441,12 @@ mod tests {
         };
         assert!(whole(&["GET / HTTP/1.1\r\nHost: a\r", "\n\r", "\n"]));
         assert!(whole(&["GET / HTTP/1.1\n\n"]));
-        // Empty lines before a request are allowed, and are not requests.
+        // Empty lines before a request are allowed, and do not end its head.
         assert!(!whole(&["\r\n\r\n", "GET / HTTP/1.1\r\n"]));
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }
 
-    /// Without the limit, a client that does not read would hold the permit of a response for ever.
+    /// Without the limit, a client that does not read would keep the permit of a response for ever.
     #[tokio::test]
     async fn a_response_that_is_not_read_has_a_time_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
-    /// If a permit were returned earlier, fifty slow readers could hold fifty large bodies.
+    /// If a permit were free too early, fifty slow readers could keep fifty large bodies in memory.
     #[test]
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));

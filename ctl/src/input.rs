@@ -1,5 +1,5 @@
-//! Lines from standard input or a file. A signal ends the wait for a line, and the length of a line
-//! in memory is bounded.
+//! Lines from standard input or a file. A signal ends the wait for a line, and lines have a limit
+//! on their length.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use crate::message::usage;
 /// The size of the input buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file that can be read until a signal arrives.
+/// A file whose reads fail once a signal arrives.
 #[derive(Debug)]
 pub(crate) struct InputSource {
     file: File,

@@ -1,6 +1,6 @@
-//! Ctrl-C, SIGTERM, SIGQUIT and SIGHUP: the first signal ends the command after its current batch,
-//! with a notice if the batch takes long. A second signal ends the program at once. `work` also
-//! passes Ctrl-Z and Ctrl-\ on to the commands that it runs.
+//! Handles Ctrl-C, SIGTERM, SIGQUIT and SIGHUP. The first signal ends the command after its current
+//! batch; if the batch takes long, a notice is printed. A second signal ends the program at once.
+//! In `work`, Ctrl-Z also suspends the running commands, and Ctrl-\ kills them.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
@@ -23,29 +23,29 @@ use signal_hook::low_level::{emulate_default_handler, raise};
 
 use crate::message::print_notice;
 
-/// Time after a signal until the notice is printed.
+/// The time from a signal until the notice is printed.
 const NOTICE_DELAY: Duration = Duration::from_millis(200);
 
 /// The value stored in place of a signal's number if the program itself ends the work.
 const ENDED_FROM_WITHIN: usize = usize::MAX;
 
-/// A flag that ends work between two batches.
+/// A flag that tells work to end after its current batch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The number of the last signal; 0 before the first.
+    /// The number of the last signal; 0 before the first signal.
     signal: Arc<AtomicUsize>,
-    /// Becomes readable with the first signal.
+    /// The socket that becomes readable at the first signal.
     wake: OnceLock<UnixStream>,
-    /// The notice after a first signal: why the program waits, and what a second signal does.
+    /// The notice printed after a signal: why the program waits, and what a second signal does.
     notice: Mutex<&'static str>,
     /// Process groups of running commands, to be killed by a second signal.
     groups: Mutex<Vec<Pid>>,
     /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// The interrupt of the whole work, if this interrupt is for a part of it.
+    /// The interrupt of the whole work, if this interrupt is only for a part of the work.
     parent: Option<Interrupt>,
 }
 
@@ -70,9 +70,9 @@ fn is_hangup_ignored() -> bool {
 }
 
 impl Shared {
-    /// Sends `sent` to the running commands, and then does what `signal` does by default.
+    /// Sends `sent` to the running commands, and then takes the default action of `signal`.
     fn pass_on(&self, sent: Signal, signal: i32) {
-        // Hold the lock, so that no worker reacts to the end or suspension of its command.
+        // Keep the lock, so that no worker notices that its command was ended or suspended.
         let groups = Interrupt::lock(&self.groups);
         for &group in &*groups {
             let _ = kill_process_group(group, sent);
@@ -82,7 +82,7 @@ impl Shared {
 }
 
 impl Interrupt {
-    /// Locks data, even after a panic, because a panic cannot leave these data half changed.
+    /// Locks data, even after a panic, because a panic cannot leave the data half changed.
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +107,7 @@ impl Interrupt {
                     shared.pass_on(Signal::KILL, signal);
                 }
                 is_second = true;
-                // The write cannot fail: the other end is open as long as the program runs.
+                // The write cannot fail: the receiver exists as long as the program runs.
                 let _ = sender.write_all(&[1]);
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
@@ -120,20 +120,20 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Returns a socket that becomes readable with the first signal; panics if none are caught.
+    /// Returns a socket that becomes readable at the first signal; panics before `catch_signals`.
     pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
-    /// Sets the notice after a first signal: why the program waits, and what a second signal does.
+    /// Sets the notice after a signal: why the program waits, and what a second signal does.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *Self::lock(&self.0.notice) = text;
     }
 
-    /// Ends work between two batches, as a signal does.
+    /// Ends the work after its current batch, as a signal does.
     pub(crate) fn set(&self) {
         let order = Ordering::Relaxed;
-        // The number of an earlier signal is kept.
+        // Keep the number of an earlier signal.
         let _ = self.0.signal.compare_exchange(0, ENDED_FROM_WITHIN, order, order);
     }
 
@@ -196,10 +196,10 @@ impl Interrupt {
         thread::Builder::new().name("job control".into()).spawn(move || {
             for signal in signals.forever() {
                 let sent = if signal == SIGTSTP { Signal::TSTP } else { Signal::KILL };
-                // For Ctrl-Z, this call returns after SIGCONT has resumed the program.
+                // After Ctrl-Z, `pass_on` returns once SIGCONT has resumed the program.
                 shared.pass_on(sent, signal);
                 shared.suspensions.fetch_add(1, Ordering::Relaxed);
-                // SIGCHLD wakes the workers, and they resume their commands.
+                // SIGCHLD wakes the workers, which then resume their commands.
                 let _ = raise(SIGCHLD);
             }
         })?;
@@ -220,8 +220,8 @@ impl Interrupt {
         Ok((child, group))
     }
 
-    /// Returns the status of a command that has ended or was suspended; `None` while it runs. The
-    /// group of an ended command is no longer killed, because the system may reuse the id.
+    /// Returns the status of a command that has ended or was suspended; `None` while it runs.
+    /// Forgets the group of an ended command, because the system may give its id to another group.
     pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
@@ -237,7 +237,7 @@ impl Interrupt {
         // A limit that is too long for the system is treated as no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
-            // A signal was handled, an event is ready, or the limit has passed.
+            // The normal ends: a signal was handled, an event is ready, or the limit has passed.
             Err(Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }

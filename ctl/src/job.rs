@@ -26,7 +26,7 @@ pub(crate) enum State {
     Delayed,
     /// The job stays buried until a kick.
     Buried,
-    /// A worker holds the job.
+    /// A worker has reserved the job.
     Reserved,
 }
 
@@ -34,10 +34,10 @@ impl State {
     /// The states in which a job can be deleted, moved or released.
     pub(crate) const DELETABLE: [Self; 3] = [Self::Ready, Self::Delayed, Self::Buried];
 
-    /// All states, in the order of tables.
+    /// All states, in the order in which tables show them.
     pub(crate) const ALL: [Self; 4] = [Self::Ready, Self::Delayed, Self::Buried, Self::Reserved];
 
-    /// Returns the word of the protocol.
+    /// Returns the protocol's word for the state.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -54,7 +54,7 @@ impl fmt::Display for State {
     }
 }
 
-/// A job. Fields that were not read from the server are `None`.
+/// A job. Optional fields are `None` if they are unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) id: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Job {
     pub(crate) pri: u32,
     /// Seconds since the job was put.
     pub(crate) age: u64,
-    /// Seconds until a delayed job is ready, or until a reserved one times out.
+    /// Seconds until a delayed job becomes ready, or until a reserved job times out.
     pub(crate) time_left: u64,
     /// The time to run, in seconds.
     pub(crate) ttr: Option<u64>,
@@ -170,7 +170,7 @@ pub(crate) enum Line {
     Count(u64),
 }
 
-/// The keys of a line: all that [`Job::to_json`] writes, the options of `put`, and the count.
+/// The keys allowed in a line: those of [`Job::to_json`], the options of `put`, and the count.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[expect(dead_code, reason = "some keys are only allowed")]
@@ -187,7 +187,7 @@ struct Keys {
     #[serde(rename = "body_base64")]
     body_base64: Option<String>,
     count: Option<u64>,
-    // These keys are ignored, because a new job gets values of its own.
+    // The following keys are ignored, because a new job gets values of its own.
     server: Option<IgnoredAny>,
     size: Option<u64>,
     reserves: Option<u64>,
@@ -243,7 +243,7 @@ pub(crate) const DEFAULT_TTR: u64 = 60;
 /// The longest name of a tube, in bytes.
 pub(crate) const TUBE_NAME_BYTES_MAX: usize = 200;
 
-/// Checks the name of a tube by the rules of the protocol, so that the name is one word of a line.
+/// Fails unless the protocol allows the name of a tube; an allowed name is one word of a command.
 pub(crate) fn parse_tube_name(name: &str) -> Result<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-+/;.$_()".contains(&byte);
     if name.is_empty() || name.len() > TUBE_NAME_BYTES_MAX || name.starts_with('-') {
@@ -311,13 +311,13 @@ mod tests {
             r#"{"body":"x","state":"lost"}"#,
             r#"{"body":"x","pri":4294967296}"#,
             r#"{"body":"x","pri":-1}"#,
-            // In a `put`, such a value would make the server read the body as commands.
+            // A server refuses a `put` with this value, and reads the body as commands.
             r#"{"body":"x","ttr":4294967296}"#,
             r#"{"body":"x","state":"delayed","time-left":4294967296}"#,
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
-            // Lines with an unknown key, or with keys that contradict each other.
+            // An unknown key, or keys that contradict each other, may be a user's error.
             r#"{"body":"x","priority":1}"#,
             r#"{"body":"x","state":"buried","delay":1}"#,
             r#"{"body":"x","count":1}"#,

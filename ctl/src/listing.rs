@@ -1,4 +1,4 @@
-//! Lists the jobs of any server: by `list-jobs` if the command can list all of them, or by a sweep.
+//! Lists the jobs of any server: by `list-jobs` if that command can list all jobs, or by a sweep.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ const COMMAND_BYTES_MAX: usize = 222;
 /// The largest number of bodies in memory at once.
 const BODIES_MAX: usize = 1_000;
 
-/// Tubes, each with the states that have jobs.
+/// Tubes, each with the states in which it has jobs.
 type Lists = Vec<(String, Vec<State>)>;
 
 /// Which fields of jobs to fill in.
@@ -50,7 +50,7 @@ pub(crate) struct Request<'a> {
 
 impl Request<'_> {
     /// Returns the limit to send to the server, which selects only by tube and state. If the filter
-    /// has other conditions, returns no limit: the server would count jobs that the filter drops.
+    /// has other conditions, returns no limit, because the filter may drop some of the first jobs.
     fn limit(&self) -> Option<u64> {
         self.limit.filter(|_| self.filter.is_by_state())
     }
@@ -72,7 +72,7 @@ pub(crate) fn list_jobs(
     for (tube, states) in lists {
         interrupt.check()?;
         let Some(mut jobs) = request_lists(client, &tube, &states, request.limit())? else {
-            // The tube has become too large for one list after its jobs were counted.
+            // Sweep the tube: it has become too large for one list since its jobs were counted.
             let one = Filter { tubes: Tubes::of_name(&tube), ..filter.clone() };
             let found = sweep::sweep(client, &one, options, interrupt, &mut fill)?;
             if found == Coverage::Stopped {
@@ -91,8 +91,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Calls `take` with the selected `jobs`, in batches. Before that, fetches the bodies if the filter
-/// or the requested fields need bodies.
+/// Calls `take` with the selected `jobs`, in batches. First fetches the bodies of a batch, if the
+/// filter or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -160,7 +160,7 @@ fn list_jobs_command(tube: &str, state: State, limit: u64) -> String {
     format!("list-jobs {tube} {state} {limit}")
 }
 
-/// Whether a `list-jobs` command for this tube fits into the longest line of the protocol.
+/// Whether a `list-jobs` command for this tube is short enough for a line of the protocol.
 pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }

@@ -3,14 +3,14 @@
 //! The program needs only the protocol of the original beanstalkd, and uses the extensions that a
 //! server has.
 //!
-//! `cli` lists the commands. `args`, `metrics::args` and `web::args` define their arguments, in
-//! types such as `FilterArgs` and `Threshold`. Each command is in a file of its name in the folder
-//! `commands`, or in a folder of its name: `metrics` or `web`. Its entry point is `run`. The names
-//! of a command's other functions and types contain a form of its name, such as `kick_tube`,
-//! `CheckStatus` and `Mover`. `work_command` is the part of `work` with the `RunningCommand`, its
-//! errors and its `CommandEnd`, and `top_screen` is the `Screen` of `top`.
+//! `cli` lists the commands. `args`, `metrics::args` and `web::args` define the commands'
+//! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` are
+//! folders; each other command is a file of its name in the folder `commands`. Each command starts
+//! in its function `run`. The names of a command's other functions and types contain a form of its
+//! name, such as `kick_tube`, `CheckStatus` and `Mover`. The file `work_command` belongs to `work`,
+//! and has `RunningCommand` and `CommandEnd`; `top_screen` has the `Screen` of `top`.
 //!
-//! The modules below the commands, from top to bottom:
+//! The modules that the commands use, from the highest level to the lowest:
 //!
 //! | module | content |
 //! |---|---|
@@ -51,8 +51,8 @@
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` is the page for operators, a `Site` whose handlers begin with `serve_`, and whose error
-//! responses are each a `Failure`:
+//! `web` serves the page for operators, the `Site`. The names of the handlers begin with `serve_`,
+//! and each error response is a `Failure`:
 //!
 //! | module | content |
 //! |---|---|
@@ -67,7 +67,7 @@
 //! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; |
 //! | | `JobAction`: a `Verb` for `Jobs`; `Tube`: a checked name; `Report`: the result |
 //!
-//! The manual lists the exit statuses that `main` returns.
+//! The manual page lists the exit statuses that `main` returns.
 
 mod address;
 mod args;
@@ -115,7 +115,7 @@ use output::Output;
 /// The exit status of wrong arguments.
 const USAGE_STATUS: u8 = 2;
 
-/// Notices after a first signal.
+/// The notices printed after a first signal: for commands that only read, and for all others.
 const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at once";
 const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
                           once, but then the last commands may or may not be carried out";
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     let interrupt = Interrupt::default();
     let (is_read_only, is_check) =
         (cli.command.is_read_only(), matches!(cli.command, Command::Check(_)));
-    // A truncated `export` is no backup, and a truncated `check` may lack problems: both fail.
+    // `export` and `check` fail if their output is closed early: their output must be complete.
     let may_be_cut = is_read_only && !is_check && !matches!(cli.command, Command::Export(_));
     interrupt.set_notice(if is_read_only { LOOK_NOTICE } else { ACT_NOTICE });
     let result = interrupt.catch_signals().map_err(Into::into).and_then(|()| {
@@ -163,7 +163,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments. An empty `BEANSTALKD_SERVER` is treated as unset.
+/// Parses the arguments. An empty environment variable `BEANSTALKD_SERVER` is treated as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {

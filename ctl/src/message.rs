@@ -32,7 +32,7 @@ pub(crate) fn usage(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Usage(text.to_string()).into()
 }
 
-/// Makes an error for a command that the current state does not allow.
+/// Makes an error for a command that the state of the server, tube or job forbids.
 pub(crate) fn conflict(text: impl fmt::Display) -> anyhow::Error {
     Refusal::Conflict(text.to_string()).into()
 }
@@ -54,7 +54,7 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
 
 /// Prints a line on standard error.
 pub(crate) fn print_notice(text: &str) {
-    // Standard error may be closed, and there is no other place to report that.
+    // If standard error is closed, there is no other place to report the failure.
     let _ = writeln!(io::stderr(), "{}", inert_text(text));
 }
 
@@ -70,25 +70,25 @@ pub(crate) fn print_error(error: &anyhow::Error) {
     print_notice(&format!("beanstalkctl: {error:#}"));
 }
 
-/// Adds the name of the server to an error that does not contain it.
+/// Adds the server's name to an error, unless the error already contains the name.
 pub(crate) fn of_server(server: &Address, error: anyhow::Error) -> anyhow::Error {
     let name = server.to_string();
     if format!("{error:#}").contains(&name) { error } else { error.context(name) }
 }
 
-/// Whether the error means that the reader of standard output has closed it.
+/// Whether the error means that the reader has closed standard output.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes a number with its noun: `1 job`, `2 jobs`.
+/// Formats a number with its noun, such as `1 job` and `2 jobs`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Logs an action in one line on standard error: the time, the server, the client of the page if
-/// there is one, the action and its count.
+/// Logs an action in one line on standard error: the time, the server, the page's client if there
+/// is one, and what was done.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
     log_line(&format!("{server}{from}: {done}"));

@@ -12,7 +12,7 @@ pub(crate) enum Tone {
     Plain,
     /// A problem that an operator should look at.
     Red,
-    /// Something that is paused on purpose, and no problem.
+    /// Something that was paused on purpose, and is no problem.
     Yellow,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
     /// The number of bytes of text in the rows.
     size: usize,
-    /// The width of each column already written, and whether the column has only numbers.
+    /// The width of each column in written rows, and whether the column has only numbers.
     shape: Vec<(usize, bool)>,
 }
 
@@ -70,7 +70,7 @@ impl Table {
     }
 
     /// Writes all rows, and then drops these rows. The first call also writes the heading; later
-    /// calls keep or widen the columns.
+    /// calls never make a column narrower.
     pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
@@ -90,7 +90,7 @@ impl Table {
         let shape: Vec<_> = (0..columns).map(|at| (width(at), is_number(at))).collect();
         let heading: Vec<Cell> = self.heading.iter().map(Cell::from).collect();
         let heading = self.shape.is_empty().then_some(&heading);
-        // No spaces are needed after the last column.
+        // The last column needs no spaces after its text.
         let pad = |at: usize, gap: usize| if at + 1 == columns { 0 } else { gap };
         for row in heading.into_iter().chain(&self.rows) {
             let mut line = String::new();
@@ -137,7 +137,7 @@ impl Output {
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
-    /// Writes one line, or several.
+    /// Writes a text of one or more lines.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
         Ok(writeln!(self.writer, "{}", inert_text(text))?)
     }
@@ -178,7 +178,7 @@ impl Output {
         if !text.contains(is_terminal_control) {
             return text;
         }
-        // JSON allows these characters unescaped, but a terminal would act on them.
+        // Escape the characters that a terminal would act on, although JSON allows them unescaped.
         let mut line = String::with_capacity(text.len());
         for it in text.chars() {
             if is_terminal_control(it) {
@@ -196,7 +196,7 @@ impl Output {
     }
 }
 
-/// Returns the fields of a JSON object without null values: an unknown value is left out, not 0.
+/// Returns the fields of a JSON object, except null fields: an unknown value is omitted, not 0.
 pub(crate) fn json_object(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
@@ -246,7 +246,7 @@ mod tests {
         table.write(&mut out, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
-        // Later rows are aligned with the first rows.
+        // Rows written later must be aligned with the first rows.
         table.row(vec!["c".into(), Cell::toned(&1, Tone::Red, true)]);
         let mut out = Vec::new();
         table.write(&mut out, true).unwrap();

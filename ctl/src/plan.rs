@@ -1,14 +1,14 @@
-//! The plan of an action: the jobs that it may change.
+//! The plan of an action: the jobs that the action may change.
 //!
-//! An action finds its jobs, shows their number, asks, and then changes these jobs and no others:
+//! An action finds its jobs, shows their number, asks the user, and then changes only these jobs:
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
-//!   connection from plan to end. The web page keeps no connection, so it checks the instance.
-//! - Just before its change, a job must still match the filter, and be in the same state as
-//!   before. The protocol cannot exclude that another client changes the job after this check.
+//!   connection from plan to end. The web page uses several connections, so it checks the instance.
+//! - Just before its change, a job must still match the filter, and be in the state that it had in
+//!   the plan. Another client may still change the job between this check and the change.
 //! - Jobs are in order of service, so copies are served in the same order as their originals. Ready
-//!   jobs are ordered by priority and id, and delayed jobs by the time left. Buried jobs are in the
-//!   order of their burial if the server lists that order, otherwise ordered by id.
+//!   jobs are ordered by priority and id, and delayed jobs by the time until they are ready. Buried
+//!   jobs are in order of burial if the server lists that order, otherwise in order of id.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,19 +31,19 @@ use crate::yaml;
 /// The largest number of tubes that a question names.
 const NAMED_TUBES_MAX: usize = 10;
 
-/// One run of a server, identified by its pid and its random id.
+/// One run of a server, identified by the server's pid and random id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the dictionary of `stats`. Old releases report no random id, but all report a pid.
+    /// Reads the dictionary of `stats`. Old releases report a pid, but no random id.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))
     }
 
-    /// Fails if the client is connected to another instance, where an id means another job.
+    /// Fails if the client is connected to another instance, where an id may mean another job.
     pub(crate) fn check(&self, now: &Self, client: &Client) -> Result<()> {
         let text = "the server was restarted, so ids may mean other jobs now: list the jobs again";
         ensure!(self == now, conflict(format!("{}: {text}", client.address())));
@@ -104,27 +104,27 @@ impl fmt::Display for Summary {
     }
 }
 
-/// If a batch takes longer than this, the next batch is smaller: the longer a batch takes, the more
-/// jobs other clients change after the check of the jobs and before their change.
+/// If a batch takes longer than this, the next batch is smaller: in a long batch, other clients
+/// have more time to change jobs between the check and the change of these jobs.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A place in the order of service: a rank by state, and a place among the jobs of that rank.
+/// A position in the order of service: the rank of the state, and a position within that rank.
 type Place = (u8, u32);
 
-/// A planned job: its place in the order of service, and its id.
+/// A planned job: its position in the order of service, and its id.
 pub(crate) type PlannedJob = (Place, u64);
 
 /// Returns the rank of a state in the order of service.
 fn rank(state: State) -> u8 {
-    // A reserved job has the rank of a ready job, because it was ready before.
+    // A reserved job has the rank of a ready job, because it was ready before its reservation.
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }
 }
 
-/// The jobs that a question names. Only the places and ids of the jobs are kept, because a plan may
-/// have millions.
+/// The jobs that an action may change. Only the position and id of each job are kept, because a
+/// plan may have millions of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The place in the order of service, and the id, of each job.
+    /// The position in the order of service, and the id, of each job.
     jobs: Vec<PlannedJob>,
     /// Each job must still match this filter just before it is changed.
     pub(crate) filter: Filter,
@@ -140,8 +140,8 @@ impl Plan {
         plan
     }
 
-    /// Makes a plan for the jobs with these distinct ids, as far as they are in one of these
-    /// states. Also returns sentences about ids without a job, and about jobs in other states.
+    /// Makes a plan for the jobs that have these distinct ids and are in one of these states. Also
+    /// returns sentences about ids without a job, and about jobs in other states.
     pub(crate) fn of_ids(
         client: &mut Client,
         ids: &[u64],
@@ -162,7 +162,7 @@ impl Plan {
         Ok((Self::of(&jobs, filter), others))
     }
 
-    /// Makes a plan for all jobs that the filter matches, and returns whether some may be missing.
+    /// Makes a plan for all jobs that the filter matches, and returns whether jobs may be missing.
     pub(crate) fn find(
         client: &mut Client,
         filter: Filter,
@@ -187,7 +187,7 @@ impl Plan {
             let place = match job.state {
                 State::Ready | State::Reserved => job.pri,
                 State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
-                // Jobs without counts come from `list-jobs`, which keeps the order of burial.
+                // Jobs without counters were listed by `list-jobs`, in order of burial.
                 State::Buried if job.counts.is_some() => 0,
                 State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };
@@ -211,7 +211,7 @@ impl Plan {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps the first `count` jobs of a plan for one tube and one state.
+    /// Keeps only the first `count` jobs, if the plan is for one tube and one state.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());
         let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };
@@ -220,8 +220,8 @@ impl Plan {
         self.summary.add(&tube, *state, self.jobs.len() as u64);
     }
 
-    /// Passes the jobs to `take` in batches of at most `most`, in order of service. No batch starts
-    /// after an interrupt.
+    /// Passes the jobs to `take` in batches of at most `most`, in order of service. After an
+    /// interrupt, such as Ctrl-C, no batch starts.
     pub(crate) fn each_batch(
         &self,
         most: usize,
@@ -257,7 +257,7 @@ impl Plan {
         let mut planned = batch.iter();
         jobs.retain(|job| {
             let before = planned.find(|(_, id)| *id == job.id).map(|((rank, _), _)| *rank);
-            // When its delay ends, a delayed job becomes ready without a change by a client.
+            // A job whose delay has ended is ready now, without a change by a client.
             let is_due = before == Some(rank(State::Delayed)) && job.state == State::Ready;
             (is_due || before == Some(rank(job.state))) && self.filter.matches(job)
         });

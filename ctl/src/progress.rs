@@ -1,4 +1,4 @@
-//! A progress line on standard error, if it is a terminal; and a limit on commands per second.
+//! A progress line if standard error is a terminal; and a limit on commands per second.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
 
-/// A line that shows the progress of the work.
+/// A line that shows how much of the work is done.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -58,7 +58,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Allows this many commands per second, or any number if `None`.
+    /// Limits commands to `per_second` per second; `None` means no limit.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }
@@ -68,7 +68,7 @@ impl Pacer {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Adds commands to the count, and sleeps if the commands exceed the limit.
+    /// Adds to the number of commands sent, and sleeps if that number exceeds the limit.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };

@@ -14,7 +14,7 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The names of the counts of servers and tubes: the last words of the keys in `stats`.
+/// The names of the counts of servers and tubes: the ends of keys such as `current-waiting`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.
@@ -26,7 +26,7 @@ pub(crate) struct TubeSample {
     pub(crate) counts: [u64; 5],
     /// Jobs put per second.
     pub(crate) puts: f64,
-    /// Jobs deleted per second; for a server, `delete` commands.
+    /// Jobs deleted per second; for a server, `delete` commands per second.
     pub(crate) deletes: f64,
     /// Seconds until the pause ends.
     pub(crate) paused: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Sample {
     pub(crate) connections: u64,
     /// Whether there is an earlier sample of the same process, so that rates are known.
     pub(crate) has_rates: bool,
-    /// The dictionary of `stats`, followed by that of `metrics` if the server has that command.
+    /// The dictionary of `stats`, and then of `metrics` if the server has the command `metrics`.
     pub(crate) stats: String,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler, not connected yet. Each sample has this time limit, if there is one.
+    /// Makes a sampler, which connects at its first sample. Each sample may take `limit`, if given.
     pub(crate) fn new(address: Address, limit: Option<Duration>) -> Self {
         Self { address, client: None, limit, before: Totals::default() }
     }
@@ -124,7 +124,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // The binary search needs the totals in order of names: the empty name is first.
+        // The binary search needs totals in order of names; the server's empty name is the first.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;
@@ -191,11 +191,11 @@ mod tests {
         let sample = watch.compare_to_last(&stats(1, 300, 60), &tube(30), later);
         assert_eq!((sample.server.puts, sample.server.deletes), (100.0, 5.0));
         assert_eq!(sample.tubes[0].puts, 10.0);
-        // After a restart the counters begin again, and no rate is known.
+        // After a restart the counters begin at 0, and no rate is known.
         let sample =
             watch.compare_to_last(&stats(2, 400, 9), &tube(3), later + Duration::from_secs(1));
         assert_eq!((sample.server.puts, sample.tubes[0].puts), (0.0, 0.0));
-        // The counters of a tube that was deleted meanwhile start at 0.
+        // The counters of a tube that was deleted and created again start at 0.
         let sample =
             watch.compare_to_last(&stats(2, 400, 9), &tube(1), later + Duration::from_secs(2));
         assert_eq!(sample.tubes[0].puts, 1.0);

@@ -1,5 +1,5 @@
-//! A new file that jobs are saved to, one line of JSON each. The file has only whole lines, even
-//! after an error, and the last line has the number of jobs.
+//! A new file to which jobs are saved, each as a line of JSON. The file has only whole lines, even
+//! after an error, and its last line has the number of jobs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -25,12 +25,12 @@ pub(crate) struct SaveFile {
 
 /// Checks the argument of `--save`.
 pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
-    // `import` would read standard input for `-`, and not a file of that name.
+    // Refuse `-`, because `import` would read standard input, and not a file of that name.
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
 
-/// Fails if the file already exists; called before any work or question.
+/// Fails if the file already exists. Called before any work, and before the user is asked.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link is treated as an existing file, too.
@@ -40,7 +40,7 @@ pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
 }
 
 impl SaveFile {
-    /// Creates the file. An existing file is an error.
+    /// Creates the file. Fails if the file exists.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let mut options = OpenOptions::new();
@@ -78,7 +78,7 @@ impl SaveFile {
         })
     }
 
-    /// Ends the file with the number of its jobs, and syncs it to disk.
+    /// Writes the last line, which has the number of jobs, and syncs the file to disk.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.append(&(Line::count_json(self.count) + "\n"))?;
         self.file.sync_all().with_context(|| self.name.clone())

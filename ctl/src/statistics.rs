@@ -4,11 +4,11 @@
 //! has found every job, without changing anything:
 //!
 //! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. A sweep has found all
-//!   jobs if it has found as many as existed at its start plus as many as were put since. Only the
-//!   selected tubes are counted, so puts and deletes in other tubes do not matter.
-//! - Each `put` line uses at most one id. So without a binlog, `cmd-put` is a bound on all ids.
-//!   With a binlog, ids continue after the last id before the restart. But a job younger than the
-//!   process was put by a line that `cmd-put` counts, so at most `cmd-put` ids are above its id.
+//!   jobs if the number of jobs found is the number at its start plus the number put since. Only
+//!   the selected tubes are counted, so puts and deletes in other tubes do not matter.
+//! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
+//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. If a job was put after the
+//!   restart, at most `cmd-put` ids are larger than its id.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::job::{Job, State};
 use crate::message::conflict;
 use crate::yaml;
 
-/// The name of each column of `tubes`, its key in `stats-tube`, and whether it is shown by default.
+/// The name of each column of `tubes`, its key in `stats-tube`, and whether it is a default column.
 pub(crate) const TUBE_COLUMNS: [(&str, &str, bool); 13] = [
     ("tube", "name", true),
     ("ready", "current-jobs-ready", true),
@@ -53,8 +53,8 @@ pub(crate) fn tube_column(name: &str) -> Result<Column> {
 /// Counters of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// The numbers of current jobs of each selected tube, and of all jobs ever put into it. If
-    /// every tube is selected, the only entry is for the server, under the empty name.
+    /// The numbers of current jobs of each selected tube, and of all jobs ever put into the tube.
+    /// If every tube is selected, the only entry is for the server, under the empty name.
     tubes: BTreeMap<String, (u64, u64)>,
     /// The number of `put` lines since the start of the server.
     pub(crate) puts: u64,
@@ -69,7 +69,7 @@ pub(crate) type FoundCounts = BTreeMap<String, u64>;
 /// Seconds by which rounding may shift the age of a job relative to the uptime of its server.
 const ROUNDING_SECONDS: u64 = 2;
 
-/// Counts the jobs in a dictionary of `stats` or `stats-tube`.
+/// Returns the number of jobs in a dictionary of `stats` or `stats-tube`.
 fn count_by_stats(text: &str) -> u64 {
     let counts = State::ALL.iter().map(|it| yaml::number(text, &format!("current-jobs-{it}")));
     // A server may report any number, so the sum must not overflow.
@@ -147,22 +147,22 @@ impl Counters {
         }
     }
 
-    /// Returns an upper bound on the ids when the counters were read; `None` with a binlog.
+    /// Returns an upper bound on all ids when the counters were read; `None` if there is a binlog.
     pub(crate) fn last_id(&self) -> Option<u64> {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Returns an upper bound on the ids of any server, derived from one of its jobs; `None` if the
-    /// job is older than the server's process.
+    /// Returns an upper bound on all ids, also with a binlog, from one of the server's jobs; `None`
+    /// if the job is older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
             .then(|| job.id.saturating_add(self.puts))
     }
 
-    /// Whether the jobs found since `earlier` include every job that existed then and still exists.
+    /// Whether `seen` includes every job that existed at the time of `earlier` and still exists.
     pub(crate) fn is_covered_by(&self, seen: &FoundCounts, earlier: &Self) -> bool {
         earlier.tubes.iter().all(|(name, (live, put))| {
-            // A deleted tube has no jobs, and a recreated tube has none of the earlier jobs.
+            // A tube that was deleted, and perhaps created again, has none of its earlier jobs.
             let Some((_, put_now)) = self.tubes.get(name).filter(|now| now.1 >= *put) else {
                 return true;
             };
@@ -222,10 +222,10 @@ mod tests {
             now.is_covered_by(&seen, &before)
         };
         assert!(covers(&before, 10) && !covers(&before, 9));
-        // Three jobs were put, five deleted: five of the ten found may be gone, and three missing.
+        // Three jobs were put and five deleted: the ten jobs found may lack the three new jobs.
         let after = census(8, 103, 1);
         assert!(!covers(&after, 10) && covers(&after, 13));
-        // A recreated tube has none of the jobs that existed at the start.
+        // A tube that was created again has none of the jobs that existed at the start.
         assert!(covers(&census(2, 2, 1), 0));
         assert!(!covers(&census(u64::MAX, u64::MAX, 1), 99));
     }

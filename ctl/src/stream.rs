@@ -14,7 +14,7 @@ use crate::address::Address;
 /// The time limit of a connect, a read or a write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A reply may take longer than [`TIMEOUT`] if at least this many bytes of it arrive per second.
+/// A reply may take longer than [`TIMEOUT`] if at least this many of its bytes arrive per second.
 const REPLY_BYTES_PER_SECOND_MIN: u64 = 4096;
 
 /// The pause before a connect is tried again.
@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the next call, which ends at the deadline at the latest.
+/// Returns the time limit of the next call, which is `timeout` or ends at an earlier deadline.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
@@ -72,8 +72,8 @@ fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<So
 }
 
 impl Stream {
-    /// Connects within [`TIMEOUT`], which also limits each later read and write. All calls fail
-    /// after the deadline, if there is one.
+    /// Connects within [`TIMEOUT`], which also limits each later read and write. If a deadline is
+    /// given, all calls fail after the deadline.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -141,7 +141,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        // A second `listen` sets the length of the backlog.
+        // Call `listen` again, to set the length of the backlog.
         socket2::SockRef::from(&listener).listen(0).unwrap();
         let address = Address::Unix(path);
         let mut waiting = Vec::new();

@@ -1,10 +1,10 @@
-//! Finds the jobs of any server by `stats-job` for each id, pipelined, and changes nothing.
+//! Finds the jobs of any server by pipelined `stats-job` commands for all ids. Changes nothing.
 //!
-//! A sweep finds reserved jobs as well. The sweep starts at the lowest id that a peek returns,
+//! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns,
 //! continues upward and then downward, and ends when the [`Counters`] show that it has found every
 //! job. If the server was restarted with a binlog and no job is younger than the restart, the ids
-//! may have no known bound. Then the sweep ends `cmd-put` plus [`GAP_IDS`] ids above the last known
-//! job, and reports that jobs may be missing.
+//! may have no known bound. A sweep without a known bound ends `cmd-put` plus [`GAP_IDS`] ids above
+//! the last known job, and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -22,7 +22,7 @@ use crate::statistics::{self, Counters, FoundCounts};
 /// The number of ids requested between two reads of `stats`.
 const BATCH_IDS: u64 = 10_000;
 
-/// An unbounded sweep ends this many ids, plus `cmd-put`, above the last known job.
+/// A sweep without a known bound ends this many ids, plus `cmd-put`, above the last known job.
 const GAP_IDS: u64 = 1_000_000;
 
 /// The largest number of tubes whose first jobs are peeked at to choose the first id.
@@ -51,13 +51,13 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// The sweep has found every job that existed from its start to its end.
     Complete,
-    /// Jobs may be missing: the number of jobs found, and the number on the server.
+    /// Jobs may be missing. The fields are the numbers of jobs found, and of jobs on the server.
     Incomplete(u64, u64),
-    /// The receiver of the jobs has ended the sweep.
+    /// The function that receives the jobs has ended the sweep.
     Stopped,
 }
 
-/// The receiver of the jobs, batch by batch.
+/// The function that receives the jobs, batch by batch.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&mut Client, Vec<Job>) -> Result<ControlFlow<()>>;
 
 struct Sweep<'a> {
@@ -169,7 +169,7 @@ impl Sweep<'_> {
         self.found.values().sum()
     }
 
-    /// Requests the jobs with these ids. Returns the coverage if the sweep can end.
+    /// Requests the jobs with these ids. Returns a [`Coverage`] if the sweep has ended.
     fn search(&mut self, ids: RangeInclusive<u64>, take: Visit<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;
         let count = ids.end() - ids.start() + 1;

@@ -12,7 +12,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use crate::interrupt::Interrupt;
 
-/// Enters and leaves the alternate screen, without a cursor and without automatic line breaks.
+/// Enter and leave the alternate screen, which has no cursor and no automatic line breaks.
 const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
@@ -30,8 +30,8 @@ pub(crate) enum Key {
     PageDown,
 }
 
-/// The terminal in full-screen mode. A drop restores the terminal. A panic restores the terminal
-/// first, so that the panic's message stays visible.
+/// The terminal in full-screen mode. When the value is dropped, the terminal is restored. A panic
+/// first restores the terminal, and then prints its message.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     before: Termios,
@@ -64,7 +64,7 @@ impl Terminal {
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. An unchanged frame is not written again.
+    /// Draws lines that fit into this size. A frame equal to the last frame is not written.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
@@ -127,7 +127,7 @@ fn parse_keys(mut bytes: &[u8]) -> Vec<Key> {
             if rest.is_empty() {
                 keys.push(Key::Escape);
             }
-            // Skip a key pressed with Alt, or the first byte of a longer character.
+            // Skip the first byte of a key that was pressed with Alt.
             bytes = rest.get(1..).unwrap_or_default();
             continue;
         };

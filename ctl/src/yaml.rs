@@ -1,7 +1,7 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
-//! No value contains quotes, so no full YAML parser is needed. A full parser would read the name
-//! `1.5` of a tube as a number. Releases of beanstalkd differ in which values they quote.
+//! Quotes are only around whole values, so no full YAML parser is needed. A full parser would read
+//! the name `1.5` of a tube as a number. Not all releases of beanstalkd quote the same values.
 
 use serde_json::{Map, Value};
 
@@ -24,10 +24,10 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// The largest count, time or size; larger numbers are reduced to this limit. No server reaches
-/// this limit, and thousands of such numbers can be added without overflow.
+/// this limit, and thousands of these numbers can be added without overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// Returns the numeric value of a key of a dictionary; 0 if there is none.
+/// Returns the numeric value of a key of a dictionary; 0 if the key has no number.
 pub(crate) fn number(text: &str, key: &str) -> u64 {
     let number: Option<u64> = value(text, key).and_then(|value| value.parse().ok());
     number.unwrap_or(0).min(NUMBER_MAX)
@@ -44,7 +44,7 @@ pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
     begin.map_or("", |begin| &text[begin..]).split("\n- ").filter(|part| !part.trim().is_empty())
 }
 
-/// Keys whose values are text, even if they look like numbers.
+/// Keys whose values are text, even if the values look like numbers.
 const TEXT_KEYS: [&str; 7] = ["id", "name", "tube", "version", "hostname", "os", "platform"];
 
 /// Converts a dictionary to a JSON object.

@@ -18,7 +18,7 @@ use crate::statistics;
 use crate::sweep;
 use crate::yaml;
 
-/// The result of a check. Its number is the exit status.
+/// The result of a check. The number of each variant is the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CheckStatus {
     Ok,
@@ -27,7 +27,7 @@ pub(crate) enum CheckStatus {
     Unknown,
 }
 
-/// The status of a problem, and its description.
+/// A problem: its status and its description.
 type CheckFinding = (CheckStatus, String);
 
 impl CheckStatus {
@@ -41,7 +41,7 @@ impl CheckStatus {
         }
     }
 
-    /// Returns the status of a number; `None` if the number is below the threshold.
+    /// Returns the status of a number; `None` if the number is below the threshold for a warning.
     fn of_number(number: u64, threshold: Option<Threshold>) -> Option<Self> {
         let Threshold { warning, critical } = threshold?;
         let level = if number >= critical { Self::Critical } else { Self::Warning };
@@ -70,7 +70,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
         });
         problems.extend(found.into_iter().map(|(status, text)| (status, address, text)));
     }
-    // The worst problems come first, because some pagers show only the beginning.
+    // The worst problems come first, because some alerts show only the beginning of the text.
     problems.sort_by_key(|(status, ..)| Reverse(*status));
     let worst = problems.first().map_or(CheckStatus::Ok, |(status, ..)| *status);
     if context.out.json {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::Exit(worst as u8))
 }
 
-/// Returns the problems of a server: its state, and numbers of tubes that reach a threshold.
+/// Returns the problems of a server: a bad state, and tubes with a number that reaches a threshold.
 fn check_server(
     args: &CheckArgs,
     selected: &Tubes,
@@ -132,7 +132,7 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the state of the server, such as `serving`; without `capabilities`, only `draining`.
+/// Returns the server's state; without the command `capabilities`, only `draining` is known.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {

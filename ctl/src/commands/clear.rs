@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ClearArgs, context: &mut Context) -> Result<Outcome> {
     delete_planned(&mut client, &plan, &args.consent, context).map(|outcome| coverage.and(outcome))
 }
 
-/// Counts the jobs in the tubes and states that the filter selects, by `stats-tube`.
+/// Counts, by `stats-tube`, the jobs in the tubes and states that the filter selects.
 fn count_clearable(client: &mut Client, filter: &Filter) -> Result<Summary> {
     let names = statistics::tube_names(client, &filter.tubes)?;
     let mut summary = Summary::default();

@@ -45,7 +45,7 @@ pub(crate) fn delete_planned(
     let progress = Progress::new("deleting", Some(plan.count()));
     let result = deletion.carry_out(client, plan, &progress, &context.interrupt);
     drop(progress);
-    // Report the plan too, because after an interrupt fewer jobs are deleted than planned.
+    // Report the planned number, too: after an interrupt, fewer jobs are deleted than planned.
     let done = format!("{} deleted (plan: {planned})", counted(deletion.done, "job"));
     context.report_action(client.address(), "delete", deletion.done, &done)?;
     print_notices(&deletion.describe_leftovers());

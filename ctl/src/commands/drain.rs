@@ -12,7 +12,7 @@ use crate::job::State;
 use crate::message::print_notice;
 use crate::yaml;
 
-/// The interval at which `drain wait` counts the jobs, and the number of counts per printed line.
+/// The interval at which `drain wait` counts the jobs, and after how many counts it prints a line.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const PROGRESS_CHECKS: u64 = 10;
 
@@ -68,8 +68,8 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
     Ok(known.with_context(|| format!("{address}: the server reports no drain state"))? == "true")
 }
 
-/// Waits until a server has only buried jobs, and prints its numbers of jobs now and then. Returns
-/// the last numbers, as text and as JSON.
+/// Waits until a server has only buried jobs, and meanwhile prints the numbers of its jobs at an
+/// interval. Returns the last numbers, as text and as JSON.
 fn wait_until_drained(client: &mut Client, interrupt: &Interrupt) -> Result<(String, Value)> {
     let mut checks = 0_u64;
     loop {

@@ -17,10 +17,10 @@ use crate::progress::{Pacer, Progress};
 use crate::save::SaveFile;
 use crate::sweep;
 
-/// The largest number of jobs exported at once.
+/// The largest number of jobs in a batch.
 const BATCH_JOBS: usize = 1_000;
 
-/// The file or output to which the jobs are exported.
+/// The file, or standard output, to which the jobs are exported.
 struct ExportTarget<'a> {
     file: Option<SaveFile>,
     /// Standard output, used if there is no file.

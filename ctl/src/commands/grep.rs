@@ -18,7 +18,7 @@ pub(crate) fn run(args: &GrepArgs, context: &mut Context) -> Result<Outcome> {
     let mut filter = args.filters.to_filter(&args.tubes, None)?;
     filter.pattern = Some(Filter::to_pattern(&args.pattern, args.fixed_string, args.ignore_case)?);
     let (ids, interrupt) = (args.ids, context.interrupt.clone());
-    // The progress lines of several servers would overwrite each other.
+    // With several servers, show no progress: their progress lines would overwrite each other.
     let is_quiet = context.servers.len() > 1;
     let options = Options { is_quiet, ..args.filters.sweep.clone() };
     let mut found = 0_u64;

@@ -14,33 +14,33 @@ use crate::job::{Job, Line};
 use crate::message::{counted, print_notice, print_notices};
 use crate::progress::{Pacer, Progress};
 
-/// The largest number of jobs, and of bytes of their bodies, put at once.
+/// A batch is full once it has this many jobs, or this many bytes of bodies.
 pub(super) const BATCH_JOBS: u64 = 2_000;
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// The longest line with `--dry-run`, which knows no limit of a server, in bytes.
+/// The longest line with `--dry-run`, in bytes: a dry run asks no server for its limit.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The most bytes of a line for each byte of the largest body, and for all other fields together.
+/// The most bytes of a line per byte of its body, and the most bytes of all other fields.
 const LINE_BYTES_PER_BYTE: u64 = 6;
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
-/// The lines of a file of jobs, which are put in batches.
+/// Reads the lines of a file of jobs, and puts the jobs in batches.
 pub(super) struct ImportLines<'a> {
     input: Input,
     parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
     most: u64,
-    /// The number of the last line that was parsed, or that was too large.
+    /// The number of the last line read, which was parsed or was too large.
     number: usize,
     skip: usize,
     /// The number of jobs read since the start, or since the last line with a count.
     uncounted: u64,
-    /// Whether `export` or `--save` wrote the last job read, so that a count must follow.
+    /// Whether `export` or `--save` wrote the last job read: then a line with a count must follow.
     is_exported: bool,
     /// The number of jobs that the server accepted.
     pub(super) count: u64,
-    /// The number of the last line that the next import may skip, with all lines before.
+    /// The next import may skip the lines up to this number.
     pub(super) after: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'a> ImportLines<'a> {
             let line = match input::read_line(&mut self.input, self.most) {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(None),
-                // A signal or a failed read does not mean that the line is too large.
+                // An I/O error is due to a signal or a failed read, and not to a large line.
                 Err(error) if error.is::<io::Error>() => return Err(error),
                 Err(error) => {
                     self.number = number;
@@ -95,7 +95,7 @@ impl<'a> ImportLines<'a> {
         }
     }
 
-    /// Reads jobs until the batch is full, or until it would wait for the rest of a line.
+    /// Reads a job, and further jobs until the batch is full or the next line has not yet arrived.
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
@@ -114,7 +114,7 @@ impl<'a> ImportLines<'a> {
         (jobs, Ok(false))
     }
 
-    /// Puts the jobs of all lines, into `tube` if it is given, and passes the copies of each batch
+    /// Puts the jobs of all lines, into `tube` if it is given, and passes the results of each batch
     /// to `take`. Without a client, only checks and counts the jobs.
     pub(super) fn put_all(
         &mut self,
@@ -149,8 +149,8 @@ impl<'a> ImportLines<'a> {
                 self.count += jobs.len() as u64;
             }
             let is_over = end?;
-            // A signal to this program may also have ended the writer of the lines, and then the
-            // last lines are missing.
+            // Ctrl-C may also have ended the program that writes the lines, and then the last lines
+            // are missing.
             interrupt.check()?;
             if is_over {
                 return Ok(outcome);

@@ -28,10 +28,10 @@ fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     Ok((state, count(state)))
 }
 
-/// Kicks the first jobs of a tube in a state, at most `most`, and adds their number to `kicked`.
+/// Kicks a tube's first jobs in `state`, up to `most` jobs, and adds their number to `kicked`.
 ///
-/// The jobs are kicked by their ids, because the command `kick` takes delayed jobs without notice
-/// once other clients have kicked the last buried job.
+/// The jobs are kicked by their ids: once other clients have kicked the last buried job, the
+/// command `kick` would kick delayed jobs instead.
 fn kick_tube(
     client: &mut Client,
     tube: &str,
@@ -46,7 +46,7 @@ fn kick_tube(
         interrupt.check()?;
         let left = most - tried.len() as u64;
         let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
-        // A job that is listed again was buried or delayed again after its kick.
+        // If all listed jobs were kicked before, and buried or delayed again, find the other jobs.
         if !ids.is_empty() && ids.iter().all(|id| tried.contains(id)) {
             let filter = Filter::of_state(tube, state);
             ids = Plan::find(client, filter, &Options::default(), interrupt)?.0.ids().collect();
@@ -63,8 +63,8 @@ fn kick_tube(
     Ok(())
 }
 
-/// Returns the ids of the first jobs in a state of the tube in use: up to `most` ids if the server
-/// has `list-jobs`, otherwise one id.
+/// Returns the ids of the first jobs of the used tube that are in `state`: up to `most` ids if the
+/// server has `list-jobs`, otherwise one id.
 fn first_kickable(client: &mut Client, tube: &str, state: State, most: u64) -> Result<Vec<u64>> {
     if client.has_extension("list-jobs")? && listing::fits_list_jobs_command(tube, state) {
         let jobs = listing::request_lists(client, tube, &[state], Some(most))?.unwrap_or_default();

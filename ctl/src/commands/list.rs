@@ -52,7 +52,7 @@ fn list_number(job: &Job, column: SortColumn) -> u64 {
 /// Runs `beanstalkctl list`.
 pub(crate) fn run(args: &ListArgs, context: &mut Context) -> Result<Outcome> {
     let filter = args.filters.to_filter(&args.tubes, None)?;
-    // The progress lines of several servers would overwrite each other.
+    // With several servers, show no progress: their progress lines would overwrite each other.
     let is_quiet = context.servers.len() > 1;
     let options = Options { is_quiet, ..args.filters.sweep.clone() };
     let interrupt = context.interrupt.clone();

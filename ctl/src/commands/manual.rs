@@ -48,7 +48,7 @@ fn manual_page(cli: Command) -> Result<Vec<u8>> {
         synopsis.text([bold(usage)]);
         synopsis.to_writer(&mut part)?;
         man.render_options_section(&mut part)?;
-        // Omit the heading of the options, which are below the heading of their command.
+        // Omit the heading OPTIONS, because the options are below the heading of their command.
         let text = String::from_utf8(part)?;
         let lines =
             text.lines().filter(|line| !line.starts_with(".SH")).map(|line| format!("{line}\n"));

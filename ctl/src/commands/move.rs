@@ -1,9 +1,9 @@
-//! `move`: moves jobs to another tube, on this server or on another one.
+//! `move`: moves jobs to another tube, on the same server or on another server.
 //!
 //! For each job, a copy in the same state is put first, and then the original is deleted. A ready
-//! job is reserved before its copy is put, so that no worker gets the job. If another client takes
-//! or changes the job nevertheless, its copy is deleted instead. If a connection fails before the
-//! delete, the command reports the jobs that may be in both tubes.
+//! job is reserved before its copy is put, so that no worker gets the job. If another client
+//! reserves, changes or deletes the job nevertheless, the copy is deleted instead. If a connection
+//! fails before the delete, the command reports the jobs that may be in both tubes.
 
 use anyhow::{Result, ensure};
 
@@ -23,7 +23,7 @@ use crate::statistics;
 /// The largest number of jobs that are in both tubes at once.
 const BATCH_JOBS: usize = 200;
 
-/// Moves jobs in batches, and counts them.
+/// Moves jobs in batches, and counts the moved and the skipped jobs.
 #[derive(Debug)]
 pub(crate) struct Mover<'a> {
     from: &'a mut Client,
@@ -31,7 +31,7 @@ pub(crate) struct Mover<'a> {
     tube: &'a str,
     save: Option<SaveFile>,
     pub(crate) moved: u64,
-    /// The number of jobs not moved, because other clients took or changed them.
+    /// The number of jobs not moved, because other clients reserved, changed or deleted them.
     skipped: u64,
     /// The ids of jobs that are too large for the other server.
     too_large: Vec<u64>,
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
     let (is_same_tube, why) = (args.from == args.into, "the jobs are already in that tube");
     ensure!(!is_same_tube || target != *from.address(), usage(why));
     if is_same_tube && args.to.is_some() {
-        // The other address may belong to the same server.
+        // Compare the instances, because the other address may belong to the same server.
         let other = Client::connect(&target)?.yaml("stats")?;
         let is_other = Instance::from_stats(&other) != Instance::from_stats(&from.yaml("stats")?);
         ensure!(is_other, usage(format!("{why}: {target} is this server")));
@@ -84,14 +84,14 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 impl<'a> Mover<'a> {
-    /// Prepares to move jobs to a tube of `to`, which may be the same server.
+    /// Prepares to move jobs from the server `from` to a tube of `to`; both may be the same server.
     pub(crate) fn new(from: &'a mut Client, to: &'a mut Client, tube: &'a str) -> Result<Self> {
         to.use_tube(tube)?;
         let (too_large, doubts) = (Vec::new(), Vec::new());
         Ok(Self { from, to, tube, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
 
-    /// Moves the jobs of a plan. No batch starts after an interrupt.
+    /// Moves the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
     pub(crate) fn move_jobs(
         &mut self,
         plan: &Plan,
@@ -138,7 +138,7 @@ impl<'a> Mover<'a> {
             |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
         self.skip_too_large(&select(Copied::TooLarge));
         let Some(failure) = failure else { return self.delete_originals(&copied) };
-        // After a failure, release jobs without a copy. Delete jobs with a copy if `to` answers.
+        // After a failure, release jobs without a copy; delete jobs with a copy if `to` answers.
         let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
         let id_of = |(job, copy): &(&Job, u64)| (job.id, *copy);
         let held: Vec<_> = held.iter().map(id_of).collect();
@@ -159,7 +159,7 @@ impl<'a> Mover<'a> {
         deleted.and(Err(failure))
     }
 
-    /// Reads the current fields and bodies of the jobs, and reserves the ready ones.
+    /// Reads the current fields and bodies of the jobs, and reserves the ready jobs.
     fn reserve_batch(&mut self, batch: &[PlannedJob], plan: &Plan) -> Result<Vec<Job>> {
         let jobs = plan.unchanged_jobs(self.from, batch)?;
         let mut taken = Vec::new();
@@ -176,9 +176,9 @@ impl<'a> Mover<'a> {
         Ok(taken)
     }
 
-    /// Deletes the jobs that have a copy, or the copy if another client took or changed the job.
-    /// Before the deletes, a touch shows that a ready job is still reserved by this connection. The
-    /// counts of a delayed or buried job show that no other client has changed that job.
+    /// Deletes each job that has a copy, or the copy if another client took or changed the job.
+    /// First, a touch shows whether a job that was ready is still reserved by this connection. The
+    /// counters of a delayed or buried job show whether another client has changed that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
@@ -231,21 +231,21 @@ impl<'a> Mover<'a> {
         result
     }
 
-    /// Leaves jobs that are too large for the other server in their tube.
+    /// Skips jobs that are too large for the other server: they stay in their tube.
     fn skip_too_large(&mut self, jobs: &[Job]) {
         self.too_large.extend(jobs.iter().map(|job| job.id));
         self.release_unmoved(jobs);
     }
 
-    /// Releases reserved jobs that are not moved. If that fails, the end of the connection releases
-    /// these jobs.
+    /// Releases reserved jobs that are not moved. If a release fails, the end of the connection
+    /// releases the job.
     fn release_unmoved(&mut self, jobs: &[Job]) {
         let reserved = jobs.iter().filter(|job| job.state == State::Ready);
         let line = |job: &&Job| format!("release {} {} 0", job.id, job.pri);
         let _ = self.from.ask_each(reserved, line, |_, _| Ok(()));
     }
 
-    /// Reports pairs of a job and its copy that may both exist.
+    /// Adds a message about jobs that may exist together with their copies.
     fn doubt(&mut self, pairs: impl Iterator<Item = String>) {
         let pairs: Vec<_> = pairs.collect();
         let (from, to) = (self.from.address().command(), self.to.address().command());
@@ -260,7 +260,7 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a line with the job's id: the command is `ready` for a ready job, otherwise `other`.
+    /// Returns a command for the job: the argument `ready` if the job is ready, otherwise `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

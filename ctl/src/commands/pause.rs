@@ -8,7 +8,7 @@ use crate::filter::Tubes;
 use crate::message::counted;
 use crate::statistics;
 
-/// Pauses these tubes, or resumes them if `seconds` is 0. Returns how many of them exist.
+/// Pauses these tubes, or resumes them if `seconds` is 0. Returns how many of the tubes exist.
 pub(crate) fn pause_tubes(client: &mut Client, names: Vec<String>, seconds: u32) -> Result<u64> {
     let mut count = 0;
     let line = |name: &String| format!("pause-tube {name} {seconds}");

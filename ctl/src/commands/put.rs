@@ -1,4 +1,4 @@
-//! `put`: puts jobs from the command line or a file, or one job per line.
+//! `put`: puts jobs whose bodies are arguments, a whole file, or each line of a file.
 
 use std::io::Read as _;
 

@@ -1,4 +1,4 @@
-//! `release`: makes jobs ready by their ids, or delays them.
+//! `release`: releases jobs by their ids: makes them ready, or delays them.
 
 use anyhow::Result;
 

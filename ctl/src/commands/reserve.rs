@@ -14,7 +14,7 @@ use crate::message::print_notice;
 use crate::output::inert_body;
 use crate::sweep;
 
-/// The pause before the next attempt if a reserved job will soon time out.
+/// The pause after the reply `DEADLINE_SOON`, before the next attempt to reserve a job.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Makes the connection watch only these tubes.
@@ -29,8 +29,8 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
 }
 
 /// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
-/// only Ctrl-C ends the wait for a job. Also returns an instant just before the touch restarted the
-/// time to run. The jobs in `kept` stay reserved, and are never returned.
+/// only a signal ends the wait for a job. Also returns an instant just before the touch, which
+/// restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
@@ -40,16 +40,16 @@ pub(crate) fn reserve_next(
     let began = Instant::now();
     loop {
         interrupt.check()?;
-        // Let the server wait 1 second even if less of `wait` remains: with 0 the server would
-        // reply at once, again and again.
+        // Let the server wait 1 second even if less of `wait` remains: with 0 seconds the server
+        // would reply at once, again and again.
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
-            // The kept job had timed out, and is now reserved again.
+            // This kept job had timed out, and is now reserved again: it stays in `kept`.
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();
-                // If this program was suspended after the reply, the job may have timed out.
+                // Touch the job, which may have timed out if this program was suspended.
                 let touched = Instant::now();
                 let is_ours = client.ask(&format!("touch {id}"))?.is("TOUCHED");
                 let job = job.filter(|job| is_ours && touched.elapsed() < job.lease());
@@ -63,7 +63,7 @@ pub(crate) fn reserve_next(
             }
             ("TIMED_OUT", _) => {}
             ("DEADLINE_SOON", _) => {
-                // Until the jobs are touched, the server replies DEADLINE_SOON without waiting.
+                // Until the kept jobs are touched, the server replies DEADLINE_SOON at once.
                 for job in kept {
                     client.ask(&format!("touch {}", job.id))?;
                 }
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &ReserveArgs, context: &mut Context) -> Result<Outcome> 
         ensure!(reply.is(done), "{command}: {}: the job had timed out", reply.line);
     }
     for job in &kept {
-        // The reply does not matter: a job that has timed out is already ready.
+        // A failed release does not matter: a job that has timed out is already ready.
         client.ask(&format!("release {} {} 0", job.id, job.pri))?;
     }
     if count == 0 {

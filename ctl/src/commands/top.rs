@@ -35,7 +35,7 @@ fn print_top_samples(
     selected: &Tubes,
     context: &mut Context,
 ) -> Result<Outcome> {
-    /// The number of updates between two headings.
+    /// The heading is printed again after this many updates.
     const HEADING_INTERVAL: u64 = 20;
     let width = samplers.iter().map(|sampler| sampler.address.to_string().len()).max().unwrap_or(0);
     let mut updates = 0;

@@ -15,10 +15,10 @@ use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
 
-/// The longest wait for a key before new samples and Ctrl-C are checked for.
+/// How often to check for new samples and Ctrl-C while no key is pressed.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The fewest lines for the table with its heading, and the smallest width of names in characters.
+/// The least number of lines for the table with its heading, and of characters for a name.
 const TABLE_LINES_MIN: usize = 3;
 const NAME_COLUMNS_MIN: usize = 12;
 
@@ -38,13 +38,13 @@ struct Screen {
     servers: Vec<(String, Result<Sample, String>)>,
     sort: usize,
     is_reversed: bool,
-    /// The index of the row in bold, and of the first row on the screen.
+    /// The index of the selected row, which is bold, and of the first row on the screen.
     selected: usize,
     first: usize,
     has_color: bool,
 }
 
-/// The samples of a server, and the time of the last one.
+/// The samples of a server, and the time of the last sample.
 type Samples = (Receiver<Result<Sample, String>>, Instant);
 
 /// How long a sample may be overdue before the screen shows that the server does not answer.
@@ -67,14 +67,14 @@ fn start_sampling(mut sampler: Sampler, selected: Tubes, interval: Duration) -> 
     (receiver, Instant::now())
 }
 
-/// The effect of a key.
+/// Whether a pressed key ends the full screen.
 #[derive(Debug, PartialEq, Eq)]
 enum KeyEffect {
     End,
     Nothing,
 }
 
-/// Shows the screen until the user quits, or `--count` is reached.
+/// Shows the screen until the user quits, or until `--count` updates were shown.
 pub(crate) fn run(
     args: &TopArgs,
     samplers: Vec<Sampler>,
@@ -135,7 +135,7 @@ impl Screen {
         KeyEffect::Nothing
     }
 
-    /// Returns the lines for a screen of this width and height. One line is the selected row.
+    /// Returns the lines for a screen of this size; the selected row is among the lines.
     fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
         let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
         lines.push(String::new());

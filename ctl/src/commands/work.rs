@@ -1,11 +1,11 @@
 //! `work`: runs a command for each job, with the body on its standard input.
 //!
 //! If the command exits with 0, the job is deleted. If the command fails, the job is released with
-//! a delay that doubles at each failure, and buried after a number of failures. While the command
-//! runs, the job is touched. The command is ended if the server answers that the job is no longer
-//! reserved, or does not answer before the reservation times out: another worker may have the job.
-//! After Ctrl-C the running commands may finish. A second Ctrl-C kills the commands and ends the
-//! program, and the server releases the jobs.
+//! a delay that doubles at each failure, and buried after `--bury-after` failures. While the
+//! command runs, `work` touches the job. If a touch fails, or is not answered before the job times
+//! out, another worker may have the job, so the command is ended. After Ctrl-C the running commands
+//! may finish. A second Ctrl-C kills the commands and ends the program, and the server releases
+//! their jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -30,18 +30,18 @@ use crate::message::print_notice;
 /// The longest delay of a released job, in seconds.
 const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 
-/// How long to wait for the rest of a reply, and for the reply to a touch that was sent late, after
-/// this program had been suspended.
+/// How long to wait for the rest of a reply, and for the reply to a touch that was sent late
+/// because this program was suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
 /// How often to check whether the reservation has timed out, while the reply to a touch is due.
 const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The notice after a first signal.
+/// The notice that is printed after the first signal.
 const INTERRUPT_NOTICE: &str =
     "waiting for running commands to end; press Ctrl-C again to kill them";
 
-/// What to do with a job after its command.
+/// What to do with a job after its command has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WorkVerdict {
     Delete,
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
     let work = || {
         let result = Worker::new(args, address, interrupt).and_then(|mut it| it.run(&left));
         if result.is_err() {
-            // A failure ends the other workers after their current jobs.
+            // If a worker fails, the other workers end after their current jobs.
             interrupt.set();
         }
         result
@@ -71,12 +71,12 @@ pub(crate) fn run(args: &WorkArgs, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// A worker with a connection of its own.
+/// A worker, which reserves jobs over a connection of its own.
 struct Worker<'a> {
     args: &'a WorkArgs,
     interrupt: &'a Interrupt,
     client: Client,
-    /// Becomes readable when a command ends or is suspended.
+    /// The socket that becomes readable when a command ends or is suspended.
     wake: UnixStream,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
         Ok(Self { args, interrupt, client, wake })
     }
 
-    /// Works on one job after another until `left`, which all workers decrement, is 0.
+    /// Works on jobs one by one until `left`, a counter that all workers decrement, is 0.
     fn run(&mut self, left: &AtomicU64) -> Result<()> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
@@ -138,7 +138,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reads the reply to a touch. Returns false if the job is no longer reserved here.
+    /// Reads the reply to a touch. Returns false if the reservation of the job has ended.
     fn is_touched(reply: &Reply) -> Result<bool> {
         match reply.word() {
             "TOUCHED" => Ok(true),
@@ -148,23 +148,23 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
-    /// ended; `None` if the reservation ended before the command, and other workers may have the
-    /// job. The last confirmed touch was sent at `touched`, and the reservation lasts for the time
-    /// to run from then. The loop does not block until a reply arrives, because the server may hang
-    /// for longer than the time to run.
+    /// ended; `None` if the reservation ended first, so that another worker may have the job. The
+    /// last confirmed touch was sent at `touched`: from then, the reservation lasts for the time to
+    /// run. The loop never blocks until a reply arrives, because the server may hang for longer
+    /// than the time to run.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;
-        // Touch after each third of the time to run: early enough, and not too often.
+        // Touch the job whenever a third of its time to run has passed.
         let (lease, interval) = (job.lease(), job.lease() / 3);
         let limit = self.args.timeout.map_or(Duration::MAX, Duration::from_secs);
         let began = Instant::now();
-        // When the last touch was sent; `None` if its reply has arrived.
+        // When the last touch was sent; `None` if no reply to a touch is due.
         let mut asked: Option<Instant> = None;
         let (mut is_heard, mut is_stopped, mut is_lost, mut failure) = (false, false, false, None);
         loop {
             if let Some(end) = command.update()? {
-                // The connection can be used for other commands only after the reply to the touch.
+                // Before other commands can be sent, the reply to the touch must be read.
                 let rest = asked.and_then(|_| self.client.receive_reply().err());
                 return failure.or(rest).map_or(Ok(Some(end).filter(|_| !is_lost)), Err);
             }
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
                 failure = held.err();
                 self.give_up(job, failure.is_some(), &mut command);
             }
-            // If the time to run has passed, resume only after the server has confirmed a touch.
+            // If the time to run has passed, resume the command only after a confirmed touch.
             if is_stopped && (is_lost || touched.elapsed() < lease) {
                 is_stopped = false;
                 command.resume();
@@ -207,13 +207,13 @@ impl<'a> Worker<'a> {
             };
             let server = (!is_lost).then(|| self.client.socket());
             is_heard = command.wait(&self.wake, server, next.min(left))?;
-            // Drop the bytes of the wake-up: the next round of the loop finds the changes.
+            // Discard the bytes that ended the wait; the next iteration checks what has changed.
             while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         }
     }
 
-    /// Reports that a job is no longer reserved here, and ends its command. With `--keep-going`,
-    /// ends the command only after a lost connection.
+    /// Reports that the reservation of a job has ended, and ends the job's command. With
+    /// `--keep-going`, ends the command only if the connection was lost.
     fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
         let is_ended = command.is_running() && (is_disconnected || !self.args.keep_going);

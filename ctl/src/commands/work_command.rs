@@ -1,4 +1,4 @@
-//! The commands that `work` runs: each is a process group that gets a body on standard input.
+//! The commands that `work` runs: each is a process group and gets a job's body on standard input.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -21,13 +21,13 @@ use signal_hook::consts::{SIGTTIN, SIGTTOU};
 use crate::interrupt::Interrupt;
 use crate::job::Job;
 
-/// Time from SIGTERM to SIGKILL for a command that is ended.
+/// The time from SIGTERM to SIGKILL when `work` ends a command.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// How often to check, after a command has ended, for its other processes and its standard error.
+/// How often to check whether an ended command's processes and its standard error have ended, too.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long to wait for the end of standard error, which other processes may hold open.
+/// How long to wait for the end of a command's standard error, which its processes may keep open.
 const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest line of standard error in a notice, in bytes.
@@ -47,10 +47,10 @@ pub(super) struct CommandEnd {
 pub(super) struct RunningCommand<'a> {
     interrupt: &'a Interrupt,
     group: Pid,
-    /// `None` once the whole body is written.
+    /// The command's standard input; `None` once the whole body is written.
     stdin: Option<ChildStdin>,
     body: &'a [u8],
-    /// The thread that copies the command's standard error to ours.
+    /// The thread that copies the command's standard error to that of `work`.
     copier: JoinHandle<()>,
     lines: LastLines,
     /// The status of the command itself; processes that it started may still run.
@@ -83,12 +83,12 @@ impl<'a> RunningCommand<'a> {
         Ok(command)
     }
 
-    /// Whether the command itself still runs.
+    /// Whether the command still runs, apart from the processes that it started.
     pub(super) fn is_running(&self) -> bool {
         self.status.is_none()
     }
 
-    /// Sends SIGTERM, and SIGKILL after [`KILL_DELAY`]. A second call has no effect.
+    /// Ends the command by SIGTERM, and after [`KILL_DELAY`] by SIGKILL. Later calls do nothing.
     pub(super) fn end(&mut self, why: &'static str) {
         if self.ending.is_none() {
             self.ending = Some((why, Instant::now()));
@@ -108,14 +108,14 @@ impl<'a> RunningCommand<'a> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status and writes the body, without waiting. Returns the command's end once known.
+    /// Reads the status, writes more of the body, and returns how the command ended; never blocks.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;
         }
         if let Some(signal) = self.status.and_then(|status| status.stopped_signal()) {
             self.status = None;
-            // Signals such as SIGSTOP are sent on purpose, and the command stays suspended.
+            // Signals such as SIGSTOP were sent on purpose: the command stays suspended.
             if matches!(signal, SIGTTIN | SIGTTOU) {
                 self.end("it tried to use the terminal");
             }
@@ -175,7 +175,7 @@ impl<'a> RunningCommand<'a> {
 }
 
 impl Drop for RunningCommand<'_> {
-    /// Kills a command that has not ended, after an error of `work`.
+    /// Kills the command if it still runs, as after an error of `work`.
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.group, Signal::KILL);
@@ -189,12 +189,12 @@ impl Drop for RunningCommand<'_> {
 /// The last line of standard error that is not blank, and the unfinished line at the end.
 type LastLines = Arc<Mutex<[Vec<u8>; 2]>>;
 
-/// Copies the standard error of a command to this program's. A write may block, so the copy has
-/// its own thread, and the job is touched meanwhile.
+/// Copies the standard error of a command to the standard error of `work`. Runs in a thread of its
+/// own, because a write may block, and the job must be touched meanwhile.
 fn copy_errors(mut pipe: ChildStderr, lines: &Mutex<[Vec<u8>; 2]>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-        // If this program's standard error is closed, a failure cannot be reported.
+        // If the standard error of `work` is closed, a failure cannot be reported.
         let _ = io::stderr().write_all(&buffer[..count]);
         let [last, line] = &mut *lines.lock().unwrap_or_else(PoisonError::into_inner);
         for byte in &buffer[..count] {

@@ -27,7 +27,7 @@ pub(crate) struct MetricsArgs {
     /// Report a server as down if its scrape takes longer than this
     #[arg(long, value_name = "TIME", value_parser = filter::parse_time, default_value = "5")]
     pub(crate) timeout: u64,
-    /// Use the names of metrics and labels of another exporter
+    /// Use another exporter's names of metrics and labels
     #[arg(long, value_name = "NAMES", default_value = "own")]
     pub(crate) names: Naming,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Naming {
 }
 
 impl Naming {
-    /// Returns the metrics of this number of servers with these names.
+    /// Returns the metrics, under these names, for this number of servers.
     pub(crate) fn names(self, servers: usize) -> Names {
         match self {
             Self::Own => Names::own(),

@@ -1,15 +1,15 @@
 //! The metric names of two other exporters, for existing dashboards.
 //!
-//! Each exporter derives its names from the keys of `stats` and `stats-tube`, by its own rule.
+//! Each exporter derives its names from the keys of `stats` and `stats-tube`, by a rule of its own.
 
 use super::names::{COMMAND_KEYS, Family, Kind, Names, SCRAPES_KEY, Source, UP_KEY};
 
-/// The keys of `stats` that both exporters have, without the counters of commands.
+/// The keys of `stats` that both exporters report, except the counters of commands.
 const STATS_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-reserved \
     current-jobs-delayed current-jobs-buried job-timeouts total-jobs current-tubes \
     current-connections current-producers current-workers current-waiting total-connections";
 
-/// The numbers of `stats` that only the exporter `messagebird` has.
+/// The numbers of `stats` that only the exporter `messagebird` reports.
 const MORE_STATS_KEYS: &str = "max-job-size rusage-utime rusage-stime uptime binlog-oldest-index \
     binlog-current-index binlog-records-migrated binlog-records-written binlog-max-size draining";
 
@@ -18,7 +18,7 @@ const STATS_TUBE_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jo
     current-jobs-delayed current-jobs-buried total-jobs current-using current-watching \
     current-waiting cmd-delete cmd-pause-tube pause pause-time-left";
 
-/// Whether the value of a key only grows.
+/// Whether the key is a counter, whose value only grows.
 fn is_foreign_counter(key: &str) -> bool {
     const COUNTER_PREFIXES: [&str; 4] = ["cmd-", "total-", "job-timeouts", "rusage-"];
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
@@ -34,7 +34,7 @@ fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
-/// Returns the names of `messagebird`: keys with underscores, with `tube_` in front for tubes.
+/// Returns the names of `messagebird`: keys with `_` for `-`, with the prefix `tube_` for tubes.
 pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
@@ -47,8 +47,8 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Returns the names of `davidtannock`: keys with underscores, between `beanstalkd_` and a unit. A
-/// single server has no label.
+/// Returns the names of `davidtannock`: keys with `_` for `-`, between `beanstalkd_` and a unit. A
+/// single server gets no label.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

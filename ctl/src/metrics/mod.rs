@@ -3,11 +3,11 @@
 //! - `args` defines the command's options;
 //! - `names` defines the metrics, and `foreign` the metrics of two other exporters;
 //! - `page` converts the dictionaries of a server to lines;
-//! - `scrape` reads all servers at once, each in bounded time;
+//! - `scrape` reads all servers at once, each within a time limit;
 //! - `serve` sends the text over HTTP, and `textfile` writes it to a file.
 //!
-//! No Prometheus library is used. Such a library counts the events of its own process, but this
-//! program converts numbers of other processes, which takes only a table and one function.
+//! No Prometheus library is used: a library counts the events of its own process, but this program
+//! only converts numbers of other processes, by a table and one function.
 
 mod args;
 mod foreign;

@@ -9,7 +9,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of the type in the text format.
+    /// Returns the name of the type in the text format of Prometheus.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -19,14 +19,14 @@ impl Kind {
     }
 }
 
-/// The source of a sample.
+/// Where the value of a sample comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     /// The numeric value of a key.
     Number(&'static str),
     /// The numeric value of a key, with a label and the label's value.
     Labelled(&'static str, &'static str, &'static str),
-    /// 1 if the value of a key is this word, else 0. The label `state` has the word.
+    /// 1 if the value of a key is this word, otherwise 0; the label `state` has the word.
     State(&'static str, &'static str),
     /// A histogram made of all keys with this prefix.
     Histogram(&'static str),
@@ -36,7 +36,7 @@ pub(crate) enum Source {
     Each(&'static [Source]),
 }
 
-/// A metric: all samples of one name.
+/// A metric: all samples with the same name.
 #[derive(Debug, Clone)]
 pub(crate) struct Family {
     pub(crate) name: String,
@@ -46,7 +46,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes a family of a single source. The family is a counter if its name ends in `_total`.
+    /// Makes a family with a single source. A family whose name ends in `_total` is a counter.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {
@@ -61,7 +61,7 @@ impl Family {
 /// All metrics, in the order of the output.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// The label with the name of the server, if there is one.
+    /// The name of the label for servers; `None` if samples have no such label.
     pub(crate) server_label: Option<&'static str>,
     pub(crate) server: Vec<Family>,
     pub(crate) tube: Vec<Family>,
@@ -70,11 +70,11 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns the metrics with the names of doc/monitoring.md.
+    /// Returns the metrics with the names that doc/monitoring.md describes.
     pub(crate) fn own() -> Self {
         Self {
-            // The label is always included: adding a second server must not rename series that
-            // rules and dashboards rely on.
+            // The label is always included, so that a second server does not rename the series that
+            // rules and dashboards use.
             server_label: Some("server"),
             server: metric_families("beanstalkd_", SERVER_METRICS),
             tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
@@ -83,7 +83,7 @@ impl Names {
     }
 }
 
-/// The keys of `stats` that count commands.
+/// The keys of `stats` that are counters of commands.
 pub(super) const COMMAND_KEYS: &str = "cmd-put cmd-peek cmd-peek-ready cmd-peek-delayed \
     cmd-peek-buried cmd-reserve cmd-reserve-with-timeout cmd-delete cmd-release cmd-use cmd-watch \
     cmd-ignore cmd-bury cmd-kick cmd-touch cmd-stats cmd-stats-job cmd-stats-tube cmd-list-tubes \
@@ -131,10 +131,10 @@ const BINLOG_BYTES: Source = Each(&[
 
 const LOSSES: Source = Number("jobs-buried-for-losses");
 
-/// The one command that `metrics` counts and `stats` does not.
+/// The only command with a counter in `metrics`, but not in `stats`.
 const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
 
-// The sources of metrics whose rows would be too long for a line.
+// A row with one of these sources would be too long for a line.
 const INFO_LABELS: Source = Labels(&["version", "hostname", "platform"]);
 const OLDEST_SEGMENT: Source = Number("binlog-oldest-index");
 const CURRENT_SEGMENT: Source = Number("binlog-current-index");

@@ -1,7 +1,7 @@
 //! The text format of Prometheus.
 //!
-//! The format requires that all lines of a metric are adjacent. So each server has a separate text
-//! for each family, and the texts of all servers are joined at the end.
+//! The format requires that all lines of a metric are adjacent. Therefore each server has a
+//! separate text for each family, and the texts of all servers are joined at the end.
 
 use std::mem;
 
@@ -11,11 +11,11 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: first the families of the server, then those of its tubes.
+/// The lines of one server, by family: the families of the server, then those of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
-    /// The label of the server; empty if there is none.
+    /// The label of the server; empty if servers have no label.
     label: String,
 }
 
@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line. The line's own labels are given in pieces.
+    /// Writes a line. `own` has the labels of only this line, as pieces of text.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -79,7 +79,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. The bounds are in the keys, in rising order; the last one is `inf`.
+    /// Writes a histogram. Each bucket's key ends in its bound; the bounds rise up to `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
@@ -90,7 +90,7 @@ impl Lines<'_> {
                 sum = sum.or((name == "-sum").then_some(value));
                 continue;
             };
-            // Prometheus rejects the whole scrape if a bound occurs twice.
+            // Skip a repeated bound, because Prometheus would reject the whole scrape.
             let Some(size) = bound.parse().ok().filter(|size| *size > last_bound) else { continue };
             last_bound = size;
             if size == f64::INFINITY {
@@ -106,7 +106,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns a value in the text format, if it is a number.
+    /// Returns a value as the text format writes it, if it is a number or a boolean.
     fn value_number(value: &str) -> Option<&str> {
         match value {
             "true" => Some("1"),
@@ -157,8 +157,8 @@ fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'
     }
 }
 
-/// Joins the lines of all servers. The text is returned in pieces, because with thousands of tubes
-/// it is too large to copy again.
+/// Joins the lines of all servers. The text is returned in pieces, because the text of thousands of
+/// tubes is too large to copy again.
 pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {

@@ -1,4 +1,4 @@
-//! Scrapes all servers at once, each over one connection, which is kept for the next scrape.
+//! Scrapes all servers at once, each over a connection that is kept for the next scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands that wait for replies at a time. The number is small, because the
-/// server serves no other client while it carries out these commands.
+/// The largest number of commands that wait for replies. The number is small, because a server that
+/// carries out commands of one client serves no other client meanwhile.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.
@@ -52,8 +52,7 @@ pub(crate) struct Scraper {
 impl Scraper {
     /// Makes a scraper, which connects at the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
-        // Drop repeated servers: each of their series would occur twice, and Prometheus rejects
-        // that.
+        // Drop repeated servers: Prometheus would reject a text in which a series occurs twice.
         let mut found = Vec::new();
         for address in servers {
             if !found.contains(address) {
@@ -71,14 +70,14 @@ impl Scraper {
     }
 
     /// Scrapes all servers and returns the text in pieces. A server that does not answer in time is
-    /// reported as down. Fails only after an interrupt.
+    /// reported as down. Fails only after an interrupt, such as Ctrl-C.
     pub(crate) fn scrape(&self, interrupt: &Interrupt) -> Result<Vec<String>> {
         let began = Instant::now();
         let deadline = deadline::after_seconds(self.settings.timeout);
         let scrapes = (self.scrapes.fetch_add(1, Ordering::Relaxed) + 1).to_string();
         let start = |target: &Arc<Target>| {
             let (settings, target) = (Arc::clone(&self.settings), Arc::clone(target));
-            // If this thread is abandoned, the next scrape does not wait for it.
+            // If this thread is late, the next scrape does not wait for the thread.
             deadline::start(move || Ok((target.scrape(&settings, deadline), began.elapsed())))
         };
         let answers: Vec<_> = self.targets.iter().map(start).collect();
@@ -136,7 +135,7 @@ impl Target {
         Ok(page)
     }
 
-    /// Collects the lines of a server, beginning with its `stats`.
+    /// Collects the lines of a server; `stats` is its reply to the command `stats`.
     fn scrape_server(&self, client: &mut Client, stats: &str, settings: &Settings) -> Result<Page> {
         let names = &settings.names;
         let mut page = Page::new(names, &self.address.to_string());
@@ -182,7 +181,7 @@ fn scrape_tubes(
             texts.clear();
         }
         if reply.is("OK") {
-            // A tube that was recreated between the two commands is not skipped.
+            // Do not skip a tube that was created again between the two commands.
             texts.push(reply.into_yaml()?);
         } else if !reply.is("NOT_FOUND") {
             return Err(reply.error_for(command));

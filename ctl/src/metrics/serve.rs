@@ -1,4 +1,4 @@
-//! `--listen`: the metrics over HTTP. All requests during a scrape get the text of that scrape.
+//! `--listen`: the metrics over HTTP. All requests that arrive during a scrape get its text.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,14 +15,14 @@ use super::scrape::Scraper;
 use crate::http::SharedBody;
 use crate::interrupt::Interrupt;
 
-/// The media type of the text format.
+/// The media type of the text format of Prometheus.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const INDEX_HTML: &str =
     "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// At most this many scrape results are kept. Each may take some 40 MB, and is kept while a slow
-/// client reads it.
+/// The largest number of texts in memory. Each text may take some 40 MB, and is kept while a slow
+/// client reads the text.
 const TEXTS_MAX: usize = 8;
 
 /// The text of a scrape, once the scrape is complete. All requests share the bytes of the text.
@@ -61,7 +61,7 @@ impl SharedScrape {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer of the scrape under way, or of a scrape that it starts.
+    /// Returns the answer of the scrape under way; if no scrape is under way, starts one.
     fn answer(&self) -> Answer {
         let mut running = self.lock_running();
         if let Some(answer) = &*running {
@@ -70,7 +70,7 @@ impl SharedScrape {
         let (sender, answer) = watch::channel(None);
         *running = Some(answer.clone());
         let shared = self.clone();
-        // A separate task continues even if the request that started the task ends.
+        // Scrape in a separate task, which continues even if the request that started it ends.
         task::spawn(async move {
             let permit = Arc::clone(&shared.texts).acquire_owned().await;
             let scraper = Arc::clone(&shared.scraper);

@@ -1,4 +1,4 @@
-//! `--textfile`: a file for `node_exporter`, which never sees an incomplete file.
+//! `--textfile`: writes a file for `node_exporter`, which never reads an incomplete file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ use crate::message::print_error;
 const FILE_MODE: u32 = 0o644;
 
 /// Writes the file once, or at an interval in seconds until a signal arrives. If the first write
-/// fails, returns the error, because the path is probably wrong. Later writes are tried again.
+/// fails, returns the error, because the path is probably wrong. Later failures are only printed.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
@@ -34,7 +34,7 @@ pub(super) fn run(
             return result;
         };
         has_worked = true;
-        // Try again, because a full disk may have space the next time.
+        // After a failure, try again: a full disk may have space after the next interval.
         let failure = result.as_ref().err().map(|error| format!("{error:#}"));
         if failure != last_error {
             result.unwrap_or_else(|error| print_error(&error));
@@ -47,13 +47,13 @@ pub(super) fn run(
     }
 }
 
-/// Replaces the file with a complete, synced one.
+/// Replaces the file by a complete, synced file.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
     // Without this check, a device or a link would be replaced.
     let is_odd = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
     ensure!(!is_odd, "--textfile {}: not a regular file", path.display());
-    // `node_exporter` ignores this file, because its name does not end in .prom.
+    // `node_exporter` ignores the temporary file, because its name does not end in .prom.
     let beside = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
     let beside = path.with_file_name(beside);
     let result = write_textfile(&beside, text).and_then(|()| {
@@ -62,14 +62,14 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     });
     if result.is_err() {
-        // The removal may fail, because the file may not exist.
+        // The removal may fail, because the temporary file may not exist.
         let _ = fs::remove_file(&beside);
     }
     result.with_context(|| format!("--textfile {}", path.display()))
 }
 
 fn write_textfile(path: &Path, text: &[String]) -> io::Result<()> {
-    // An existing file is a leftover, or another user's link to one of our files.
+    // Remove an existing file: an old temporary file, or another user's link to a file of ours.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -97,7 +97,7 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, FILE_MODE);
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         }
-        // A link in place of the temporary file is not followed.
+        // A link with the name of the temporary file is not followed: its target stays unchanged.
         let victim = folder.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         let link = folder.path().join(format!(".beanstalkd.prom.{}.new", std::process::id()));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_file(&victim).unwrap();
-        // A directory or link at the path is refused and kept, and no temporary file is left over.
+        // A directory or link at the path is refused and kept, and no temporary file remains.
         let (directory, link) = (folder.path().join("directory"), folder.path().join("link"));
         fs::create_dir(&directory).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();

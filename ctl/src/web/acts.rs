@@ -1,7 +1,7 @@
-//! The actions of the page. Each takes two requests. The first, a dry run, finds and counts the
-//! jobs, and returns the name of a question. The second request answers that question, and carries
-//! out the action on these jobs only, on the same instance of the server. Each action is logged in
-//! a line on standard error.
+//! The actions of the page. Each action takes two requests. The first request, a dry run, finds and
+//! counts the jobs, and returns the name of a question. The second request answers that question,
+//! and carries out the action on only these jobs, on the same instance of the server. Each action
+//! is logged in a line on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::statistics;
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an action. After this time, the action ends with its current batch.
+/// The time limit of an action. After this time, the action ends after its current batch.
 const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of ids in a request.
@@ -49,7 +49,7 @@ pub(super) struct ActionRequest {
     server: usize,
     /// Whether the request only asks for the plan, and changes nothing.
     dry: bool,
-    /// The instance of the server from which the page has the jobs.
+    /// The instance of the server from which the page got its list of jobs.
     instance: Option<Instance>,
     what: Option<Action>,
     /// The name of the question that the request answers; `None` for a dry run.
@@ -92,8 +92,8 @@ enum Verb {
     Delete,
 }
 
-/// Jobs given by their ids; or the jobs of a tube in these states. Without states, all states that
-/// the action accepts are meant. With `count`, only the first jobs of a single state.
+/// Jobs given by their ids, or by their tube and states. If `states` is empty, all states that the
+/// action accepts are meant. If `count` is given, only the first jobs of a single state are meant.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
@@ -104,7 +104,7 @@ struct Jobs {
     count: Option<u64>,
 }
 
-/// A name of a tube that follows the rules of the protocol, so the name is one word to the server.
+/// A tube's name that the protocol allows, so that the name is one word of a command.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 pub(super) struct Tube(String);
@@ -146,7 +146,7 @@ pub(super) async fn serve_action(
     }
 }
 
-/// Finds the jobs of an action, and keeps the question until its answer.
+/// Finds the jobs of an action, and keeps the question until a page answers it.
 async fn ask(
     site: &Site,
     server: usize,
@@ -179,7 +179,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
         instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
         let result = action.carry_out(client, &plan, interrupt, &mut report);
-        // `running` is dropped only now, because this work may outlive its request.
+        // Drop `running` only now, because this work may take longer than its request.
         drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
@@ -215,12 +215,12 @@ impl Action {
         Ok((report, Plan::default()))
     }
 
-    /// Returns the number of bytes that the action holds, besides the plan.
+    /// Returns the number of bytes that the action keeps in memory, without the plan.
     pub(super) fn bytes(&self) -> usize {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
-    /// Carries out the action, and describes its effect, even if the action failed halfway.
+    /// Carries out the action, and describes what was done, even after a failure.
     fn carry_out(
         self,
         client: &mut Client,
@@ -339,7 +339,7 @@ impl JobAction {
         let is_there = |Tube(into): &Tube| plan.summary.tubes.contains_key(into);
         let is_same = self.into.as_ref().is_some_and(is_there);
         ensure!(!is_same, usage("the jobs are already in that tube"));
-        // The question names only these states, so a job that leaves them is not changed.
+        // Change only jobs that are still in one of the states that the question names.
         plan.filter.states = plan.summary.states();
         let (verb, count) = (self.words().0, plan.count());
         let into = self.into.as_ref();
@@ -376,7 +376,7 @@ impl JobAction {
     }
 }
 
-/// Bounds the length of the log line: long lists are truncated, and long texts are replaced by
+/// Shortens the arguments for a log line: long lists are truncated, and long texts are replaced by
 /// their size.
 fn abridge(value: Value) -> Value {
     match value {
@@ -395,8 +395,8 @@ fn abridge(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    /// Of 100,000 ids, only the first are logged, with the number of the others. Of a body, only
-    /// the size is logged.
+    /// Of 100,000 ids, only the first are logged, with the number of the others. Of a long text,
+    /// only the size is logged.
     #[test]
     fn the_line_of_an_action_is_bounded() {
         let ids: Vec<_> = (1..=100_000).map(|id: u32| id.to_string()).collect();

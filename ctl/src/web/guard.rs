@@ -1,11 +1,11 @@
-//! Refuses requests from other pages, and bounds the requests of the page itself.
+//! Refuses requests from other pages, and limits the requests of the page itself.
 //!
-//! Without `--auth-file` the page has no login. With a password, browsers add it to each request.
-//! So requests from other pages in the operator's browser must be detected:
+//! Without `--auth-file` the page has no login. With `--auth-file`, browsers add the password to
+//! each request. So requests that other pages send in the operator's browser must be detected:
 //!
-//! - If a page's name resolves to our address (DNS rebinding), `Host` has that name, not ours.
-//! - If a page sends cross-site requests, the browser reports that in `Origin` and
-//!   `Sec-Fetch-Site`. Such a page cannot read the token, and cannot send JSON without permission.
+//! - If another page's name resolves to our address (DNS rebinding), `Host` has the other name.
+//! - If another page sends cross-site requests, the browser says so in `Origin` and
+//!   `Sec-Fetch-Site`. Another page cannot read the token, and cannot send JSON without permission.
 //! - The headers of each response forbid other pages to show our page in a frame.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use super::{Failure, Site, WebArgs};
 use crate::message::{log_line, usage};
 
-/// The largest number of concurrent requests for bodies of jobs, and of all other requests.
+/// At most this many requests for bodies of jobs run at once, and as many other requests.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
@@ -44,7 +44,7 @@ const WRONG_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 /// The port that browsers omit from addresses.
 const HTTP_PORT: u16 = 80;
 
-/// The header with the token.
+/// The request header that must have the token.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-token");
 
 const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -66,26 +66,26 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Accepts only requests of the page itself.
+/// Checks that requests come from the page itself.
 #[derive(Debug)]
 pub(super) struct Guard {
     /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which the page listens on every address, so that `Host` may be any address.
+    /// Ports on which the page listens on every address, so that `Host` may be any IP address.
     open_ports: Vec<u16>,
     /// The name and password of each user, in base64; empty without `--auth-file`.
     passwords: Vec<String>,
-    /// When the pause ends for each client address that sent a wrong password.
+    /// For each client address that sent a wrong password, when passwords are accepted again.
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// The limits on concurrent requests: first without bodies of jobs, then with bodies.
+    /// Limits on concurrent requests: on those without bodies of jobs, and on those with bodies.
     rooms: [Semaphore; 2],
 }
 
 impl Guard {
     /// Makes a guard for these addresses. Fails if other machines could reach the page without a
-    /// password.
+    /// password, but `--no-auth` is missing.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
@@ -133,7 +133,7 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether this is a name of the page. IP addresses are safe: DNS rebinding needs a name.
+    /// Whether `host` is a name of the page. IP addresses are safe, as DNS rebinding needs a name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {
@@ -146,7 +146,7 @@ impl Guard {
         self.hosts.contains(&host) || self.open_ports.iter().any(is_address)
     }
 
-    /// Refuses requests to other hosts, and wrong passwords.
+    /// Refuses requests for other hosts, and requests with a wrong password.
     fn check_access(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let host = header_of(headers, &header::HOST)?.unwrap_or_default();
@@ -177,17 +177,17 @@ impl Guard {
         }
         pauses().retain(|_, end| *end > now);
         pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
-        // The pause bounds the number of log lines for each address.
+        // The pause limits the number of log lines for each address.
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         log_line(&format!("wrong password{from}"));
         Err(required)
     }
 
-    /// Refuses requests from other pages.
+    /// Refuses requests from other pages, and actions on a read-only page.
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
-        // Another page may link to this page, but cannot read the response.
+        // Allow links from other pages, which cannot read the response.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(forbidden("the request comes from another page"));
@@ -260,7 +260,7 @@ fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a
     }
 }
 
-/// Compares in time that does not depend on the position of a difference.
+/// Compares two texts in a time that does not depend on where they differ.
 fn is_equal_secret(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
@@ -273,7 +273,7 @@ pub(super) fn random_token() -> Result<String> {
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
 
-/// Passes a request on or refuses it, and adds the security headers to every response.
+/// Passes a request to its handler or refuses it, and adds the security headers to the response.
 pub(super) async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let has_password = request.headers().contains_key(header::AUTHORIZATION);
     let answer = async {

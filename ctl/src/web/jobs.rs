@@ -35,7 +35,7 @@ use crate::sweep::{self, Coverage, Options};
 /// The time limit of a sweep on a server without `list-jobs`.
 const SWEEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit of a search, and of a sweep that the page asks to continue.
+/// The time limit of a search, and of a sweep for which the page asks for more time.
 const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(45);
 
 /// The largest number of jobs in a response.
@@ -51,7 +51,7 @@ const PREVIEW_BYTES_BEFORE: usize = 40;
 const BODIES_AT_ONCE: usize = 8;
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
-/// The largest numbers of bytes of a body shown at first, and on request.
+/// The page shows at most this many bytes of a body at first, and this many on request.
 const SHOWN_BYTES: usize = 256 << 10;
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 
@@ -62,7 +62,7 @@ pub(super) struct ListRequest {
     server: usize,
     tube: Option<String>,
     state: Option<State>,
-    /// A regular expression or plain text for bodies.
+    /// A regular expression, or plain text, that bodies must match.
     pattern: Option<String>,
     plain: bool,
     ignore_case: bool,
@@ -82,7 +82,7 @@ impl ListRequest {
 
     /// Finds jobs, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
-        // Another instance of the server may have other jobs with the same ids.
+        // Return the instance, because another instance may have other jobs with the same ids.
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let detail = if filter.pattern.is_some() {
             Detail::Whole
@@ -128,14 +128,14 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // Hold the permit until the work ends, because the work may outlive its request.
+        // Keep the permit until the work ends, because the work may take longer than its request.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
     found.await.map(Json)
 }
 
-/// Returns a job without its body. The id is text: JavaScript's numbers have only 53 bits.
+/// Returns a job without its body. The id is text, because JavaScript's numbers have only 53 bits.
 fn page_job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
@@ -153,7 +153,7 @@ fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     fields
 }
 
-/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] in total.
+/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
 fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
@@ -197,7 +197,7 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fetches a job with its body, and with the permit to hold the body.
+    /// Fetches a job with its body, and with the permit to keep the body in memory.
     async fn fetch_job(
         &self,
         site: &Site,

@@ -1,6 +1,6 @@
-//! Figures of tubes, from our daemon's command `metrics`: histograms, the wait of the next job, and
-//! the number of jobs that `--bury-after` has buried. On servers without the command, the figures
-//! are unknown, not zero.
+//! Figures of tubes, from our daemon's command `metrics`: histograms, how long the next job has
+//! waited, and the number of jobs that `--bury-after` has buried. On servers without the command,
+//! the figures are unknown, not zero.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::client::Client;
 use crate::yaml;
 
-/// Cumulative counts of durations, by upper bounds in rising order.
+/// For each upper bound, in rising order, the number of durations up to that bound.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Histogram {
     counts: Vec<(f64, u64)>,
@@ -21,7 +21,7 @@ pub(super) struct Histogram {
 pub(super) struct Figures {
     /// Seconds since the next job became ready.
     pub(super) next: Option<f64>,
-    /// Times from ready to reserved.
+    /// How long jobs were ready before they were reserved.
     pub(super) wait: Option<Histogram>,
     /// Jobs buried by `--bury-after`.
     pub(super) losses: Option<u64>,
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 impl Histogram {
-    /// Reads the keys with this prefix; `None` if there are none.
+    /// Reads the keys with this prefix; `None` if no key has the prefix.
     fn read(text: &str, name: &str) -> Option<Self> {
         let mut found = Self::default();
         for (key, value) in yaml::pairs(text) {
@@ -91,7 +91,7 @@ impl Histogram {
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
     }
 
-    /// Returns an upper bound on this percentile, which may be infinite.
+    /// Returns an upper bound on this percentile; the bound may be infinite.
     pub(super) fn percentile(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);

@@ -1,10 +1,10 @@
-//! `web`: a page that shows servers, tubes and jobs, and acts on them.
+//! `web`: a page that shows servers, tubes and jobs, and can change tubes and jobs.
 //!
-//! - `guard` refuses requests from other pages, and limits the page's own requests;
+//! - `guard` refuses requests from other pages, and limits the requests of our page;
 //! - `args` defines the options, and `assets` has the page's files;
 //! - `watch` samples a server while a page is open, and `metrics` reads figures of its tubes;
 //! - `view` responds with servers and tubes, `jobs` with jobs;
-//! - `acts` plans and carries out actions; `questions` keeps their plans until the answer.
+//! - `acts` plans and carries out actions; `questions` keeps the plans until a page answers.
 
 mod acts;
 mod args;
@@ -45,8 +45,8 @@ use watch::Watcher;
 /// The largest body of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
-/// The largest number of concurrent requests for searches and bodies; others wait. A search needs
-/// up to 128 MiB, and a body up to twice its size until its last byte is sent.
+/// The largest number of concurrent searches and requests for bodies; further requests wait. A
+/// search needs up to 128 MiB, and a body up to twice its size until its last byte is sent.
 const BODY_REQUESTS_MAX: usize = 4;
 
 /// The state shared by all requests.
@@ -54,7 +54,7 @@ const BODY_REQUESTS_MAX: usize = 4;
 struct Site {
     guard: Guard,
     servers: Vec<Watcher>,
-    /// Bounds the requests that hold whole bodies of jobs.
+    /// Limits the number of requests that keep whole bodies of jobs in memory.
     body_permits: Arc<Semaphore>,
     questions: Questions,
     /// The actions in progress.
@@ -105,7 +105,7 @@ impl IntoResponse for Failure {
 }
 
 impl Site {
-    /// Waits for a permit to hold whole bodies of jobs.
+    /// Waits for a permit to keep whole bodies of jobs in memory.
     async fn body_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.body_permits).acquire_owned().await;
         permit.map_err(|error| Error::from(error).into())

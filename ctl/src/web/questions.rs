@@ -1,5 +1,5 @@
-//! The questions that pages have not answered yet. A page gets only the random name of a question,
-//! and this module keeps the plan. So an action changes only jobs of its question.
+//! The questions that pages have not answered yet. A page gets only the random name of a question;
+//! this module keeps the plan, so that an action changes only the jobs of its question.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::guard::random_token;
 use crate::message::conflict;
 use crate::plan::{Instance, Plan};
 
-/// The time within which a question can be answered.
+/// A question can be answered within this time.
 const QUESTION_TIME: Duration = Duration::from_secs(600);
 
 /// The largest number of questions, and of bytes of all their plans. Above a limit, the oldest
@@ -23,7 +23,7 @@ const PLANS_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) server: usize,
-    /// The instance of the server that has the jobs.
+    /// The instance of the server in which the jobs were found.
     pub(super) instance: Instance,
     pub(super) action: Action,
     pub(super) plan: Plan,
@@ -37,7 +37,7 @@ impl Question {
     }
 }
 
-/// The open questions, oldest first, each with its name and the time when it was asked.
+/// The unanswered questions, oldest first, each with its name and the time when it was asked.
 #[derive(Debug, Default)]
 pub(super) struct Questions(Mutex<Vec<(String, Instant, Question)>>);
 

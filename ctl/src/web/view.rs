@@ -30,8 +30,8 @@ const ROWS_MAX: usize = 300;
 /// The number of points in the chart of a row.
 const SPARK_POINTS: usize = 60;
 
-/// A tube needs attention if its next job has waited at least this many seconds; the alerts have
-/// the same limit.
+/// A tube needs attention if its next job has waited at least this many seconds; the Prometheus
+/// alerts have the same limit.
 const LATE_SECONDS: f64 = 300.0;
 
 /// A request for the part of the data that a page shows.
@@ -39,7 +39,7 @@ const LATE_SECONDS: f64 = 300.0;
 #[serde(default)]
 pub(super) struct ViewRequest {
     server: usize,
-    /// Selects tubes with this text in their names, in upper or lower case.
+    /// Selects tubes whose names contain this text, regardless of upper and lower case.
     filter: String,
     sort: String,
     reverse: bool,
@@ -58,7 +58,7 @@ const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 type Judged<'a> = (&'a TubeSample, [bool; 4]);
 
 impl ViewRequest {
-    /// Adds the rows of tubes, and the tube with details. Returns the names of the tubes in rows.
+    /// Adds the rows of tubes, and the details of one tube. Returns the names of the tubes in rows.
     fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
         let Some(Ok(sample)) = &state.now else { return Vec::new() };
         let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
@@ -154,7 +154,7 @@ pub(super) async fn serve_overview(
     })
     .await
     .map_err(Error::from)?;
-    // The next sample should have the figures of the tubes in the rows.
+    // Request the figures of the tubes in the rows with the next sample.
     chosen.request(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());
     Ok(Json(Value::Object(answer)))
@@ -194,13 +194,13 @@ fn server_details(name: &str, state: &Watched) -> Value {
     Value::Object(fields)
 }
 
-/// Finds the reasons why a tube needs attention, from its numbers and the wait of its next job, if
-/// known.
+/// Finds the reasons why a tube needs attention, from its numbers and the wait of its next job if
+/// that is known.
 fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;
     let is_late = !is_paused && next.is_some_and(|next| next >= LATE_SECONDS);
-    // The sampler's connection watches `default`, but is not a worker.
+    // Subtract the sampler's connection, which watches `default`, but is not a worker.
     let workers = line.watching.saturating_sub(u64::from(line.tube == "default"));
     [buried > 0, is_paused, is_late, ready > 0 && workers == 0]
 }

@@ -28,13 +28,13 @@ const SAMPLE_TIME_SHARE: u32 = 4;
 /// The time limit of a sample, after which the server is reported as down.
 const SAMPLE_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The time from the last request until sampling ends.
+/// Sampling ends this long after the last request of a page.
 const ATTENTION_TIME: Duration = Duration::from_secs(6);
 
 /// The time span of the charts.
 const HISTORY_MILLISECONDS: u64 = 180_000;
 
-/// The time span of the percentiles of waits.
+/// The percentiles of waits cover this time span.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 
 /// If a server has more tubes than this, only the tubes that a page shows have a history.
@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// The largest number of tubes whose figures are requested with a sample.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// How long after its time limit work may still wait for replies. Then its commands fail.
+/// Work may wait for replies this long after its time limit; then the commands of the work fail.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -106,13 +106,13 @@ impl TubeHistory {
     }
 }
 
-/// The state shared by the page and the thread.
+/// The state shared by requests of pages and the sampling thread.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     asked: Option<Instant>,
-    /// The tubes shown by pages, each with the time of the last request for it.
+    /// The tubes shown by pages, each with the time of the last request for the tube.
     wanted: HashMap<String, Instant>,
-    /// The number of samples, including failed ones.
+    /// The number of samples, including failed samples.
     samples: usize,
     sampled_at: Option<Instant>,
     /// The last sample, or the error if the server is down.
@@ -133,7 +133,7 @@ struct SharedState {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
-    /// Ends all work on the server.
+    /// If set, ends all work for requests on the server.
     pub(super) interrupt: Interrupt,
     shared: Arc<SharedState>,
 }
@@ -144,7 +144,7 @@ impl SharedState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a sample, and wakes waiting requests.
+    /// Takes a sample, and wakes the requests that wait for a sample.
     fn take_sample(&self, sampler: &mut Sampler) {
         let result = sampler.sample(&Tubes::default());
         let now = Instant::now();
@@ -168,13 +168,13 @@ impl SharedState {
     }
 }
 
-/// A request for a sample by the sampling thread. Any thread can wait for the answer.
+/// A request to the sampling thread for a sample. Any thread can wait for the answer.
 #[derive(Debug)]
 pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
-    /// Returns the current state. If the last sample is too old, first waits for a new one, but not
-    /// longer than `patience`.
+    /// Returns the current state. If the last sample is too old, first waits for a new sample, but
+    /// not longer than `patience`.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
@@ -186,7 +186,7 @@ impl SampleRequest {
     }
 }
 
-/// Ends the work of a request between two batches if the request is dropped.
+/// If the request is dropped, ends its work after the current batch.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -219,9 +219,9 @@ impl Watcher {
         SampleRequest(Arc::clone(&self.shared))
     }
 
-    /// Runs `act` on another thread, with a connection of its own to the server. After `limit`, or
-    /// when the page is shut down, the interrupt is set, so that the work ends after its current
-    /// batch. If the server does not answer, the work fails [`LATE_WORK_TIME`] after `limit`.
+    /// Runs `act` in another thread, over a new connection to the server. After `limit`, or when
+    /// the page is shut down, the interrupt is set, so that the work ends after its current batch.
+    /// If the server does not answer, the work fails [`LATE_WORK_TIME`] later than `limit`.
     pub(super) async fn with_client<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -243,7 +243,7 @@ impl Watcher {
     }
 }
 
-/// Runs the thread, which samples the server while there are requests.
+/// The sampling thread: samples the server while pages send requests.
 fn run(address: &Address, shared: &SharedState) {
     loop {
         let is_idle =
@@ -302,8 +302,8 @@ impl Watched {
         self.now = Some(result);
     }
 
-    /// Adds tubes with ready jobs that no page shows, to find jobs that wait too long. If there are
-    /// many such tubes, each sample has the next ones in rotation.
+    /// Adds tubes that have ready jobs but are on no page, to find jobs that wait too long. If
+    /// these tubes are too many for one sample, each sample has the next tubes in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }
 
-    /// Without the rotation, jobs that wait too long in late tubes of the list would be missed.
+    /// Without the rotation, jobs that wait too long in the last tubes would never be found.
     #[test]
     fn every_tube_has_its_turn() {
         let line = |number| TubeSample {
