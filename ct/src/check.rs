@@ -23,11 +23,11 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. Statements of scripts
-/// are further than this from the whole seconds at which timers end. On a quiet machine, a script
+/// A failure is reported only if the script was late by at most this time. In scripts, more time
+/// than this passes between a statement and the next whole second. On a quiet machine, a script
 /// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that failed while late are played again; then they are reported as skipped.
+/// Scripts that failed while they were late are repeated for this time, then they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to those of a script.
@@ -112,8 +112,8 @@ impl Report {
 /// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all scripts together take about as long as the
-/// longest one. Scripts that fail while late are played again alone, for up to three minutes in
-/// total. Those that still fail while late are reported as skipped.
+/// longest one. Scripts that were late and failed are played again alone, for up to three minutes
+/// in total. Scripts that were late and failed even then are reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -146,7 +146,7 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Reports a script that failed while it was late as skipped.
+/// Reports a script as skipped that was late and failed.
 fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Flags with long names exist only in our daemon; other daemons start without all flags.
+    // Only our daemon knows flags with long names; for these, other daemons get no flags at all.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -206,7 +206,7 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds the daemon's output to a failure. If the daemon has ended, a script that passed fails, too.
+/// Adds the daemon's output to a failure. If the daemon has ended, a passed script fails, too.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,

@@ -1,4 +1,4 @@
-//! A small blocking client for tests that are easier in Rust than in a script.
+//! A small blocking client for tests that are easier to write in Rust than as a script.
 //!
 //! The client knows lines and bodies, but not the meaning of commands. Every call has a time limit,
 //! so a daemon that does not answer fails a test instead of blocking it.

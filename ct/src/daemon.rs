@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Starts a program with exactly these arguments, and returns at once.
     ///
-    /// [`Daemon::address`] is empty; [`Daemon::wait_until_accepts`] waits until a port is open.
+    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits for the program.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -156,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// Connects to `host:port` or `unix:/path` repeatedly until a connection succeeds.
+    /// Tries to connect to `host:port` or `unix:/path` until a connection succeeds.
     ///
     /// Fails if the daemon ends, or after `timeout`. The daemon's counters include the connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
@@ -181,7 +181,7 @@ impl Daemon {
                 let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
                 return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
             }
-            // Once the daemon has ended, another process may have answered at the same address.
+            // Checks that the daemon still runs: another process may have answered at its address.
             if ready(self.pid()) && self.exit_status().is_none() {
                 return Ok(());
             }

@@ -3,7 +3,7 @@
 //! A golden script states the behaviour of our daemon. If the original is known to answer
 //! differently, the script has a `when MASK` part, and this table lists the releases with this
 //! mask. A mask is one line of the table: its name, a sentence about the difference, and the
-//! releases. A mask hides nothing: the `when` part states the other answer exactly.
+//! releases. A mask hides nothing: the `when` part states exactly what the original answers.
 
 use std::collections::BTreeSet;
 

@@ -17,12 +17,12 @@ pub(crate) fn send_urgent(socket: BorrowedFd<'_>, byte: u8) -> io::Result<()> {
     if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends a signal to one process. Fails for 0 and for numbers that mean a process group.
+/// Sends a signal to one process. Fails for pid 0 and for numbers that mean a process group.
 #[expect(unsafe_code, reason = "std can only kill")]
 pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0);
     let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: `kill` accesses no memory of this process.
+    // SAFETY: the function `kill` accesses no memory of this process.
     let result = unsafe { libc::kill(pid, signal) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -53,7 +53,7 @@ fn is_pending(pid: u32, signal: i32) -> bool {
 }
 
 /// Waits, up to `timeout`, until a descriptor is readable, closed or failed. Returns for each
-/// descriptor whether that is so; false for all if a signal interrupts the wait.
+/// descriptor whether it is in such a state; false for all if a signal comes.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -115,7 +115,7 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Without this option, `bind` would reserve the port for all destinations, even for a minute
+    // Without the option, `bind` would reserve the port for all destinations, even for a minute
     // after the socket is closed.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;

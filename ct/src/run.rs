@@ -5,10 +5,10 @@
 //! for the report. `run` does not measure time itself, and never repeats a statement.
 //!
 //! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
-//! connection `b`. So a barrier precedes every statement to which that could happen. A barrier is
-//! two round trips of an unknown command on a separate connection, opened at the first barrier.
-//! Before the second reply, the daemon has read all sockets. All stages have the same barriers,
-//! because the daemon's counters include them.
+//! connection `b`. So a barrier precedes every statement that must not be processed before an
+//! earlier statement. A barrier is two round trips of an unknown command on a separate connection,
+//! opened at the first barrier. Before the second reply, the daemon has read all sockets. All
+//! stages have the same barriers, because the daemon's counters include them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -82,7 +82,7 @@ pub struct Outcome {
 /// A script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The line of the script.
+    /// The number of the line in the script.
     pub line: usize,
     /// The expectation and the actual result, in a sentence.
     pub message: String,

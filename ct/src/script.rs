@@ -170,7 +170,7 @@ impl Script {
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Returns how much time the script lets pass. Over sockets, it takes at least this long.
+    /// Returns how much time the script lets pass; over sockets, the script takes at least as long.
     pub fn total_delay(&self) -> Duration {
         total_delay(&self.lines)
     }

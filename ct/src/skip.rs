@@ -14,8 +14,7 @@ use std::thread;
 /// The environment variable that names the file for the list of skipped tests.
 const LIST_VARIABLE: &str = "SKIPPED";
 
-/// Reports the reason for which the test in this thread proves nothing on this machine, or less
-/// than elsewhere.
+/// Reports why the test in this thread proves nothing, or less than elsewhere, on this machine.
 ///
 /// The report is a line on standard error, and a line in the file that the variable `SKIPPED`
 /// names; that line is the reason, a tab, and the test.
@@ -29,8 +28,8 @@ pub fn skip(reason: &str) {
     }
 }
 
-/// Returns whether this machine resolves `localhost`, as most machines do by /etc/hosts. If not,
-/// reports the test in this thread as skipped.
+/// Returns whether this machine resolves `localhost`, as most machines do by /etc/hosts. If the
+/// machine does not, reports the test in this thread as skipped.
 pub fn knows_localhost() -> bool {
     let is_known = ("localhost", 0).to_socket_addrs().is_ok();
     if !is_known {

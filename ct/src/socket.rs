@@ -69,8 +69,9 @@ impl Stream {
 impl Drop for Stream {
     /// Shuts down the sending side before the descriptor is closed.
     ///
-    /// Otherwise the peer may notice the close late: while another thread starts a process, that
-    /// process has copies of all descriptors between fork and exec, which keep the connection open.
+    /// Without the shutdown, the daemon may notice the close late: while another thread starts a
+    /// process, that process has copies of all descriptors between fork and exec, which keep the
+    /// connection open.
     fn drop(&mut self) {
         // Shutting down fails only if the connection is already closed.
         let _ = self.shut_down_writing();

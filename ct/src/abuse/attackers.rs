@@ -136,7 +136,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Ends the writing thread: a daemon that does not read would block it for ever.
+                // Ends the writing thread, which a daemon that does not read would block for ever.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

@@ -245,7 +245,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     Ok(Outcome { cleanup: Some(delete_jobs(client, ids)), summary, faults, ..Outcome::default() })
 }
 
-/// Makes a cleanup that deletes the jobs.
+/// Makes a cleanup that deletes the jobs with these ids.
 fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     Box::new(move || {
         client.extend_deadline(Duration::from_secs(30));
@@ -386,8 +386,8 @@ pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Sets the wall clock an hour ahead, then two hours back. The change ahead must not make a job
-/// due, and the change back must not delay a job.
+/// Sets the wall clock an hour ahead, then two hours back. Setting the clock ahead must not make a
+/// job due, and setting it back must not delay a job.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;

@@ -1,9 +1,9 @@
 //! Measures how well a daemon serves a well-behaved client while other connections attack it.
 //!
-//! Each attack (in `attacks`, with connections of `attackers`) on each daemon gets a new process of
-//! that daemon. A client, the `probe`, sends commands before, during and after the attack. While
-//! the attack only keeps connections open, the probe pauses, and the daemon should be idle. Each
-//! attack is repeated on the same process, to detect a memory leak.
+//! For each attack on each daemon, a new process of the daemon is started. `attacks` has the
+//! attacks, and `attackers` their connections. A client, the `probe`, sends commands before, during
+//! and after the attack. While the attack only keeps connections open, the probe pauses, and the
+//! daemon should be idle. Each attack is repeated on the same process, to detect a memory leak.
 //!
 //! Every wait has a time limit. If a daemon stalls or dies, the run continues with the next daemon.
 //! `missed_goals` has the goals, and [`report`] makes the table of results.
@@ -35,17 +35,17 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// How long an attack keeps its connections open, and the duration of two further measurements.
+/// How long the probe measures while connections stay open, and again after the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// The most for a 99th percentile under attack, unless three times that before the attack is more.
+/// Under attack, a 99th percentile may reach this, or three times its value before if that is more.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
 /// If memory grows by no more than this from one round to the next, there is no leak.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
-/// If memory seems to grow, there are up to this many times as many rounds as otherwise.
+/// If memory seems to grow, an attack is repeated up to this many times as often.
 const GROWTH_ROUNDS_FACTOR: usize = 3;
 /// The number of files that this program opens in addition to the attackers' connections.
 const RESERVED_FILES: usize = 100;
@@ -77,7 +77,7 @@ struct Round {
     during: Window,
     /// The daemon's CPU use while the attackers and the probe sent nothing.
     idle_cpu_percent: f64,
-    /// The daemon's resident bytes before the attack, with its connections, and after the cleanup.
+    /// The daemon's resident bytes before the attack, with the connections, and after the cleanup.
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
@@ -221,7 +221,7 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Attacks, keeps the connections open, and cleans up. Fails if the daemon has ended.
+    /// Runs the attack, keeps its connections open, and cleans up. Fails if the daemon has ended.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;

@@ -1,8 +1,8 @@
 //! The probe: a well-behaved client that puts, reserves and deletes a job two hundred times a
 //! second and measures the latency of each command.
 //!
-//! On Linux, the time in which the daemon or the probe was ready to run, but another process used
-//! the core, is subtracted. So other processes on the machine do not change the latencies.
+//! On Linux, the time in which daemon or probe waited for a core that another process used is
+//! subtracted from the latency. So other processes on the machine do not change the latencies.
 
 use std::fs::File;
 use std::io;

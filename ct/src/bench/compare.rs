@@ -1,7 +1,7 @@
 //! Runs every scenario on every target in turn, round after round.
 //!
-//! In each round all targets are measured within seconds, so their ratio is fair even if the
-//! machine's speed changes between rounds. A row shows the median and the range of these ratios.
+//! In each round all targets are measured within seconds, so the ratio of their figures is fair
+//! even if the machine's speed drifts. A row shows the median and the range of all ratios.
 
 use std::io;
 
@@ -58,8 +58,8 @@ impl Comparison {
             });
         }
         let mut run = InterleavedRun { config, prepared, participants, rows };
-        // If all targets together need more connections than open files are allowed, each target is
-        // connected only during its own measurement.
+        // If all targets together need more connections than the limit on open files allows, each
+        // target is connected only during its own measurement.
         let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
@@ -118,7 +118,7 @@ struct InterleavedRun<'a> {
     config: &'a Config,
     /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets, then the first target again with the base scenario, if there is a base.
+    /// The targets, followed by the first target with the base scenario, if there is one.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
@@ -191,7 +191,7 @@ impl Participant<'_> {
     }
 
     /// Runs each phase once, on a daemon in the scenario's state. The current daemon is used if it
-    /// is in that state.
+    /// is in the scenario's state.
     fn measure(
         &mut self,
         config: &Config,
@@ -217,7 +217,7 @@ impl Participant<'_> {
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // Drops the load's CPU time: the load spins before each fixed time.
+                // Drops the load's CPU time: in an open loop, the load spins before each cycle.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);

@@ -45,9 +45,9 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// The number of cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// The number of connections in the middle of a cycle, without the workers.
+    /// The number of connections within a cycle; workers are not counted.
     pub(super) active: usize,
-    /// The number of cycles that paired producers may begin: one for each cycle of a worker.
+    /// The number of cycles that paired producers may begin: workers have completed as many.
     pub(super) permits: u64,
     /// The number of cycles that producers have begun, less those that workers have completed.
     pub(super) unfinished: u64,
@@ -294,9 +294,9 @@ impl Connection {
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
     /// If each reply woke the load, a daemon that writes each reply separately would saturate the
-    /// load, and would use CPU time for the wake-ups. Not all replies may be awaited: until the
-    /// load reads, the kernel acknowledges nothing, and then only some ten small segments may be in
-    /// flight.
+    /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
+    /// kernel acknowledges nothing until the load reads, and allows only some ten small segments
+    /// without acknowledgement.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());
@@ -322,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Replaces the held jobs that the cycle has used with the jobs that it has put.
+    /// In `held`, replaces the jobs that the cycle has used with the jobs that it has put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! Measures whether a command costs more on a crowded daemon: loads an empty daemon and a daemon
-//! with thousands of tubes, thousands of blocked workers and a million jobs in the same way.
+//! Measures whether a command costs more on a crowded daemon. The same load runs on an empty daemon
+//! and on one with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest depth that saturates both daemons; if none does, the best depth.
+/// Returns the smallest depth that saturates both daemons, or else the depth that comes nearest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -1,4 +1,4 @@
-//! Groups of connections: their number and commands, and when their commands begin and end.
+//! Groups of connections: their number and commands, and when their cycles begin.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub struct Until {
 }
 
 impl Until {
-    /// Limits a run by time.
+    /// Limits a run to a duration.
     pub fn time(time: Duration) -> Self {
         Self { time, cycles: u64::MAX }
     }

@@ -1,13 +1,13 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch of commands of one kind, as many as its depth, and waits for all
-//! replies. Then it sends the next command of its cycle for each job in those replies.
+//! A connection sends a batch of commands of one kind, as many as its depth. After all replies, the
+//! connection sends the next command of its cycle for each job in the replies.
 //!
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
-//! is free, the cycle begins later, but its latency is measured from the fixed time. Paired
-//! connections put a job whenever a worker has deleted a job; so each producer has one job in
-//! flight.
+//! is free at a fixed time, the cycle begins later, but its latency is measured from that time.
+//! Paired connections put a job whenever a worker has deleted a job; so each producer has one job
+//! in flight.
 //!
 //! Load and daemon use the event loop of mio. Readiness is edge-triggered; a short read means that
 //! the socket is empty.
@@ -81,7 +81,7 @@ impl Load {
         })
     }
 
-    /// Repeats the cycles until a limit is reached, completes them, and returns the counters.
+    /// Repeats the cycles until a limit is reached, completes the last, and returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.
@@ -190,8 +190,8 @@ impl Load {
         Ok(())
     }
 
-    /// Returns how long the loop may sleep before the next cycle of an open loop, if there is one.
-    /// The sleep ends shortly before that cycle, because the kernel may wake the loop too late.
+    /// Returns how long the load may sleep before the next cycle of an open loop, if any. The sleep
+    /// ends shortly before that cycle, because the kernel may wake the loop too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());

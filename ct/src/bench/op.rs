@@ -6,7 +6,7 @@ use crate::Prng;
 /// One command of a cycle.
 ///
 /// A command on a job takes the id from the reply to the last `put` or `reserve` of the cycle.
-/// Before such a reply, it takes the id of a job that the connection holds.
+/// Before the first such reply, a command takes the id of a job that the connection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// `put` of a job with the group's body.

@@ -20,13 +20,13 @@ pub struct Row {
     pub curve: Option<(String, f64)>,
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// The first target's results in the base scenario, which has no background state. The label is
-    /// the name of the row in which all targets run that scenario.
+    /// The first target's results in the base scenario, which has no background state. The results'
+    /// label is the name of the row in which all targets run the base scenario.
     pub base: Option<Outcome>,
 }
 
 impl Row {
-    /// Returns the results of a target, or those of the base for an index after the last target's.
+    /// Returns the results of a target or, after the last target, those of the base scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }

@@ -1,7 +1,8 @@
 //! Draws a run's results: bars for the gains of workloads, and curves of figures over a variable.
 //!
-//! All pictures are drawn from the Markdown table of a run; the documents' pictures, from the run
-//! files. A logarithmic axis cannot show zero, so it has a gap if a curve begins at zero.
+//! All pictures are drawn from the Markdown table of a run, so the run files suffice to draw the
+//! pictures of the documents. A logarithmic axis cannot show zero, so it has a gap if a curve
+//! begins at zero.
 
 use std::error::Error;
 use std::fs;
@@ -150,7 +151,7 @@ struct Theme {
     ink: RGBColor,
     pale: RGBColor,
     grid: RGBColor,
-    /// The colours of bars of workloads in which the first daemon is faster, and slower.
+    /// `gain` is the colour of a bar if the first daemon is faster, `loss` if it is slower.
     gain: RGBColor,
     loss: RGBColor,
 }
@@ -377,7 +378,7 @@ fn draw_points(
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns how far down each line's name is: at the line's end, or below the previous name.
+/// Returns the height of each line's name: that of the line's end, or lower for separate names.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));

@@ -112,7 +112,7 @@ impl std::error::Error for ReplyError {}
 /// The expected body of all jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Body {
-    /// The bytes that are put, except that a stamp replaces the first of them.
+    /// The bytes of the body; if `stamped`, the first 20 are replaced by the stamp.
     pub bytes: Vec<u8>,
     /// Whether the first 20 bytes are the time at which the job was sent.
     pub stamped: bool,
@@ -182,7 +182,7 @@ impl Reader {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes of the next reply are missing, assuming `least` bytes for its line.
+    /// Returns how many bytes of the next reply are missing, if it has at least `least` bytes.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),

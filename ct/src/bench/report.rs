@@ -37,7 +37,7 @@ pub struct Build {
     pub sha256: String,
 }
 
-/// The figures in the columns of the table; all others have lines of their own.
+/// The figures in the columns of the table; all other figures have lines of their own.
 const COLUMNS: [&str; 12] = [
     "rate",
     "cpu",
@@ -307,7 +307,7 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
-/// Formats a ratio: with two decimals below ten, one below a hundred, and none from there.
+/// Formats a ratio: with two decimals below ten, one below a hundred, and otherwise none.
 pub fn ratio_number(value: f64) -> String {
     if value < 1.0 { format!("{value:.2}") } else { number(value) }
 }

@@ -23,7 +23,7 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// The figures of each daemon, in the order of the table. At the end are those of the first
+    /// The figures of each daemon, in the order of the table. The last are those of the first
     /// daemon in the base scenario, if there is one; their label begins with `the first, as`.
     pub sides: Vec<Side>,
 }
@@ -77,7 +77,7 @@ impl RunFile {
     fn add(&mut self, line: &str) -> Option<()> {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };
-        // If the first daemon has several lines in a row, each line repeats the row's name.
+        // If the first daemon has several lines for a row, each line has the row's name.
         if !name.is_empty() && self.rows.last().is_none_or(|row| row.name != *name) {
             self.rows.push(RunRow { name: (*name).to_owned(), sides: Vec::new() });
         }
@@ -125,7 +125,7 @@ impl RunRow {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// Returns a figure of the first daemon in the base scenario, if that has the name `row`.
+    /// Returns a figure of the first daemon in the base scenario, if its row is `row`.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)

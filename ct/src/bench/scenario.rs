@@ -1,4 +1,4 @@
-//! The presets: scenarios, each with the work for a daemon and the daemon's state before it.
+//! The presets: scenarios, each with work for a daemon and the daemon's state before the work.
 //!
 //! The name of a preset is its family, a slash and its variant. If a family is plotted as a curve,
 //! its variants are numbers.
@@ -411,7 +411,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Reserves some job to delete: another connection may have reserved the kicked job.
+        // Reserves any job and deletes it: another connection may have reserved the kicked job.
         Op::Reserve,
         Op::Delete,
     ];

@@ -53,7 +53,7 @@ impl SetupClient {
     }
 
     /// Sends `count` commands; `encode` appends the bytes of each to a buffer. Fails if a reply is
-    /// not of this kind, and calls `on_reply` with each reply.
+    /// not of the given kind, and calls `on_reply` with each reply.
     pub fn send(
         &mut self,
         count: u64,

@@ -90,7 +90,7 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
     Ok(latencies)
 }
 
-/// Writes a shell script that runs the program with slow syncs into a directory. Returns the paths
+/// Writes into a directory a shell script that runs the program with slow syncs. Returns the paths
 /// of the script and of a file that grows by a byte with each sync.
 pub fn wrapper(
     directory: &Path,

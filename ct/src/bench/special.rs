@@ -84,7 +84,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // A first client causes the allocations that the daemon makes only once, before measuring.
+    // Lets a client cause the allocations that are made only once, so that they are not measured.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;

@@ -1,4 +1,4 @@
-//! The bare responder: a program without a queue that is faster than any daemon could be.
+//! The bare responder: a program that keeps no jobs and is faster than any daemon could be.
 //!
 //! The responder waits, reads, finds line ends and writes `INSERTED 1` for each line that begins
 //! with a lower-case letter. The other lines are bodies, which never begin with a lower-case letter

@@ -1,4 +1,4 @@
-//! Measures the speed of any beanstalkd under load, and compares it with other daemons.
+//! Measures the speed of any beanstalkd under load, and compares several daemons.
 //!
 //! This file reads the arguments and prints the results; [`ct::bench`] does the work.
 

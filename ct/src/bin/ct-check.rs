@@ -219,7 +219,7 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     text
 }
 
-/// Reports for each command and each rule how many scripts prove it, and whether they passed.
+/// Reports for each command and each rule how many scripts prove it, and whether these passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {

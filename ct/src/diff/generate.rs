@@ -8,7 +8,7 @@
 //! of 0.25, 1.25 or 2.25 seconds. So each burst of operations begins 0.25, 0.5 or 0.75 seconds
 //! after a whole second from the start of every earlier burst. Both daemons then agree on which
 //! timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
-//! operations and timers could coincide, so a run has at most three.
+//! operations and timers could coincide, so a run has at most three pauses.
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // Runs with restarts have no mutations, which may make a release without delay.
+            // Mutations may make a release without delay, which runs with restarts must not have.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();
                 self.mutate_command(command)

@@ -4,8 +4,8 @@
 //! waits until neither sends more: first for the replies that are certain to come. Further replies
 //! may come, for example to waiting clients. So the harness makes round trips: it sends a command
 //! on a connection of its own, the barrier, and awaits the reply. In each round trip the daemon
-//! reads all sockets. After several without other data, differing replies give the slower daemon
-//! time to catch up.
+//! reads all sockets. Once several round trips bring no other data, replies are compared. If they
+//! differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -118,7 +118,7 @@ impl Harness {
     /// Shuts down the sending side of a connection.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // This fails only if the daemon has closed the connection, as the next read shows.
+            // Shutting down fails only if the daemon has closed the connection; a read shows that.
             let _ = connection.stream.shut_down_writing();
         }
     }
@@ -135,7 +135,7 @@ impl Harness {
         let daemons = self.sides.each_ref().map(|side| side.daemon.as_ref());
         if let [Some(left), Some(right)] = daemons {
             for daemon in [left, right] {
-                // The signal fails only if the daemon has ended, as the barrier then shows.
+                // Sending the signal fails only if the daemon has ended; the barrier shows that.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {

@@ -43,8 +43,8 @@ use crate::socket::SocketStage;
 
 /// The most attempts at a run that is too slow in each attempt.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a run is repeated at most until its difference appears again. The shortened run is
-/// repeated as often, to show how reliably the difference appears.
+/// How often a run with a difference is repeated until the difference appears again. The shortened
+/// run is repeated as often, to show how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up when a run is executed first, and when its
 /// difference is reproduced.
@@ -133,7 +133,7 @@ pub struct Summary {
 /// Executes runs on two daemons and returns their differences. `progress` is called at the end of
 /// every run.
 ///
-/// Fails if a daemon cannot be started or reached, or if it holds jobs.
+/// Fails if a daemon cannot be started or reached, or if it has jobs.
 pub fn compare(
     targets: [&Target; 2],
     options: &Options,
@@ -325,7 +325,7 @@ impl<'a> Comparison<'a> {
 
     /// Executes some runs in parallel. Returns the first run with a difference, and whether the
     /// runs before it certainly have none. A run that was too slow, or whose daemon did not start,
-    /// is uncertain.
+    /// may have a difference.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

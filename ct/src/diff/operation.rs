@@ -1,8 +1,8 @@
 //! The operations of a run: a sequence with the same meaning on any daemon.
 //!
 //! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
-//! operations are removed. The job of the seventh `put` remains that job, even if all earlier puts
-//! are removed.
+//! operations are removed. Operations on the job of the seventh `put` still name that job if
+//! earlier puts are removed.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Takes replies from a stream, compares them, and writes them as expectations of a script.
 //!
-//! Two replies are the same if all bytes are equal. Only values of the machine or the process may
-//! differ, and what the masks of the daemons name. Ages and remaining times must be equal, too:
-//! runs send no commands when a second ends. The announced length of a YAML body is checked.
+//! Two replies are the same if all bytes are equal. Only values that depend on the machine or the
+//! process, or are named by a mask, may differ. Ages and remaining times must be equal, too: runs
+//! send no commands when a second ends. The announced length of a YAML body is checked.
 
 use std::collections::BTreeMap;
 
@@ -64,8 +64,8 @@ impl Reply {
         }
     }
 
-    /// Writes the reply as an expectation of a script, for the connection `peer`. The expectation
-    /// allows any text as a value of the machine.
+    /// Writes the reply as an expectation of a script, for the connection `peer`. For a value that
+    /// depends on the machine, the expectation allows any text.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -222,8 +222,8 @@ impl Comparator {
     }
 }
 
-/// The highest job id and the counters of a daemon when a run began. In replies, ids and counters
-/// are replaced by their differences from these.
+/// The highest job id and the counters of a daemon when a run began. These numbers are subtracted
+/// from the ids and counters in replies.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Baseline {
     /// The highest job id when the run began.

@@ -161,7 +161,7 @@ impl Binlog {
 
 impl Drop for Binlog {
     fn drop(&mut self) {
-        // Removing fails only if another process has removed the directory.
+        // Removing the directory fails only if another process has removed it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

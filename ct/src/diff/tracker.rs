@@ -1,6 +1,6 @@
 //! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! A tracker splits the bytes into lines and bodies, and parses commands that matter to a run. It
+//! A tracker splits the bytes into lines and bodies, and parses the commands that matter. A tracker
 //! knows whether the client may be waiting and for which tubes, which jobs the client holds, and
 //! whether the bytes end within a line or a body. A tracker does not judge replies. If garbage
 //! misleads the tracker, an operation is omitted needlessly, or a known difference is reported.
@@ -75,7 +75,7 @@ pub(crate) struct Tracker {
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// The ids of reserved jobs, the latest at the end. For some, the time to run may have ended.
+    /// The ids of reserved jobs, the latest at the end. The time to run of some may have ended.
     held: Vec<u64>,
     quirks: BTreeSet<Quirk>,
 }
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// Processes bytes that are sent. The first put in them has the number `put`.
+    /// Processes bytes that are sent. The first put in the bytes has the number `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -219,7 +219,7 @@ impl Tracker {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns which input that some daemons treat differently was sent so far.
+    /// Returns the kinds of unusual input in the bytes sent so far.
     pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
         &self.quirks
     }

@@ -1,6 +1,6 @@
 //! The acknowledged jobs of one client, and the checks that the daemon keeps these jobs.
 //!
-//! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
+//! Every client has a tube of its own, so no other client uses its jobs. A job whose `put` was
 //! acknowledged must exist, with its body, until its `delete` is acknowledged. A deleted job must
 //! never exist again. Commands that were unanswered when the daemon was killed may or may not have
 //! been executed.

@@ -6,7 +6,7 @@
 //! descriptors and the binlog's size. The daemon syncs within 50 ms in one run, and before every
 //! reply in the next run. The last run takes a third of the test, to detect slow growth.
 //!
-//! The checks must find a [`PlantedDefect`], which shows that they work.
+//! A [`PlantedDefect`] tests the checks, which must find the defect.
 
 mod acknowledged;
 mod monitor;
@@ -37,7 +37,7 @@ const THINK_TIME: Duration = Duration::from_millis(2);
 const BINLOG_FILES_SLACK: usize = 4;
 /// Memory may grow by a tenth and this many bytes from the second to the last quarter of a run.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
-/// The last run takes the whole time divided by this.
+/// The last run takes the time of the whole test, divided by this number.
 const LAST_RUN_DIVISOR: u32 = 3;
 
 /// The parameters of the test.
@@ -318,7 +318,7 @@ fn run_once(
         outcome.short_connections += shared.short_connections.load(Ordering::Relaxed);
         monitored
     })?;
-    // All clients have closed, so after a pause the descriptors are only the daemon's own.
+    // All clients have closed; after a pause, only the daemon's own descriptors remain.
     thread::sleep(SAMPLE_INTERVAL);
     let files = descriptors(pid);
     outcome.files.1.raise(files);

@@ -110,8 +110,8 @@ fn as_many_jobs_are_in_flight_as_there_are_producers() {
 
 #[test]
 fn a_stall_counts_for_all_that_should_have_been_sent_meanwhile() {
-    // The daemon sleeps 100 ms once. At 1,000 cycles a second on a single connection, that makes a
-    // hundred cycles late. A closed loop would record only one late cycle.
+    // The daemon sleeps 100 ms once. At 1,000 cycles a second on a single connection, this sleep
+    // makes a hundred cycles late. A closed loop would record only one late cycle.
     let address = daemon(|count, _| {
         if count == 50 {
             thread::sleep(Duration::from_millis(100));

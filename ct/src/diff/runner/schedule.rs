@@ -27,7 +27,7 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Half-closes connections, so that their queued commands are executed, if not `may_stay`.
+    /// Half-closes connections with queued commands, unless `may_stay` allows these to stay.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -69,7 +69,7 @@ impl Runner<'_> {
     }
 
     /// Prepares for keep-alives. Half-closes each connection that may be waiting while another
-    /// holds a job: the waiting one might get that job if its time to run ends before the
+    /// connection holds a job: the waiting one might get the job if the time to run ends before the
     /// keep-alive. Closes each connection that holds a job but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
