@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Starts a program with exactly these arguments, and returns at once.
     ///
-    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits for the program.
+    /// [`Daemon::address`] is empty for this program; call [`Daemon::wait_until_accepts`].
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());

@@ -52,8 +52,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Waits, up to `timeout`, until a descriptor is readable, closed or failed. Returns for each
-/// descriptor whether it is in such a state; false for all if a signal comes.
+/// Waits, up to `timeout`, for an event on one of the descriptors. Returns whether each descriptor
+/// is readable, closed or failed; false for all if a signal interrupts the wait.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -115,8 +115,8 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Without the option, `bind` would reserve the port for all destinations, even for a minute
-    // after the socket is closed.
+    // Without this socket option, `bind` would reserve the port for all destinations, even for a
+    // minute after the socket is closed.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
     stream.set_write_timeout(Some(timeout))?;

@@ -51,7 +51,7 @@ const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
-    /// The comment at the script's top: the harm to a user if the script fails.
+    /// The comment at the top, which describes the harm to a user if the script fails.
     pub description: String,
     /// The rules that the script proves, in the order of the file.
     pub proves: Vec<String>,

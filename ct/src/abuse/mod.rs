@@ -31,7 +31,6 @@ use crate::{Client, Daemon, free_port, os};
 
 /// A daemon that sends no reply for this time is reported as stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
@@ -39,7 +38,8 @@ const BASELINE_TIME: Duration = Duration::from_secs(1);
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// Under attack, a 99th percentile may reach this, or three times its value before if that is more.
+/// During an attack, the 99th percentile of a latency may reach this time or three times its value
+/// before the attack, whichever is longer.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;

@@ -311,7 +311,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies the ids of the held jobs that this cycle uses.
+    /// Copies to `ids` the ids of the held jobs that this cycle uses.
     fn load_held(&mut self) {
         if self.held.is_empty() {
             return;

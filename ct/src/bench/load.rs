@@ -6,7 +6,7 @@
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
 //! is free at a fixed time, the cycle begins later, but its latency is measured from that time.
-//! Paired connections put a job whenever a worker has deleted a job; so each producer has one job
+//! Paired connections put a job whenever a worker has deleted a job, so each producer has one job
 //! in flight.
 //!
 //! Load and daemon use the event loop of mio. Readiness is edge-triggered; a short read means that
@@ -81,7 +81,7 @@ impl Load {
         })
     }
 
-    /// Repeats the cycles until a limit is reached, completes the last, and returns the counters.
+    /// Repeats the cycles until a limit is reached, completes all cycles, and returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.

@@ -26,7 +26,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the results of a target or, after the last target, those of the base scenario.
+    /// Returns the results at an index: of a target or, after all targets, of the base scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }

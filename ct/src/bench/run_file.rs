@@ -23,8 +23,8 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// The figures of each daemon, in the order of the table. The last are those of the first
-    /// daemon in the base scenario, if there is one; their label begins with `the first, as`.
+    /// The figures of each daemon, in the order of the table. The last figures are those of the
+    /// first daemon in the base scenario, if there is one; their label begins with `the first, as`.
     pub sides: Vec<Side>,
 }
 

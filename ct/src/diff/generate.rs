@@ -5,9 +5,9 @@
 //! runner omits operations that must not be sent to one of the daemons.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass has pauses
-//! of 0.25, 1.25 or 2.25 seconds. So each burst of operations begins 0.25, 0.5 or 0.75 seconds
-//! after a whole second from the start of every earlier burst. Both daemons then agree on which
-//! timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
+//! of 0.25, 1.25 or 2.25 seconds. So each burst of operations begins at least 0.25 seconds before
+//! or after every whole second since the start of an earlier burst. Both daemons then agree on
+//! which timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
 //! operations and timers could coincide, so a run has at most three pauses.
 
 use std::time::Duration;

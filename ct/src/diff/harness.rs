@@ -4,8 +4,8 @@
 //! waits until neither sends more: first for the replies that are certain to come. Further replies
 //! may come, for example to waiting clients. So the harness makes round trips: it sends a command
 //! on a connection of its own, the barrier, and awaits the reply. In each round trip the daemon
-//! reads all sockets. Once several round trips bring no other data, replies are compared. If they
-//! differ, the slower daemon gets time to catch up.
+//! reads all sockets. Once several round trips bring no other data, replies are compared. If
+//! replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -105,7 +105,7 @@ impl Harness {
         }
     }
 
-    /// Sends the same chunks to both daemons.
+    /// Sends the same chunks of bytes to both daemons.
     pub(crate) fn send(&mut self, peer: Peer, chunks: &[Chunk]) {
         for side in &mut self.sides {
             let bytes = Chunk::bytes(chunks, side.baseline.id);

@@ -226,7 +226,7 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be executed in parallel; one if a daemon is at a given address.
+    /// Returns how many runs may be executed in parallel; one if a target is an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,

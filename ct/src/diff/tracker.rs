@@ -75,7 +75,7 @@ pub(crate) struct Tracker {
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// The ids of reserved jobs, the latest at the end. The time to run of some may have ended.
+    /// The ids of reserved jobs, the latest at the end. The time to run of some jobs may be over.
     held: Vec<u64>,
     quirks: BTreeSet<Quirk>,
 }

@@ -295,8 +295,8 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Checks on a daemon that has just started that all jobs exist that must exist, and that
-    /// recently deleted jobs do not exist.
+    /// Checks, after a start of the daemon, that no job that must exist is missing, and that no
+    /// recently deleted job exists.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for ids in ids.chunks(PEEKS_PER_WINDOW) {

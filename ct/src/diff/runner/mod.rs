@@ -156,9 +156,9 @@ struct Runner<'a> {
     started: Instant,
     /// How long the current burst may take.
     burst_time_max: Duration,
-    /// The scheduled start of each burst, as time since the start of the run.
+    /// The scheduled start of each burst, counted from the start of the run.
     burst_starts: Vec<Duration>,
-    /// The scheduled present time, as time since the start of the run.
+    /// The present time in the schedule, counted from the start of the run.
     scheduled: Duration,
     /// How much scheduled time has passed since the last event.
     slept: Duration,

@@ -27,7 +27,7 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Half-closes connections with queued commands, unless `may_stay` allows these to stay.
+    /// Half-closes connections with queued commands, unless `may_stay` says that these may stay.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
