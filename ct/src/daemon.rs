@@ -247,7 +247,7 @@ fn anonymous_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a whole file without moving the file position, at which the daemon writes.
+/// Reads a whole file without moving the file position, which the daemon's process shares.
 fn contents(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];

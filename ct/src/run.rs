@@ -56,7 +56,7 @@ pub trait Stage {
     fn connect(&mut self, connection: &str) -> Result<(), String>;
     /// Sends bytes.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns the bytes that have arrived since the last call; waits if there are none.
+    /// Returns the bytes that have arrived since the previous call; waits if there are none.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
     /// Shuts down the sending side.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;

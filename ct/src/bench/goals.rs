@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use super::outcome::{Outcome, Row};
 use super::report::{Report, number};
 
-/// A figure may miss the bound of its goal by this share, because figures vary.
+/// A figure that misses the bound of its goal by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
 /// The divisor of a figure.
