@@ -1,9 +1,9 @@
-//! Plays many scripts against real daemons and reports on each.
+//! Plays many scripts against real daemons and reports the result of each script.
 //!
 //! [`check_all`] gives every script a daemon of its own and plays many scripts in parallel, because
-//! scripts mostly sleep. A script that fails because the machine is too slow for its schedule is
-//! not judged, but played again on its own. [`check_at`] plays one script after another on a
-//! running daemon, and skips those that need a daemon of their own.
+//! scripts mostly sleep. If a script fails because the machine is too slow for its schedule, the
+//! script is played again alone. [`check_at`] plays one script after another on a running daemon,
+//! and skips those that need a daemon of their own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,11 +23,11 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. Between a statement and
-/// the next whole second, scripts leave more time than this. On a quiet machine, a script that runs
-/// alone is late by less than half of this time.
+/// A failure is reported only if the script was late by at most this time. In scripts, more time
+/// than this passes between a statement and the next whole second. On a quiet machine, a script
+/// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that failed while late are played again before they are reported as skipped.
+/// Scripts that failed while they were late are repeated for this time, then they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to those of a script.
@@ -59,7 +59,7 @@ pub enum Verdict {
     Passed,
     /// An expectation was not met.
     Failed(Failure),
-    /// The script was not played or not judged, for this reason.
+    /// The script was not played, or its result says nothing about the daemon, for this reason.
     Skipped(String),
 }
 
@@ -70,7 +70,7 @@ pub struct Report {
     pub name: String,
     /// How the script ended.
     pub result: Verdict,
-    /// The masks whose `when` part was taken.
+    /// The masks whose `when` part was executed.
     pub masks_used: BTreeSet<String>,
     /// The rules that the script proves.
     pub proves: Vec<String>,
@@ -103,7 +103,7 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Returns whether the script failed, perhaps only because the machine was slow.
+    /// Returns whether the script failed while it was late, perhaps only because of the machine.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -112,8 +112,8 @@ impl Report {
 /// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all scripts together take about as long as the
-/// longest one. A script that fails while late is played again on its own, for up to three minutes
-/// in total; after that it is reported as skipped.
+/// longest one. Scripts that were late and failed are played again alone, for up to three minutes
+/// in total. Scripts that were late and failed even then are reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -146,7 +146,7 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Turns a late failure into a skipped script.
+/// Reports a script as skipped that was late and failed.
 fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only a daemon that knows our commands has flags with long names.
+    // Only our daemon knows flags with long names; for these, other daemons get no flags at all.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -179,8 +179,8 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after another against the daemon at `host:port` or `unix:/path`.
 ///
-/// Jobs that a script has not deleted are deleted after it. Fails if no daemon answers, or if the
-/// daemon holds jobs, because scripts and those jobs would affect each other.
+/// After each script, all jobs that it has not deleted are deleted. Fails if no daemon answers, or
+/// if the daemon has jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
     require_no_jobs(&probe.yaml("stats")?)?;
@@ -206,7 +206,7 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds the daemon's output to a failure. If the daemon has ended, that alone is a failure.
+/// Adds the daemon's output to a failure. If the daemon has ended, a passed script fails, too.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,
@@ -256,7 +256,7 @@ fn skipped(script: &Script, reason: &str) -> Report {
     Report { name, result, masks_used, proves, transcript, duration, lateness }
 }
 
-/// Fails if the daemon holds jobs.
+/// Fails if these statistics count a job.
 fn require_no_jobs(stats: &str) -> io::Result<()> {
     for line in stats.lines() {
         let Some((key, count)) = line.split_once(": ") else {
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// On a busy machine a timer may end between two statements that are meant to be simultaneous.
+    /// A timer that ends between two statements on a busy machine is no failure of the daemon.
     #[test]
     fn only_late_failures_are_repeated_and_then_skipped() {
         let failed = || Err(failure("expected `x`, got `y`".to_owned()));

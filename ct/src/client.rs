@@ -1,4 +1,4 @@
-//! A small blocking client for tests that are easier in Rust than in a script.
+//! A small blocking client for tests that are easier to write in Rust than as a script.
 //!
 //! The client knows lines and bodies, but not the meaning of commands. Every call has a time limit,
 //! so a daemon that does not answer fails a test instead of blocking it.
@@ -30,12 +30,12 @@ impl Client {
         self.stream.get_ref().set_read_timeout(timeout)
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes without changing them.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Shuts down the sending side; the daemon's remaining replies can be read.
+    /// Shuts down the sending side; the daemon's remaining replies can still be read.
     pub fn half_close(&mut self) -> io::Result<()> {
         self.stream.get_ref().shut_down_writing()
     }
@@ -68,7 +68,7 @@ impl Client {
         self.line()
     }
 
-    /// Puts a job with a body and returns the reply: `put(0, 0, 60, b"x")`.
+    /// Puts a job, as in `put(0, 0, 60, b"x")`, and returns the reply.
     pub fn put(&mut self, priority: u32, delay: u32, ttr: u32, body: &[u8]) -> io::Result<String> {
         let head = format!("put {priority} {delay} {ttr} {}\r\n", body.len());
         self.send([head.as_bytes(), body, b"\r\n"].concat())?;
@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Sends a command whose reply has a body, as in `OK <bytes>`, `FOUND <id> <bytes>` or
-    /// `RESERVED <id> <bytes>`; returns line and body.
+    /// `RESERVED <id> <bytes>`; returns the reply's line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());
@@ -89,7 +89,7 @@ impl Client {
         Ok((line, body))
     }
 
-    /// Sends a command that answers `OK <bytes>` and returns the body.
+    /// Sends a command whose reply is `OK <bytes>` and a body, and returns the body.
     pub fn yaml(&mut self, command: &str) -> io::Result<String> {
         let (_, body) = self.with_body(command)?;
         Ok(String::from_utf8_lossy(&body).into_owned())

@@ -1,11 +1,11 @@
 //! Starts a daemon for a test, and stops it.
 //!
 //! The daemon may be any beanstalkd. The daemon listens on a free port of 127.0.0.1, and writes its
-//! output to deleted files that can be read at any time. Dropping the [`Daemon`] kills exactly that
-//! process. There are no helper threads.
+//! output to files without names, which can be read at any time. Dropping the [`Daemon`] kills
+//! exactly the started process. No threads are started.
 //!
-//! Whether the daemon listens is read from `/proc`, because `stats` would count a connection made
-//! to find out. On a system without `/proc`, one connection is made and counted.
+//! Whether the daemon listens is read from `/proc`: a test connection would change the counters in
+//! `stats`. On a system without `/proc`, such a connection is made.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use crate::os;
 use crate::socket::Stream;
 
-/// How many ports are tried.
+/// The number of ports that are tried.
 const PORT_ATTEMPTS: u32 = 10;
-/// Time limit for starting to listen, and for stopping; long enough for a busy machine.
+/// How long a daemon may take to listen or to end; long enough for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// A running daemon, killed when dropped.
+/// A running daemon; dropping this value kills the daemon.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -60,9 +60,9 @@ impl Daemon {
         Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Starts a program with exactly these arguments and does not wait for anything.
+    /// Starts a program with exactly these arguments, and returns at once.
     ///
-    /// [`Daemon::address`] is empty then; [`Daemon::wait_until_accepts`] waits until it serves.
+    /// [`Daemon::address`] is empty for this program; call [`Daemon::wait_until_accepts`].
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -74,7 +74,7 @@ impl Daemon {
         Self::launch(&mut command, stdout)
     }
 
-    /// Starts a command and does not wait for anything. Only its standard error is redirected;
+    /// Starts a command, and returns at once. Only the command's standard error is redirected, so
     /// [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
         Self::launch(command, anonymous_file()?)
@@ -156,9 +156,9 @@ impl Daemon {
         }
     }
 
-    /// Connects to `host:port` or `unix:/path` repeatedly until a connection succeeds.
+    /// Tries to connect to `host:port` or `unix:/path` until a connection succeeds.
     ///
-    /// Fails if the daemon ends, or after `timeout`. The daemon's counters include that connection.
+    /// Fails if the daemon ends, or after `timeout`. The daemon's counters include the connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
         let accepted = |_: u32| Stream::connect(address).is_ok();
         self.wait_until(timeout, accepted)
@@ -181,7 +181,7 @@ impl Daemon {
                 let kind = if taken { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
                 return Err(io::Error::new(kind, format!("it ended with {status}: {stderr}")));
             }
-            // If the daemon has ended meanwhile, another process may have answered at its address.
+            // Checks that the daemon still runs: another process may have answered at its address.
             if ready(self.pid()) && self.exit_status().is_none() {
                 return Ok(());
             }
@@ -215,10 +215,10 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let suffix = format!(":{port:04X}");
     let mut inode = None;
     for line in table.lines().skip(1) {
-        // sl, local address, remote address, state (0A is listening), …, inode
+        // The fields: sl, local address, remote address, state (0A is listening), …, inode.
         let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Listening sockets come first. Thousands of closed connections may follow.
+        // Listening sockets come first; thousands of lines on closed connections may follow.
         if *fields.get(3)? != "0A" {
             break;
         }
@@ -237,7 +237,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
 
-/// Opens a file and deletes its name, so that no file remains.
+/// Opens a file and deletes its name, so that the file vanishes once it is closed.
 fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -247,7 +247,7 @@ fn anonymous_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a file from its beginning without moving the position that its writer shares.
+/// Reads a whole file without moving the file position, which the daemon's process shares.
 fn contents(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];

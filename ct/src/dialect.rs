@@ -1,13 +1,13 @@
-//! Known differences between daemons: one table of masks.
+//! The known differences between our daemon and the original: one table of masks.
 //!
-//! A golden script states our behaviour. If the original is known to answer differently, the
-//! script has a `when MASK` part, and this table lists the releases with this mask. A new mask is
-//! one line here: its name, a sentence about the difference, and the releases. A mask hides
-//! nothing: the `when` part states the other answer exactly.
+//! A golden script states the behaviour of our daemon. If the original is known to answer
+//! differently, the script has a `when MASK` part, and this table lists the releases with this
+//! mask. A mask is one line of the table: its name, a sentence about the difference, and the
+//! releases. A mask hides nothing: the `when` part states exactly what the original answers.
 
 use std::collections::BTreeSet;
 
-/// One known difference from our behaviour.
+/// One known difference from the behaviour of our daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mask {
     /// The name that scripts use in `when NAME`.
@@ -20,7 +20,7 @@ pub struct Mask {
     pub in_1_13: bool,
 }
 
-/// All known differences: name, the other daemon's behaviour, whether in 1.12, whether in 1.13.
+/// All known differences: name, behaviour of the original, whether in 1.12, whether in 1.13.
 #[rustfmt::skip] // One line each.
 pub const MASKS: &[Mask] = &[
     mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),
@@ -53,7 +53,7 @@ impl Dialect {
     /// The names that [`Dialect::named`] knows.
     pub const NAMES: [&str; 3] = ["ours", "1.13", "1.12"];
 
-    /// Finds a dialect by name: `ours` (no mask), `1.13` or `1.12`.
+    /// Finds a dialect by one of [`Self::NAMES`]; the dialect `ours` has no masks.
     pub fn named(name: &str) -> Option<Self> {
         let holds: fn(&Mask) -> bool = match name {
             "ours" => |_| false,

@@ -1,4 +1,4 @@
-//! Conformance and timing tools for any beanstalkd, used through its socket.
+//! Tools that test and measure any beanstalkd through its socket.
 //!
 //! This crate shares no code with the server, and judges daemons by their replies. So the same
 //! scripts test our daemon and the original. The crate is never shipped.

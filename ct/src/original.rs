@@ -22,7 +22,7 @@ pub struct Original {
 impl Original {
     /// Finds the original at the path in the variable `ORIGINAL`, or where Debian installs it.
     ///
-    /// If there is none, or its release is not in the table of dialects, returns `None`, and
+    /// If there is no original, or its release is not in the table of dialects, returns `None`, and
     /// reports the comparison as skipped.
     pub fn find() -> Option<Self> {
         let path = env::var_os("ORIGINAL").filter(|path| !path.is_empty());

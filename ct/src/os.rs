@@ -11,31 +11,31 @@ use std::time::{Duration, Instant};
 #[expect(unsafe_code, reason = "std has no call for urgent data")]
 pub(crate) fn send_urgent(socket: BorrowedFd<'_>, byte: u8) -> io::Result<()> {
     let buffer = [byte];
-    // SAFETY: the descriptor is open for the length of the call, since it is borrowed, and the
-    // pointer points to one readable byte.
+    // SAFETY: the descriptor is open during the call, because it is borrowed; the pointer points to
+    // one readable byte.
     let sent = unsafe { libc::send(socket.as_raw_fd(), buffer.as_ptr().cast(), 1, libc::MSG_OOB) };
     if sent == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends a signal to one process. Pid 0 and numbers that mean a process group are errors.
+/// Sends a signal to one process. Fails for pid 0 and for numbers that mean a process group.
 #[expect(unsafe_code, reason = "std can only kill")]
 pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0);
     let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-    // SAFETY: kill reads no memory of ours.
+    // SAFETY: the function `kill` accesses no memory of this process.
     let result = unsafe { libc::kill(pid, signal) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Time for a delivered signal to take effect. The effect itself cannot be observed.
+/// How long to wait for the effect of a delivered signal, which cannot be observed.
 const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// Pause between two checks of whether a signal is still pending.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Waits until a signal was delivered to a process, or `timeout` is over.
+/// Waits until a signal was delivered to a process, but not longer than `timeout`.
 ///
-/// On a busy system a process may wait for the processor, and the signal is pending until the
-/// process runs. On a system without `/proc`, this function only waits for [`SIGNAL_EFFECT_TIME`].
+/// On a busy system, the signal stays pending while the process waits for a processor. On a system
+/// without `/proc`, this function only waits for [`SIGNAL_EFFECT_TIME`].
 pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     let start = Instant::now();
     while start.elapsed() < timeout && is_pending(pid, signal) {
@@ -44,7 +44,7 @@ pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Returns whether a signal is pending.
+/// Returns whether a signal to a process is pending.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -52,8 +52,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Waits until one of the descriptors is readable, closed or failed, or `timeout` is over. Returns
-/// true for each that is; false for all if a signal interrupts the wait.
+/// Waits, up to `timeout`, for an event on one of the descriptors. Returns whether each descriptor
+/// is readable, closed or failed; false for all if a signal interrupts the wait.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -66,13 +66,13 @@ pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec
     asked.iter().map(|answer| result > 0 && answer.revents != 0).collect()
 }
 
-/// Makes the kernel report a socket as readable only when it has at least `bytes` bytes.
+/// Makes the kernel report a socket as readable only when at least `bytes` bytes have come.
 pub(crate) fn set_receive_low_water(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {
     let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &value)
 }
 
-/// Makes closing a socket reset the connection, as the end of a process with unread replies does.
+/// Makes the kernel reset the connection when the socket is closed, instead of ending it normally.
 pub(crate) fn reset_on_close(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
 }
@@ -92,7 +92,7 @@ fn set_option<T>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects from the given source address, with a receive buffer of the given size if there is one.
+/// Connects from the given source address, with a receive buffer of the given size, if any.
 /// Connecting and each write fail after `timeout`.
 #[expect(unsafe_code, reason = "std lets the system choose the source address")]
 pub(crate) fn connect_from(
@@ -108,14 +108,14 @@ pub(crate) fn connect_from(
     }
     // SAFETY: the descriptor is new, so it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: takes no pointers. Processes started from here on do not inherit the socket.
+    // SAFETY: takes no pointers. Processes that are started later do not inherit the socket.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     let stream = TcpStream::from(socket);
     if let Some(bytes) = receive_buffer {
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Without this option, `bind` would take the port for all destinations, and keep it for a
+    // Without this socket option, `bind` would reserve the port for all destinations, even for a
     // minute after the socket is closed.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;
@@ -149,12 +149,12 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// The number of open files: one more than the largest allowed descriptor.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. A limit that the process already has stays.
+    /// Bytes of address space, as with `ulimit -v`. A limit that the process already has is kept.
     Memory,
 }
 
-/// Sets a limit of a running process. The process keeps files and memory that it already has beyond
-/// the limit.
+/// Sets a limit of a running process. The process keeps files and memory that it already has, even
+/// beyond the limit.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn set_limit(
@@ -168,7 +168,7 @@ pub(crate) fn set_limit(
         Limit::Memory => libc::RLIMIT_AS,
     };
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the last pointer points to a writable limit, and no new one is given.
+    // SAFETY: the last pointer points to a writable limit, and no new limit is given.
     if unsafe { libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -176,7 +176,7 @@ pub(crate) fn set_limit(
         return Ok(());
     }
     limit.rlim_cur = value.try_into().unwrap_or(limit.rlim_max).min(limit.rlim_max);
-    // SAFETY: the first pointer points to a readable limit, and the old one is not asked for.
+    // SAFETY: the first pointer points to a readable limit, and the old limit is not requested.
     let result = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -188,7 +188,7 @@ pub(crate) fn lower_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Returns the cores this process may run on; empty if the system has no way to choose.
+/// Returns the cores on which this process may run; empty on other systems than Linux.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std only reports their number")]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
@@ -246,7 +246,7 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::elsewhere::{cores, cpu_time, pin_to_cores, set_limit};
 
-/// Stubs for other systems. The crate must compile there, but is not used.
+/// Stubs for other systems, on which the crate must compile but is not used.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Duration, Limit, io};
@@ -272,7 +272,7 @@ mod elsewhere {
 /// A limit on open files: enough for ten thousand connections to each of several daemons.
 const OPEN_FILES_WANTED: libc::rlim_t = 100_000;
 
-/// Raises the limit on open files as far as possible, and returns it. Child processes inherit it.
+/// Raises the limit on open files as far as possible. Returns the limit; children inherit it.
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn raise_open_files() -> io::Result<usize> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,7 +1,7 @@
-//! Repeatable random numbers for tests and load: splitmix64, a dozen lines that need no package.
+//! Repeatable random numbers for tests and load, by splitmix64, which needs no package.
 //!
 //! A seed gives the same numbers on every machine and in every release, so a failing run can be
-//! repeated by its seed. The generator is not fit for secrets.
+//! repeated with its seed. The generator is not fit for secrets.
 
 /// The generator splitmix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
@@ -26,8 +26,8 @@ impl Prng {
 
     /// Returns a number from 0 to `bound - 1`, and 0 for the bound 0.
     ///
-    /// The number is the upper half of a 128-bit product. Its bias is below `bound / 2^64`, too
-    /// small for any test.
+    /// The number is the upper half of a 128-bit product. The numbers' bias is below `bound /
+    /// 2^64`, too small to matter in a test.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")

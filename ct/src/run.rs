@@ -1,14 +1,14 @@
 //! Executes a script on a stage.
 //!
-//! A [`Stage`] is anything that has a daemon: sockets, or a server in memory with a clock of its
-//! own. [`run`] plays the script on it, compares the replies, and keeps the conversation for the
-//! report. `run` does not measure time itself, and never retries.
+//! A [`Stage`] gives access to a daemon: through sockets, or to a server in memory with a clock of
+//! its own. [`run`] plays the script on a stage, compares the replies, and records the conversation
+//! for the report. `run` does not measure time itself, and never repeats a statement.
 //!
-//! **Order.** Over sockets, a command of connection `a` may be processed after a later one of
-//! connection `b`. So a barrier precedes every statement that could be affected: two round trips of
-//! an unknown command on a connection of the runner's own, opened at the first barrier. After the
-//! second reply the daemon has looked at every socket once more. Barriers are the same on every
-//! stage, because the daemon's counters include them.
+//! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
+//! connection `b`. So a barrier precedes every statement that must not be processed before an
+//! earlier statement. A barrier is two round trips of an unknown command on a separate connection,
+//! opened at the first barrier. Before the second reply, the daemon has read all sockets. All
+//! stages have the same barriers, because the daemon's counters include them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::dialect::Dialect;
 use crate::script::{Action, Line, Script, Statement};
 use crate::text::{Ids, Match, Pattern, Text, show};
 
-/// The connection of the barriers; no script can name it.
+/// The name of the connection for barriers; no script can have this name.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
 /// The largest body that `OK <bytes>` may announce; a larger one is a wrong reply.
@@ -43,26 +43,26 @@ pub enum Arrived {
 pub enum Patience {
     /// A reply is expected: the stage waits for seconds.
     Reply,
-    /// Silence is expected: the stage waits for a moment.
+    /// Silence is expected: the stage waits for a fraction of a second.
     Silence,
 }
 
 /// A daemon, connections to it, and a clock.
 ///
-/// Connections are known by name. After either side has closed a connection, its name may be used
-/// for a new one. Errors are sentences for the message of a [`Failure`].
+/// Connections have names. After a script or the daemon has closed a connection, a new connection
+/// may have the same name. Errors are sentences for the message of a [`Failure`].
 pub trait Stage {
     /// Opens a connection.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
     /// Sends bytes.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns the bytes that have arrived since the last call; waits if there are none.
+    /// Returns the bytes that have arrived since the previous call; waits if there are none.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
     /// Shuts down the sending side.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
     /// Closes a connection.
     fn close(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends a byte as TCP urgent data; does nothing if the transport has none.
+    /// Sends a byte as TCP urgent data; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
     /// Sends the daemon SIGUSR1, or does what the daemon does at that signal.
     fn drain(&mut self) -> Result<(), String>;
@@ -73,7 +73,7 @@ pub trait Stage {
 /// A script that ran to its end.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The masks whose `when` part was taken.
+    /// The masks whose `when` part was executed.
     pub masks_used: BTreeSet<String>,
     /// The conversation, in the language of scripts.
     pub transcript: String,
@@ -82,13 +82,13 @@ pub struct Outcome {
 /// A script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The line of the script.
+    /// The number of the line in the script.
     pub line: usize,
     /// The expectation and the actual result, in a sentence.
     pub message: String,
-    /// The conversation up to that line.
+    /// The conversation up to the failing line.
     pub transcript: String,
-    /// The masks whose `when` part was taken.
+    /// The masks whose `when` part was executed.
     pub masks_used: BTreeSet<String>,
 }
 
@@ -129,9 +129,9 @@ struct Run<'a> {
     dialect: &'a Dialect,
     stage: &'a mut dyn Stage,
     ids: Ids,
-    /// The line being executed, for the failure.
+    /// The number of the current line, for a failure.
     line: usize,
-    /// The open connections, with the received bytes that no statement has taken.
+    /// The open connections, with the received bytes that no statement has matched yet.
     unread: BTreeMap<String, Vec<u8>>,
     /// Connections whose last action the daemon may not have processed yet.
     unsynchronized: BTreeSet<String>,
@@ -154,7 +154,7 @@ impl Run<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // If the connection is not open yet, the statement first opens it.
+                // Before a connection is opened, an old one with the same name must have ended.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
                 self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
@@ -272,7 +272,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for more bytes. If none come, the error's message begins with `expectation`.
+    /// Waits for more bytes. If no bytes come, the error's message begins with `expectation`.
     fn receive_more(
         &mut self,
         connection: &str,
@@ -414,7 +414,7 @@ impl Action {
 /// The maximum number of differing lines in a message.
 const DIFFERENCES_MAX: usize = 8;
 
-/// Compares a body with its expected lines; the error lists all differences.
+/// Compares a body with its expected lines; the error lists the first differences.
 fn compare_lines(body: &[u8], expected: &[Text], ids: Ids) -> Result<(), String> {
     let Some(text) = body.strip_suffix(b"\n") else {
         return Err(format!("expected a body that ends in LF, got `{}`", show(body)));

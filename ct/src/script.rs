@@ -27,12 +27,12 @@
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
-//! `{TEXT*N}` repeats TEXT. Expectations may contain `{int}`, `{57..60}` and `{any}`; `{any}` ends
-//! at the next literal or line end.
+//! `{TEXT*N}` is N times TEXT. Expectations may contain `{int}`, `{57..60}` and `{any}`; `{any}`
+//! ends at the next literal or line end.
 //!
 //! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
-//! statement is an error, and so is a mask that [`dialect`](crate::dialect) does not list, because
-//! a misspelt `when` would silently never apply.
+//! statement is an error. A mask that [`dialect`](crate::dialect) does not list is an error, too:
+//! the `when` part of a misspelt mask would never be executed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -51,7 +51,7 @@ const REPEAT_ROUNDS_MAX: u64 = 1_000_000;
 pub struct Script {
     /// The file's name without `.txt`.
     pub name: String,
-    /// The comment at the script's top: the harm to a user if the script fails.
+    /// The comment at the top, which describes the harm to a user if the script fails.
     pub description: String,
     /// The rules that the script proves, in the order of the file.
     pub proves: Vec<String>,
@@ -84,7 +84,7 @@ pub(crate) enum Statement {
 pub(crate) enum Action {
     Send(Text),
     Expect(Text),
-    /// `OK <bytes>`, then these lines.
+    /// Expects `OK <bytes>`, then these lines as the body.
     ExpectYaml(Vec<Text>),
     Silent,
     Closed,
@@ -99,7 +99,7 @@ pub(crate) enum Action {
 pub struct ScriptError {
     /// The script's file, if it is known.
     pub file: String,
-    /// The line, from 1; 0 if the file itself could not be read.
+    /// The number of the line, from 1; 0 if the file could not be read.
     pub line: usize,
     /// The reason.
     pub message: String,
@@ -151,7 +151,7 @@ impl Script {
         Ok(paths)
     }
 
-    /// Returns the masks that are used in a `when`.
+    /// Returns the masks of all `when` parts.
     pub fn masks(&self) -> BTreeSet<String> {
         let mut masks = BTreeSet::new();
         walk(&self.lines, &mut |statement| {
@@ -162,7 +162,7 @@ impl Script {
         masks
     }
 
-    /// Returns whether the script needs a daemon of its own, because it has flags or `fresh`, or
+    /// Returns whether the script needs a daemon of its own: if the script has flags or `fresh`, or
     /// drains the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
@@ -170,7 +170,7 @@ impl Script {
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Returns the sum of all time steps. On sockets the script takes at least this long.
+    /// Returns how much time the script lets pass; over sockets, the script takes at least as long.
     pub fn total_delay(&self) -> Duration {
         total_delay(&self.lines)
     }
@@ -180,7 +180,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Visits every statement; inner statements come after the one that contains them.
+/// Calls `visit` with every statement; a statement precedes the statements that it contains.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -207,7 +207,7 @@ fn total_delay(lines: &[Line]) -> Duration {
     each.fold(Duration::ZERO, Duration::saturating_add)
 }
 
-/// A line number and the error there.
+/// The number of a line, and the error in the line.
 type LineError = (usize, String);
 
 /// How a block of statements ended.
@@ -218,7 +218,7 @@ enum BlockEnd {
     File,
 }
 
-/// The kinds of block that contain a statement.
+/// Whether a statement is inside a `when`, and whether it is inside a `repeat`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Enclosing {
     when: bool,
@@ -248,7 +248,7 @@ impl<'a> Parser<'a> {
             fresh: false,
             lines: Vec::new(),
         };
-        // `str::lines` would accept a CR at the end of a line.
+        // Keeps a CR at the end of a line, unlike `str::lines`, so that the CR is an error.
         let mut lines: Vec<&str> = text.split('\n').collect();
         if lines.last() == Some(&"") {
             lines.pop();
@@ -279,7 +279,7 @@ impl<'a> Parser<'a> {
         Ok(script)
     }
 
-    /// Reads the comment at the top.
+    /// Reads the comment at the top of the script.
     fn description(&mut self) -> Result<(), LineError> {
         let comments = self.lines.iter().map_while(|line| line.strip_prefix('#'));
         let description: Vec<&str> = comments.map(str::trim).collect();
@@ -307,7 +307,7 @@ impl<'a> Parser<'a> {
         Ok(Some(line))
     }
 
-    /// Reads statements up to the end of the enclosing block.
+    /// Reads statements up to the end of the current block.
     fn block(&mut self, enclosing: Enclosing) -> Result<(Vec<Line>, BlockEnd), LineError> {
         let mut lines = Vec::new();
         while let Some(line) = self.next_line()? {
@@ -451,7 +451,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the indented lines after `a< OK`, without the indentation of the first one.
+    /// Reads the indented lines after `a< OK`, and removes the first line's indentation from all.
     fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
         let mut indent = None;

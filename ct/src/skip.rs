@@ -1,8 +1,8 @@
-//! Reports tests that cannot run on this machine, or not in full.
+//! Reports tests that cannot run on this machine, or can run only in part.
 //!
 //! Rust's test harness cannot skip a test: a test that returns early passes, and its output is
-//! hidden. So [`skip()`] prints on the terminal, past the harness, and also appends to a list.
-//! `make check` prints that list at the end, grouped by reason.
+//! hidden. So [`skip()`] writes to standard error without the harness, and appends the test to a
+//! list. `make check` prints that list at the end, grouped by reason.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -14,23 +14,22 @@ use std::thread;
 /// The environment variable that names the file for the list of skipped tests.
 const LIST_VARIABLE: &str = "SKIPPED";
 
-/// Reports that the test in this thread proves nothing on this machine, or less than it could, and
-/// why.
+/// Reports why the test in this thread proves nothing, or less than elsewhere, on this machine.
 ///
-/// The report is a line on standard error, and one in the file named by the variable `SKIPPED`: the
-/// reason, a tab, and the test.
+/// The report is a line on standard error, and a line in the file that the variable `SKIPPED`
+/// names; that line is the reason, a tab, and the test.
 pub fn skip(reason: &str) {
     let current = thread::current();
     let test = test_name(current.name());
-    // If both writes fail, there is no other way to report the test.
+    // Ignores errors, because there is no other way to report the test.
     let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {test}: {reason}\n").as_bytes());
     if let Some(list) = env::var_os(LIST_VARIABLE) {
         let _ = append(list.as_ref(), &format!("{reason}\t{test}"));
     }
 }
 
-/// Returns whether this machine resolves `localhost`, as most do by /etc/hosts. If it does not,
-/// reports the test in this thread as skipped.
+/// Returns whether this machine resolves `localhost`, as most machines do by /etc/hosts. Without an
+/// address of `localhost`, reports the test in this thread as skipped.
 pub fn knows_localhost() -> bool {
     let is_known = ("localhost", 0).to_socket_addrs().is_ok();
     if !is_known {
@@ -39,7 +38,7 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the name of a thread's test from the thread's name; `a test` if it has none.
+/// Returns the name of the test in a thread from the thread's name, or else `a test`.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

@@ -1,6 +1,6 @@
 //! A stage over sockets, for any daemon that listens at an address.
 //!
-//! The sockets block, with time limits. Time steps are real sleeps.
+//! The sockets block, with time limits. To let time pass, the stage sleeps.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::run::{Arrived, Patience, Stage};
 
 /// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence is observed: briefly, because barriers ensure that nothing is in transit.
+/// How long silence must last: briefly, because after a barrier no reply is in transit.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
 /// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -69,11 +69,11 @@ impl Stream {
 impl Drop for Stream {
     /// Shuts down the sending side before the descriptor is closed.
     ///
-    /// Closing alone may take effect late. While another thread starts a daemon, the child has a
-    /// copy of every descriptor between fork and exec, so the daemon at the other end does not see
-    /// a hang-up.
+    /// Without the shutdown, the daemon may notice the close late: while another thread starts a
+    /// process, that process has copies of all descriptors between fork and exec, which keep the
+    /// connection open.
     fn drop(&mut self) {
-        // This call fails only if the connection is already closed.
+        // Shutting down fails only if the connection is already closed.
         let _ = self.shut_down_writing();
     }
 }
@@ -114,15 +114,15 @@ pub struct SocketStage {
 impl SocketStage {
     /// Makes a stage for `host:port` or `unix:/path`. Does not connect yet.
     ///
-    /// With the daemon's pid, scripts may drain the daemon. The caller must not reap the process
+    /// Scripts can drain the daemon only if its pid is given. The caller must not reap the process
     /// while the stage is in use.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
         let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
         Self { address: address.to_owned(), pid, streams, began, time_waited }
     }
 
-    /// Returns how far the daemon's clock is ahead of the script's: the time spent on sending and
-    /// receiving, and on sleeps that took too long.
+    /// Returns how late the script is: the time spent on sending and receiving, and on sleeps that
+    /// took too long.
     pub fn lateness(&self) -> Duration {
         self.began.elapsed().saturating_sub(self.time_waited)
     }
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Accepts one connection, and runs `serve` on it and `test` on the stage.
+    /// Runs `test` on a stage, and `serve` on the connection that the stage opens.
     fn with_peer(serve: impl FnOnce(TcpStream) + Send, test: impl FnOnce(&mut SocketStage)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_reset_is_an_end_and_not_a_fault() {
         let serve = |mut peer: TcpStream| {
-            // Closing with unread bytes resets the connection.
+            // Does not read all bytes, so that closing resets the connection.
             peer.read_exact(&mut [0; 1]).unwrap();
         };
         with_peer(serve, |stage| {

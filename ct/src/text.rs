@@ -1,4 +1,4 @@
-//! The text of a golden script: bytes that a line sends or expects.
+//! The texts of a golden script: the bytes that a line sends or expects.
 //!
 //! [`Text`] is parsed once; [`Text::bytes`] and [`Text::pattern`] fill in the job ids of one run. A
 //! [`Pattern`] is matched against bytes as they arrive: a match is complete, partial or impossible.
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// The most bytes of one `{TEXT*N}`, so that a mistyped N cannot fill memory.
 const REPEATED_MAX_BYTES: usize = 64 << 20;
 
-/// The use of a text: only expectations may have placeholders.
+/// Whether a text is sent or expected; only an expected text may have placeholders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Send,
@@ -21,7 +21,7 @@ pub(crate) enum Use {
 pub(crate) struct Ids {
     /// The highest id that the daemon had given before the script.
     pub(crate) base: u64,
-    /// The round of the enclosing `repeat`, from 1.
+    /// The number of the current round of a `repeat`, from 1.
     pub(crate) round: u64,
 }
 
@@ -68,7 +68,7 @@ impl Text {
         Self(pieces.0)
     }
 
-    /// Returns whether the text contains the id of a `repeat` round.
+    /// Returns whether the text contains `%i`, which counts the rounds of a `repeat`.
     pub(crate) fn has_round(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
@@ -98,7 +98,7 @@ impl Text {
     }
 }
 
-/// Pieces in which literals are never adjacent.
+/// The pieces of a text, in which adjacent literals are joined.
 #[derive(Debug, Default)]
 struct Pieces(Vec<Piece>);
 
@@ -123,7 +123,7 @@ impl Pieces {
     }
 }
 
-/// Parses a text from the left.
+/// Parses a text from left to right.
 struct Reader<'a> {
     rest: &'a str,
     purpose: Use,
@@ -174,7 +174,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads the rest of an id, after the percent sign: `N`, `i` or `i+K`.
+    /// Reads an id after the percent sign, which is `N`, `i` or `i+K`.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -243,7 +243,7 @@ fn range(inside: &str) -> Option<Piece> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern(Vec<Piece>);
 
-/// The result of matching a pattern against the bytes so far.
+/// The result of matching a pattern against the bytes that have arrived so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Match {
     /// The pattern matches this many bytes.
@@ -257,8 +257,8 @@ pub(crate) enum Match {
 impl Pattern {
     /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A placeholder at the end of a pattern needs other bytes after its own. In an expectation
-    /// none is at the end, because each ends in CR LF.
+    /// A placeholder must not be the last piece, because the bytes after it show where it ends. No
+    /// placeholder is last in an expectation, which ends in CR LF.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {
@@ -280,7 +280,7 @@ impl Pattern {
         Match::Complete(at)
     }
 
-    /// Returns whether the pattern matches the whole of a line, given without its ending.
+    /// Returns whether the pattern matches a whole line, which is given without its line end.
     pub(crate) fn matches_line(&self, bytes: &[u8]) -> bool {
         let mut parts = Pieces(self.0.clone());
         parts.literal(b"\n");
@@ -289,7 +289,7 @@ impl Pattern {
             && Pattern(parts.0).match_prefix(&ended) == Match::Complete(ended.len())
     }
 
-    /// Writes the pattern as a script would.
+    /// Writes the pattern in the notation of scripts.
     pub(crate) fn show(&self) -> String {
         let mut shown = String::new();
         for piece in &self.0 {
@@ -328,7 +328,7 @@ fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     }
 }
 
-/// `{any}` extends to the next literal, but never beyond the end of a line.
+/// Matches `{any}`, which extends to the next literal, but never beyond the end of a line.
 fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     let literal: &[u8] = match next {
         Some(Piece::Literal(literal)) => literal,
@@ -347,12 +347,12 @@ fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     Match::Partial
 }
 
-/// A run of one byte of at least this length is written `{x*N}`.
+/// At least this many equal bytes in a row are written as `{x*N}`.
 const RUN_MIN_BYTES: usize = 24;
 /// The length at which [`show`] cuts a text off.
 const SHOWN_MAX_CHARS: usize = 1500;
 
-/// Writes bytes as a script would: `|` for CR LF, escapes, and long runs as `{x*N}`.
+/// Writes bytes in the notation of scripts, with `|` for CR LF and `{x*N}` for equal bytes.
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;

@@ -1,4 +1,4 @@
-//! The attackers' connections: many at once from several loopback addresses, or one that pipelines.
+//! Connections of attackers: many from several addresses, or one that pipelines commands.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -17,9 +17,9 @@ const SOURCE_ADDRESSES: u8 = 8;
 pub(super) struct Attack {
     pub(super) address: SocketAddrV4,
     pub(super) pid: u32,
-    /// How many connections an attack opens, if it opens many.
+    /// The number of connections of an attack that opens many connections.
     pub(super) connections: usize,
-    /// How many jobs, tubes or commands an attack makes, if it makes many.
+    /// The number of jobs, tubes or commands of an attack that makes many of them.
     pub(super) items: usize,
     /// An attack that is not complete by this time fails.
     pub(super) deadline: Instant,
@@ -30,13 +30,13 @@ impl Attack {
         Instant::now() > self.deadline
     }
 
-    /// Connects from source address `number` modulo [`SOURCE_ADDRESSES`].
+    /// Connects from the loopback address with the index `number` modulo [`SOURCE_ADDRESSES`].
     pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects as [`Attack::connect`] does, but with a tenth of the usual timeout for connecting
-    /// and for every write.
+    /// Connects like [`Attack::connect`], but with a tenth of its timeout for connecting and for
+    /// each write.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
@@ -114,19 +114,19 @@ pub(super) struct PipelineClient {
     pub(super) deadline: Instant,
 }
 
-/// The replies of one exchange.
+/// The replies to the commands of one [`PipelineClient::exchange`].
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     /// Ids of the jobs that were put or reserved.
     pub(super) ids: Vec<u64>,
-    /// The number of replies `OUT_OF_MEMORY`.
+    /// The number of `OUT_OF_MEMORY` replies.
     pub(super) out_of_memory: usize,
     /// The number of other replies that do not mean success, such as `NOT_FOUND` and `TIMED_OUT`.
     pub(super) others: usize,
 }
 
 impl PipelineClient {
-    /// Sends `bytes` and, at the same time, reads `replies` replies.
+    /// Writes `bytes` in a second thread, and meanwhile reads `replies` replies.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
@@ -136,7 +136,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // The writer would wait for ever on an open socket if the daemon does not read.
+                // Ends the writing thread, which a daemon that does not read would block for ever.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use super::attackers::{Attack, PipelineClient, delete_commands, timed_out};
 use crate::os::{self, Limit};
 
-/// Cleans up after an attack, before its connections are closed.
+/// Cleans up after an attack, before the attack's connections are closed.
 type Cleanup = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// The result of an attack.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Connections that stay open until the attack is cleaned up.
+    /// Connections that stay open until the cleanup has run.
     pub(super) connections: Vec<TcpStream>,
     /// The cleanup, which runs before the connections are closed.
     pub(super) cleanup: Option<Cleanup>,
@@ -33,7 +33,7 @@ pub(super) struct Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     Plain,
-    /// With a wall clock that the attack can set. Needs libfaketime.
+    /// The daemon gets, from libfaketime, a wall clock that the attack can set.
     FakedClock,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct AttackKind {
     pub(super) run: fn(&Attack) -> io::Result<Outcome>,
 }
 
-/// All attacks, in the order of the table of results.
+/// All attacks, in the order of their rows in the table of results.
 pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     plain("idle", idle),
     plain("blocked", blocked),
@@ -92,12 +92,12 @@ fn half_line(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(attack.connections, b"put 0 0 6")?, "silent within a line"))
 }
 
-/// Holds half-closed connections that wait in `reserve`.
+/// Opens connections that wait in `reserve`, and shuts down their sending sides.
 fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     let attackers = attack.connect_many(attack.connections, bytes)?;
     for stream in &attackers {
-        // The daemon may have closed the connection already.
+        // Ignores errors: the daemon may have closed the connection already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
     Ok(holding(attackers, "half-closed in reserve"))
@@ -154,7 +154,7 @@ fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "with a byte of urgent data"))
 }
 
-/// Opens and closes connections in four threads; some send bytes first, and half are reset.
+/// In four threads, opens connections, sends bytes on most of them, and closes or resets them.
 fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     const THREADS: usize = 4;
     let count = attack.connections;
@@ -179,7 +179,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     os::lower_priority();
     for number in 0..count {
         let mut stream = attack.connect(thread + number)?;
-        // Ignores errors: the probe reports a daemon that has no descriptors left or has died.
+        // Ignores errors: the probe reports a daemon that has died or has no free descriptors.
         let _ = stream.write_all(REQUESTS[number % REQUESTS.len()]);
         if number % 2 == 0 {
             os::reset_on_close(&stream)?;
@@ -217,7 +217,7 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes them.
+/// Puts jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;
@@ -245,7 +245,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     Ok(Outcome { cleanup: Some(delete_jobs(client, ids)), summary, faults, ..Outcome::default() })
 }
 
-/// Makes a cleanup that deletes the jobs.
+/// Makes a cleanup that deletes the jobs with these ids.
 fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     Box::new(move || {
         client.extend_deadline(Duration::from_secs(30));
@@ -256,7 +256,7 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// Starts uploads that together exceed the daemon's memory, as many as the daemon accepts.
+/// Sends a third of a body on many connections; these parts together exceed the daemon's memory.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
@@ -300,7 +300,7 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Sends thousands of commands of one kind in one batch: puts, reserves, deletes, then `stats`.
+/// Sends a batch of thousands of puts, then such a batch of reserves, of deletes and of `stats`.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -330,7 +330,7 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// Holds all jobs on one silent connection until their time to run ends.
+/// Reserves all jobs on one connection, which then is silent until their time to run ends.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;
@@ -344,7 +344,7 @@ fn expiring(attack: &Attack) -> io::Result<Outcome> {
     let summary = format!("{} reserved jobs of one silent connection", ids.len());
     let cleanup: Cleanup = Box::new(move || {
         drop(client);
-        // A job that `client` still holds becomes ready once the daemon has noticed the close.
+        // Jobs that `client` still holds become ready once the daemon has noticed the close.
         thread::sleep(Duration::from_millis(200));
         delete_jobs(other, ids)()
     });
@@ -369,7 +369,7 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Returns the path of Debian's libfaketime on any architecture; `None` if it is not installed.
+/// Returns the path at which Debian has installed libfaketime; `None` without that library.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");
@@ -386,8 +386,8 @@ pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Steps the wall clock an hour ahead, then two hours back. The step ahead must not make a job due,
-/// and the step back must not delay a job.
+/// Sets the wall clock an hour ahead, then two hours back. Setting the clock ahead must not make a
+/// job due, and setting it back must not delay a job.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;

@@ -1,12 +1,12 @@
 //! Measures how well a daemon serves a well-behaved client while other connections attack it.
 //!
-//! For each attack (`attacks`, with connections of `attackers`) on each daemon, a new process is
-//! started. A probe (`probe`) sends commands: first alone, then while the attack runs, holds its
-//! connections, and cleans up. While the attack only holds connections, the probe pauses, and the
-//! daemon should be idle. The attack is repeated on the same process, so that a memory leak shows.
+//! For each attack on each daemon, a new process of the daemon is started. `attacks` has the
+//! attacks, and `attackers` their connections. A client, the `probe`, sends commands before, during
+//! and after the attack. While the attack only keeps connections open, the probe pauses, and the
+//! daemon should be idle. Each attack is repeated on the same process, to detect a memory leak.
 //!
-//! Every wait has a limit: a daemon that stalls or dies ends its row of the table, not the run. The
-//! goals are in `missed_goals`; [`report`] makes the table.
+//! Every wait has a time limit. If a daemon stalls or dies, the run continues with the next daemon.
+//! `missed_goals` has the goals, and [`report`] makes the table of results.
 
 mod attackers;
 mod attacks;
@@ -29,25 +29,25 @@ use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::{Client, Daemon, free_port, os};
 
-/// A daemon that is silent for longer than this is reported as stalled.
+/// A daemon that sends no reply for this time is reported as stalled.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of an attack.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the probe works alone before an attack.
+/// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// How long an attack holds its connections.
+/// How long the probe measures while connections stay open, and again after the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
-/// How long a daemon may take to finish pending work and to return memory.
+/// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// The goal for a 99th percentile of latency, or three times the baseline if that is more.
+/// During an attack, the 99th percentile of a latency may reach this time or three times its value
+/// before the attack, whichever is longer.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
-/// Growth of memory that is tolerated in addition to a share of the earlier value.
+/// If memory grows by no more than this from one round to the next, there is no leak.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
-/// If memory seems to grow, the number of rounds is raised by up to this factor.
+/// If memory seems to grow, an attack is repeated up to this many times as often.
 const GROWTH_ROUNDS_FACTOR: usize = 3;
-/// Open files that this program needs in addition to the attackers' connections.
+/// The number of files that this program opens in addition to the attackers' connections.
 const RESERVED_FILES: usize = 100;
 
 /// The parameters of a run.
@@ -55,13 +55,13 @@ const RESERVED_FILES: usize = 100;
 pub struct Config {
     /// The daemons. The goals apply only to the first daemon.
     pub targets: Vec<Target>,
-    /// Names of attacks; empty means all.
+    /// The names of the attacks to run; empty for all attacks.
     pub only: Vec<String>,
-    /// How many connections an attack opens, if it opens many and the limit on files allows them.
+    /// The number of connections of an attack that opens many, as far as the limit on files allows.
     pub connections: usize,
-    /// How many jobs, tubes or commands an attack makes, if it makes many.
+    /// The number of jobs, tubes or commands of an attack that makes many of them.
     pub items: usize,
-    /// The number of rounds of each attack on the same process.
+    /// How often each attack runs on the same process.
     pub rounds: usize,
 }
 
@@ -70,18 +70,18 @@ pub fn names() -> Vec<&'static str> {
     ATTACK_KINDS.iter().map(|kind| kind.name).collect()
 }
 
-/// The result of one round of an attack.
+/// The result of running an attack once.
 #[derive(Debug)]
 struct Round {
     baseline: Window,
     during: Window,
-    /// The daemon's CPU use while the attack and the probe were silent.
+    /// The daemon's CPU use while the attackers and the probe sent nothing.
     idle_cpu_percent: f64,
-    /// Resident bytes: before the attack, while its connections were open, after the cleanup.
+    /// The daemon's resident bytes before the attack, with the connections, and after the cleanup.
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
-    /// Whether the attack failed, usually at its deadline.
+    /// Whether the attack ended with an error, usually because its deadline passed.
     timed_out: bool,
 }
 
@@ -91,11 +91,11 @@ pub struct Row {
     kind: &'static str,
     daemon: String,
     rounds: Vec<Round>,
-    /// Why the daemon could not be tested further; `None` if it could.
+    /// The error that ended the test of this daemon, if there was one.
     failure: Option<String>,
 }
 
-/// Runs each attack on each daemon in turn; `progress` gets the lines to show.
+/// Runs each attack on each daemon in turn; calls `progress` with each line to show.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     let cores = Cores::take()?;
     let connections = config.connections.min(cores.open_files.saturating_sub(RESERVED_FILES));
@@ -133,7 +133,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     Ok(rows)
 }
 
-/// The directory of the faked clock, removed when dropped.
+/// The directory with the file of the faked clock; dropping the value removes the directory.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
@@ -197,7 +197,7 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// Starts the daemon without a core of its own, because this attack does not measure speed.
+/// Starts a daemon whose clock can be set; it may use any core, because its speed is not compared.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();
@@ -221,7 +221,7 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Runs one round: attack, hold, clean up. Fails if the daemon has ended.
+    /// Runs the attack, keeps its connections open, and cleans up. Fails if the daemon has ended.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
@@ -268,7 +268,7 @@ impl DaemonUnderTest {
     /// Returns the daemon's CPU use in percent of a core.
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
-        // Waits until pending work ends, or for the whole timeout if the daemon spins.
+        // Waits until the daemon uses little CPU time, but not longer than the timeout.
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             let before = os::cpu_time(pid)?;
@@ -284,7 +284,7 @@ impl DaemonUnderTest {
         Ok(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Checks that a new connection is served.
+    /// Checks that the daemon answers a command on a new connection.
     fn check_new_connection(&self) -> io::Result<()> {
         let mut client = Client::connect(&self.address)?;
         client.set_timeout(STALL_TIMEOUT)?;
@@ -309,14 +309,14 @@ fn clean_up(outcome: Outcome) -> io::Result<()> {
     left
 }
 
-/// Waits until memory stops falling, and returns it in bytes.
+/// Waits until the daemon's memory no longer shrinks, and returns its size in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);
     while least.1.elapsed() < Duration::from_secs(1) && began.elapsed() < SETTLE_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
         let memory = resident_bytes(pid)?;
-        // Ignores a smaller fall: every command allocates and frees a few pages.
+        // Ignores a decrease of up to 64 KiB: every command allocates and frees a few pages.
         if memory + (64 << 10) < least.0 {
             least = (memory, Instant::now());
         }
@@ -331,12 +331,12 @@ impl Row {
         Spread::of(&figures).median
     }
 
-    /// Returns a quantile of each command's latency in milliseconds, as the median of the rounds.
+    /// Returns a quantile of each command's latency in milliseconds: the median over all rounds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }
 
-    /// Returns the longest latency of all commands and rounds in milliseconds.
+    /// Returns the longest latency, in milliseconds, of any command in any round.
     fn longest(&self) -> f64 {
         let longest = |round: &Round| {
             let waits = (0..COMMANDS.len()).map(|command| round.during.quantile(command, 1.0));
@@ -345,7 +345,7 @@ impl Row {
         self.rounds.iter().map(longest).fold(0.0, f64::max)
     }
 
-    /// Returns a sentence for each goal that was missed.
+    /// Returns a message for each goal that the daemon missed.
     fn missed_goals(&self) -> Vec<String> {
         let mut missed: Vec<String> = self.failure.iter().cloned().collect();
         for fault in self.rounds.iter().flat_map(|round| &round.faults) {
@@ -371,8 +371,8 @@ impl Row {
         missed
     }
 
-    /// Returns whether another round is needed. If memory seems to grow, there are more rounds,
-    /// because the memory that a round leaves allocated varies.
+    /// Returns whether another round is needed. If memory seems to grow, more rounds are needed to
+    /// distinguish a leak from chance.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
@@ -384,8 +384,8 @@ impl Row {
     }
 }
 
-/// Returns whether memory keeps growing over several equal attacks. Later attacks reuse memory that
-/// the first has left allocated. So growth slows down, unless the daemon has a leak.
+/// Returns whether memory keeps growing while an attack is repeated. Without a leak, growth slows
+/// down, because later attacks reuse memory that the first attack has allocated.
 fn grows(after: &[u64]) -> bool {
     let steps: Vec<u64> = after.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
     match steps[..] {

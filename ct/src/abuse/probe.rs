@@ -1,8 +1,8 @@
 //! The probe: a well-behaved client that puts, reserves and deletes a job two hundred times a
 //! second and measures the latency of each command.
 //!
-//! Time in which the daemon or the probe was ready to run but another process had its core is
-//! subtracted, if the system reports it (Linux does). The result is the latency on idle cores.
+//! On Linux, the time in which daemon or probe waited for a core that another process used is
+//! subtracted from the latency. So other processes on the machine do not change the latencies.
 
 use std::fs::File;
 use std::io;
@@ -20,18 +20,18 @@ use crate::Client;
 const CYCLE_INTERVAL: Duration = Duration::from_millis(5);
 const BODY_BYTES: usize = 100;
 
-/// The commands whose latency is measured, in the order of the tables.
+/// The commands whose latency is measured, in their order in the tables.
 pub(super) const COMMANDS: [&str; 3] = ["put", "reserve", "delete"];
 
 /// The probe's measurements over a period.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
-    /// Latencies in microseconds, by command, corrected for coordinated omission: a wait longer
-    /// than the interval is counted once for every interval in it.
+    /// Latencies in microseconds, by command, corrected for coordinated omission: each cycle that
+    /// could not begin in time because of a long latency is recorded as late, too.
     pub(super) latency: [Histogram<u64>; 3],
-    /// Puts that were answered `OUT_OF_MEMORY`.
+    /// The number of puts that were answered `OUT_OF_MEMORY`.
     pub(super) out_of_memory: u64,
-    /// Why the probe stopped, if it did.
+    /// Why the probe stopped, if it has stopped.
     pub(super) failure: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Window {
 
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Recording fails only above the histogram's bound of a minute; every wait ends earlier.
+        // Recording fails only above the histogram's bound of a minute; no latency is that long.
         let _ = self.latency[command].record_correct(micros(took), micros(CYCLE_INTERVAL));
     }
 }
@@ -88,14 +88,14 @@ impl Probe {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Waits for the cycle in progress and returns the measurements since the last call.
+    /// Completes the current cycle, and returns the measurements since the previous call.
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));
         receiver.recv().unwrap_or_else(|_| Window::new(Some("the probe has ended".to_owned())))
     }
 
-    /// Makes the probe stop sending commands until [`Probe::resume`].
+    /// Makes the probe stop sending commands until [`Probe::resume`] is called.
     pub(super) fn pause(&self) {
         self.request(Request::Pause);
     }
@@ -107,7 +107,7 @@ impl Probe {
 
     fn request(&self, request: Request) {
         if let Some(requests) = &self.requests {
-            // Sending fails only if the thread has panicked.
+            // Sending a request fails only if the probe's thread has panicked.
             let _ = requests.send(request);
         }
     }
@@ -122,7 +122,7 @@ impl Drop for Probe {
     }
 }
 
-/// How long the daemon and this thread were ready to run without a core.
+/// How long the daemon and this thread were ready to run while other threads used their cores.
 #[derive(Debug)]
 struct SchedulerWait {
     schedstats: Vec<File>,
@@ -130,7 +130,7 @@ struct SchedulerWait {
 
 impl SchedulerWait {
     /// Opens the scheduler's statistics of the process's first thread and of the calling thread, if
-    /// the system has them.
+    /// the system has such statistics.
     fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];
@@ -148,7 +148,7 @@ impl SchedulerWait {
     }
 }
 
-/// A client with its measurements.
+/// A client that measures the latency of its commands.
 #[derive(Debug)]
 struct TimedClient {
     client: Client,
@@ -247,7 +247,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // Two hundred cycles were due within the second of that wait.
+        // During the second of that wait, two hundred cycles should have begun.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Round, Row};
 
-/// Makes the table and an explanation of its columns.
+/// Returns the table and an explanation of its columns.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| abuse | daemon | p50 ms, alone → during the attack | p99 ms, alone → during the \

@@ -1,7 +1,7 @@
 //! Runs every scenario on every target in turn, round after round.
 //!
-//! The measurements of one round take only seconds, so their ratios are fair even if the machine's
-//! speed drifts. A row shows the median of the ratios and their range.
+//! In each round all targets are measured within seconds, so the ratio of their figures is fair
+//! even if the machine's speed drifts. A row shows the median and the range of all ratios.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Makes a comparison, which starts no daemon yet.
+    /// Makes a comparison, but starts no daemon yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }
@@ -58,8 +58,8 @@ impl Comparison {
             });
         }
         let mut run = InterleavedRun { config, prepared, participants, rows };
-        // If all targets together need too many connections, each target is connected only during
-        // its own measurement.
+        // If all targets together need more connections than the limit on open files allows, each
+        // target is connected only during its own measurement.
         let alone = run.open_files() > config.cores.open_files;
         for round in 0..=config.effort.rounds {
             progress(&format!("round {round} of {}", config.effort.rounds));
@@ -118,7 +118,7 @@ struct InterleavedRun<'a> {
     config: &'a Config,
     /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets, then the first target again with the base scenario, if there is a base.
+    /// The targets, followed by the first target with the base scenario, if there is one.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
@@ -142,7 +142,7 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Measures one participant once, unless it has failed or the scenario excludes it.
+    /// Measures one participant once, unless it has failed or cannot run the scenario.
     fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
         let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
@@ -190,8 +190,8 @@ impl Participant<'_> {
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once, on a daemon in the scenario's state. The current daemon is used if its
-    /// state fits.
+    /// Runs each phase once, on a daemon in the scenario's state. The current daemon is used if it
+    /// is in the scenario's state.
     fn measure(
         &mut self,
         config: &Config,
@@ -217,7 +217,7 @@ impl Participant<'_> {
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // The load spins until the next intended time, so its CPU time means nothing.
+                // Drops the load's CPU time: in an open loop, the load spins before each cycle.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);

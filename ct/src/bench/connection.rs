@@ -1,8 +1,8 @@
 //! One connection of the load: it sends a batch, checks the replies, and continues with the next
 //! batch.
 //!
-//! All memory is allocated when the connection is made. After that nothing is allocated, and a
-//! batch is one write.
+//! All memory is allocated when the connection is made. Afterwards nothing is allocated, and a
+//! batch is sent with one write.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ use super::reader::{Body, Kind, Reader};
 use super::tally::{LATENCY_MAX_NS, Tally};
 use crate::{Prng, os};
 
-/// The most replies of a batch to wait for before any of them is read.
+/// The most replies of a batch that may arrive before the kernel wakes the load to read them.
 const REPLIES_PER_READ: usize = 8;
-/// The time to run of all jobs, so long that none ends during a measurement.
+/// The time to run (TTR) of all jobs, so long that no TTR ends during a measurement.
 const TTR_SECONDS: u32 = 1_000_000;
-/// The step from one held job to the next: a prime, so that every job is used before any is reused.
+/// The distance in `held` from one used job to the next: a prime, so that cycles use all jobs.
 const HELD_STRIDE: usize = 7_919;
 
-/// A group with the steps of its cycle.
+/// A group of connections with the steps of its cycle.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) group: Group,
@@ -43,43 +43,43 @@ pub(super) struct Run {
     pub(super) tally: Tally,
     pub(super) prng: Prng,
     pub(super) stopping: bool,
-    /// Cycles that may still begin.
+    /// The number of cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// Connections in the middle of a cycle, not counting workers.
+    /// The number of connections within a cycle; workers are not counted.
     pub(super) active: usize,
-    /// Cycles that paired producers may begin, because workers have completed as many.
+    /// The number of cycles that paired producers may begin: workers have completed as many.
     pub(super) permits: u64,
-    /// Cycles that producers have begun, and that no worker has completed yet.
+    /// The number of cycles that producers have begun, less those that workers have completed.
     pub(super) unfinished: u64,
     /// When the last reply arrived, in nanoseconds of the load's clock.
     pub(super) last: u64,
 }
 
-/// A socket and its position in the cycle.
+/// A connection: its socket, and its position in the cycle.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: mio::net::TcpStream,
     /// The index of the connection's plan.
     pub(super) plan: usize,
     step: usize,
-    /// Replies of this batch that have not arrived yet.
+    /// The number of replies to the current batch that have not arrived yet.
     pub(super) awaited: usize,
-    /// When the batch should have been sent.
+    /// The time at which the batch was due; latencies are measured from this time.
     sent_at: u64,
     ids: Vec<u64>,
     held: Vec<u64>,
-    /// The index of the next cycle's first held job.
+    /// The index in `held` of the first job that the next cycle uses.
     cursor: usize,
     reader: Reader,
     out: Vec<u8>,
-    /// Bytes of the batch that have been written.
+    /// The number of bytes of the batch that have been written.
     written: usize,
     /// The number of received bytes at which the kernel wakes the load.
     low_water: usize,
 }
 
 impl Plan {
-    /// Prepares the steps of a cycle; `bare` means the bare responder, which answers `INSERTED 1`.
+    /// Prepares the steps of a cycle; if `bare`, every expected reply is `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -98,7 +98,7 @@ impl Step {
     }
 }
 
-/// Appends the bytes of a batch, a command for each id.
+/// Appends the bytes of a batch to `out`: one command for each id.
 fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
     let mut context = Context { body, ttr: TTR_SECONDS, now, prng };
     for id in ids {
@@ -121,7 +121,7 @@ impl Run {
         }
     }
 
-    /// Starts another run; the sequence of random numbers continues.
+    /// Begins a run; its random numbers continue those of the previous run.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;
@@ -133,7 +133,7 @@ impl Run {
 }
 
 impl Connection {
-    /// Makes a connection from a socket without replies due, and the ids of the jobs that it holds.
+    /// Makes a connection from a socket on which no reply is due, and the ids of its reserved jobs.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -157,7 +157,7 @@ impl Connection {
         })
     }
 
-    /// Sends the first batch of a cycle, which should begin at `now`.
+    /// Sends the first batch of a cycle that should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
@@ -169,7 +169,7 @@ impl Connection {
         self.begin_step(plan, run, now)
     }
 
-    /// Sends the batch of this step.
+    /// Sends the batch of the current step.
     fn begin_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         let step = &plan.steps[self.step];
         self.awaited = plan.group.depth;
@@ -184,7 +184,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes as much of the rest of the batch as the socket takes.
+    /// Writes as many of the batch's unsent bytes as the socket takes.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -199,7 +199,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the socket is empty; returns true if a cycle ended and no other began.
+    /// Reads until the socket is empty; returns true if the connection is now between two cycles.
     pub(super) fn receive(
         &mut self,
         plan: &Plan,
@@ -293,10 +293,10 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a batch.
     ///
-    /// Without this, a daemon that writes each reply separately would saturate the load first, and
-    /// would pay for the wake-ups. The load may wait for a few replies only: until the load reads,
-    /// the kernel sends no acknowledgement, and without an acknowledgement a connection may have
-    /// only some ten small segments in flight.
+    /// If each reply woke the load, a daemon that writes each reply separately would saturate the
+    /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
+    /// kernel acknowledges nothing until the load reads, and allows only some ten small segments
+    /// without acknowledgement.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());
@@ -311,7 +311,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Loads the ids of the held jobs that this cycle uses.
+    /// Copies to `ids` the ids of the held jobs that this cycle uses.
     fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -322,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Stores the ids of the jobs that the cycle has put, in place of those that it used.
+    /// In `held`, replaces the jobs that the cycle has used with the jobs that it has put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -339,7 +339,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the sorted ids of the held jobs, between two cycles.
+    /// Returns the sorted ids of the held jobs; valid only between two cycles.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

@@ -1,5 +1,5 @@
-//! Does a command cost more on a crowded daemon? The same few connections load an empty daemon, and
-//! a daemon with thousands of tubes, thousands of blocked workers and a million jobs.
+//! Measures whether a command costs more on a crowded daemon. The same load runs on an empty daemon
+//! and on one with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,7 +15,7 @@ use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
 
-/// Pipeline depths that are tried until both daemons are saturated.
+/// Pipeline depths, tried in turn until one saturates both daemons.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// How the comparison is run.
@@ -23,7 +23,7 @@ const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 pub struct Config {
     /// The daemon.
     pub program: Program,
-    /// The background state of the second daemon.
+    /// The tubes, jobs and connections that crowd the second daemon.
     pub background: State,
     /// The number of connections of the load.
     pub active: usize,
@@ -38,7 +38,7 @@ pub struct Config {
 /// A daemon with its load and its background connections.
 #[derive(Debug)]
 struct LoadedDaemon {
-    // Fields are dropped in order, so connections close before the daemon ends.
+    // Fields are dropped from top to bottom, so connections close before the daemon ends.
     load: Load,
     _background: Vec<SetupClient>,
     daemon: Daemon,
@@ -47,13 +47,13 @@ struct LoadedDaemon {
 /// The result.
 #[derive(Debug)]
 pub struct Outcome {
-    /// All figures, and the ratio, in a few lines.
+    /// A few lines with all figures, and with the ratio of CPU times.
     pub text: String,
-    /// Whether a daemon was not saturated, which makes the ratio meaningless.
+    /// Whether the load could not saturate a daemon; the ratio is meaningless then.
     pub is_unsaturated: bool,
 }
 
-/// Measures both daemons in turn.
+/// Measures an empty and a crowded daemon in turn.
 pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     let cores = Cores::take()?;
     progress("starting the empty daemon");
@@ -84,7 +84,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
             Figures::measure(&mut empty.load, empty.daemon.pid(), window)?,
             Figures::measure(&mut crowded.load, crowded.daemon.pid(), window)?,
         ];
-        // The first round only warms up caches and memory.
+        // Drops the figures of the first round, which only warms up caches and memory.
         if round > 0 {
             rounds.push(pair);
         }
@@ -93,8 +93,8 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 }
 
 impl Config {
-    /// Makes the usual background: 10,000 tubes with a delayed job, 10,000 blocked connections and
-    /// a million ready jobs, half of them in the load's tube with a lower priority.
+    /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
+    /// million ready jobs. Half of the ready jobs are in the load's tube, with a lower priority.
     pub fn new(program: Program) -> Self {
         let background = State {
             tubes: 10_000,
@@ -115,7 +115,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest depth that saturates both daemons, or the one that comes nearest.
+/// Returns the smallest depth that saturates both daemons, or else the depth that comes nearest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

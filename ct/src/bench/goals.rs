@@ -4,17 +4,17 @@
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names in the saved comparison. AGAINST is the divisor: `other`, the second
-//! daemon; `rival`, the third; `bare`, the bare responder; `row NAME`, the first daemon's own
-//! figure in that row, measured in turn with ROW; or `-`, for no division. A goal against a rival
-//! is omitted if there is no rival. Empty lines and lines that begin with `#` are ignored.
+//! ROW and FIGURE are names in the saved comparison. The first daemon's figure is divided by that
+//! of the second daemon (`other`), the third (`rival`), the bare responder (`bare`), or itself in a
+//! row measured in turn with ROW (`row NAME`), or by nothing (`-`). A goal with `rival` is ignored
+//! if there is no third daemon. Empty lines and lines that begin with `#` are ignored.
 
 use std::fmt::Write as _;
 
 use super::outcome::{Outcome, Row};
 use super::report::{Report, number};
 
-/// A figure that misses its goal by at most this share is not reported, because figures vary.
+/// A figure that misses the bound of its goal by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
 /// The divisor of a figure.
@@ -27,7 +27,7 @@ enum Reference {
     Nothing,
 }
 
-/// One line of the file.
+/// A line of the file of goals.
 #[derive(Debug, Clone, PartialEq)]
 struct Goal {
     row: String,
@@ -42,7 +42,7 @@ struct Goal {
 pub struct Verdict {
     /// A line for each goal.
     pub text: String,
-    /// Goals that were missed by more than the slack, or whose figure is missing.
+    /// The number of goals that are missed by more than the slack, or whose figure is missing.
     pub missed: usize,
 }
 

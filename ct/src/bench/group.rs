@@ -1,16 +1,16 @@
-//! Groups of connections: how many, which commands, how often, and for how long.
+//! Groups of connections: their number and commands, and when their cycles begin.
 
 use std::time::Duration;
 
 use super::op::Op;
 use super::reader::Body;
 
-/// Connections with the same cycle.
+/// Connections that repeat the same cycle of commands.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// The number of connections.
     pub connections: usize,
-    /// Commands in flight on each connection.
+    /// The number of commands in flight on each connection.
     pub depth: usize,
     /// The commands that each connection repeats.
     pub cycle: Vec<Op>,
@@ -18,9 +18,9 @@ pub struct Group {
     pub body: Body,
     /// The tubes that each connection uses and watches.
     pub tubes: Tubes,
-    /// Number of jobs that each connection reserves beforehand and uses in its cycles.
+    /// The number of jobs that each connection reserves before the run and uses in its cycles.
     pub hold: u64,
-    /// Whether these connections may wait in `reserve` for jobs of other connections.
+    /// Whether these connections may wait in `reserve` for jobs that other connections put.
     pub waits: bool,
     /// When the cycles of the group begin.
     pub pacing: Pacing,
@@ -53,11 +53,11 @@ impl Group {
 /// When the cycles of a group begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pacing {
-    /// On each connection, as soon as its previous cycle has ended.
+    /// Each connection begins a cycle as soon as its previous cycle has ended.
     Closed,
-    /// At fixed times: this many cycles a second, on all connections together.
+    /// All connections together begin this many cycles a second, at fixed times.
     Open(f64),
-    /// One cycle for each cycle that a worker has completed.
+    /// A connection begins a cycle whenever a worker has completed a cycle.
     Paired,
 }
 
@@ -68,13 +68,13 @@ pub enum Tubes {
     Default,
     /// This tube alone.
     Named(String),
-    /// A tube for each connection.
+    /// Each connection has a tube of its own.
     Own,
-    /// `default` is used; this many further tubes are watched.
+    /// Each connection uses `default`, and watches `default` and this many other tubes.
     Many(u64),
 }
 
-/// The limits of a run: no cycle begins once either is reached.
+/// The limits of a run: when the first limit is reached, no further cycle begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
     /// The duration.
@@ -84,12 +84,12 @@ pub struct Until {
 }
 
 impl Until {
-    /// Limits a run by time.
+    /// Limits a run to a duration.
     pub fn time(time: Duration) -> Self {
         Self { time, cycles: u64::MAX }
     }
 
-    /// Limits a run by cycles, and to a minute.
+    /// Limits a run to a number of cycles and to a minute.
     pub fn cycles(cycles: u64) -> Self {
         Self { time: Duration::from_secs(60), cycles }
     }

@@ -1,15 +1,15 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch (as many commands of one kind as its depth), waits for all replies,
-//! and continues with the next command of its cycle, on the jobs in those replies.
+//! A connection sends a batch of commands of one kind, as many as its depth. After all replies, the
+//! connection sends the next command of its cycle for each job in the replies.
 //!
-//! In a closed loop, each cycle begins when the one before has ended, so the daemon sets the pace.
-//! In an open loop cycles begin at fixed times, even if the daemon is late. A cycle that finds no
-//! free connection waits for one, and its latency is measured from the intended time. Paired
-//! connections put a job whenever a worker has completed one, so that as many jobs are in flight as
-//! there are producers.
+//! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
+//! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
+//! is free at a fixed time, the cycle begins later, but its latency is measured from that time.
+//! Paired connections put a job whenever a worker has deleted a job, so each producer has one job
+//! in flight.
 //!
-//! The event loop is mio's, as in the daemon. Readiness is edge-triggered; a short read means that
+//! Load and daemon use the event loop of mio. Readiness is edge-triggered; a short read means that
 //! the socket is empty.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// The most bytes of one read.
 const READ_BYTES: usize = 256 * 1024;
-/// Connections to one daemon, which can be run several times.
+/// Connections to one daemon, for one or several runs.
 #[derive(Debug)]
 pub struct Load {
     poll: Poll,
@@ -48,7 +48,7 @@ pub struct Load {
 impl Load {
     /// Connects all groups to a daemon and brings each connection to the start of its cycle.
     ///
-    /// `bare` means the bare responder, which answers every line with `INSERTED 1`.
+    /// `bare` says that the daemon is the bare responder, which answers all commands `INSERTED 1`.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
         let deadline = Instant::now() + SETUP_TIMEOUT;
@@ -81,7 +81,7 @@ impl Load {
         })
     }
 
-    /// Runs until a limit is reached and all cycles are complete, and returns the counters.
+    /// Repeats the cycles until a limit is reached, completes all cycles, and returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.
@@ -156,7 +156,7 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection, except in open loops and on workers that still wait.
+    /// Begins a cycle on each connection, but not in an open loop or on a worker that still waits.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -190,8 +190,8 @@ impl Load {
         Ok(())
     }
 
-    /// Returns how long the loop may sleep until the next intended time, if there is one. Shortly
-    /// before that time the loop spins, because the kernel would wake the loop too late.
+    /// Returns how long the load may sleep before the next cycle of an open loop, if any. The sleep
+    /// ends shortly before that cycle, because the kernel may wake the loop too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -215,10 +215,10 @@ impl Load {
     }
 }
 
-/// The free connections of a group.
+/// The connections of a group that are free for the next cycles.
 #[derive(Debug)]
 struct Queue {
-    /// The connections between two cycles.
+    /// The connections that are between two cycles.
     free: VecDeque<usize>,
     /// When cycles begin in an open loop; `None` in a closed loop and for paired connections.
     schedule: Option<Schedule>,
@@ -227,7 +227,7 @@ struct Queue {
 /// When the cycles of an open loop begin.
 #[derive(Debug)]
 struct Schedule {
-    /// The next cycle's time in nanoseconds of the load's clock; a float, to keep rates exact.
+    /// The time of the next cycle in nanoseconds of the load's clock; a float, for exact rates.
     next: f64,
     interval: f64,
 }
@@ -268,7 +268,7 @@ impl Schedule {
     }
 }
 
-/// Prepares a connection of the group; returns the ids of its held jobs.
+/// Selects the tubes of a connection, reserves its jobs, and returns their ids.
 fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result<Vec<u64>> {
     match &group.tubes {
         Tubes::Default => {}

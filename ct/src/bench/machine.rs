@@ -10,7 +10,7 @@ use super::report::Build;
 use super::target::Target;
 use crate::Client;
 
-/// Returns processor, cores, memory and kernel in one line.
+/// Returns a line about the processor, the cores, the memory and the kernel.
 pub fn describe(cores: &Cores) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let processor = field(&read("/proc/cpuinfo"), "model name");
@@ -21,20 +21,20 @@ pub fn describe(cores: &Cores) -> String {
     format!("{processor}, {count} cores, {memory}, Linux {}, {split}", kernel.trim())
 }
 
-/// Returns the time in UTC.
+/// Returns the present time in UTC.
 pub fn date() -> io::Result<String> {
     output(Command::new("date").args(["-u", "+%FT%TZ"]))
 }
 
-/// Returns the commit of these sources, or `modified` if a file in git has changed; `None` outside
-/// git.
+/// Returns the commit of these sources, or `modified` if a tracked file differs from it; `None`
+/// outside git.
 pub fn commit() -> Option<String> {
     commit_of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")))
 }
 
 fn commit_of(folder: &Path) -> Option<String> {
     let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(folder).args(words));
-    // An unpacked archive has no commit, even if it lies inside another repository.
+    // Sources unpacked from an archive have no commit, even inside another repository.
     if !folder.join(".git").exists() {
         return None;
     }
@@ -43,7 +43,7 @@ fn commit_of(folder: &Path) -> Option<String> {
     Some(if is_clean { commit } else { "modified".to_owned() })
 }
 
-/// Starts a daemon to ask it for its version, and computes the checksum of its executable.
+/// Starts a daemon, and returns its version and the checksum of its executable.
 pub fn build(target: &Target, cores: &Cores) -> io::Result<Build> {
     let daemon = cores.start(Placement::AnyCore, &target.program, &[])?;
     let mut version = String::new();
@@ -56,7 +56,7 @@ pub fn build(target: &Target, cores: &Cores) -> io::Result<Build> {
     Ok(Build { label: target.label.clone(), command: target.command(), version, sha256 })
 }
 
-/// Returns what a program prints.
+/// Runs a program and returns its output.
 fn output(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     if !output.status.success() {

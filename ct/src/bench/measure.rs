@@ -1,4 +1,4 @@
-//! The cost of a run on both sides: CPU time, waiting for a core, memory.
+//! How much CPU time and memory daemon and load use in a run, and how long they wait for a core.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use super::load::Load;
 use super::tally::Tally;
 use crate::{Daemon, Program, os};
 
-/// A side that uses at least this share of its core is reported as saturated.
+/// A daemon or load that uses at least this share of its core is reported as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
 
-/// The two sides. If each has its own core, these are the indexes of the cores.
+/// The indexes of the cores of daemon and load, if each has a core of its own.
 const DAEMON: usize = 0;
 const LOAD: usize = 1;
 
@@ -25,7 +25,7 @@ pub enum Placement {
     Apart,
     /// The load on a core of its own, the daemon on any core.
     AnyCore,
-    /// Both on the same core.
+    /// Daemon and load on the same core.
     Together,
 }
 
@@ -39,8 +39,8 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Pins this thread to the second of its cores; daemons get the first. Raises the limit on
-    /// open files of this process and of the daemons it will start.
+    /// Pins this thread, the load, to the second core; daemons get the first core. Raises the limit
+    /// on open files of this process and of the daemons that it starts later.
     pub fn take() -> io::Result<Self> {
         let open_files = os::raise_open_files()?;
         let cores = Self { open_files, all: os::cores()? };
@@ -58,12 +58,12 @@ impl Cores {
         self.all.len() > 1
     }
 
-    /// Moves the load, which is this thread, to its cores.
+    /// Moves this thread, which is the load, to the cores of the load.
     pub fn place_load(&self, placement: Placement) -> io::Result<()> {
         self.place(placement, LOAD)
     }
 
-    /// Starts a daemon on the cores that `placement` gives it.
+    /// Starts a daemon on the cores that `placement` assigns to daemons.
     pub fn start(
         &self,
         placement: Placement,
@@ -91,7 +91,7 @@ impl Cores {
 pub struct Usage {
     /// CPU time of all threads of the process.
     pub cpu: Duration,
-    /// How long these threads were ready to run while other threads had the core.
+    /// How long threads of the process were ready to run while other threads used the core.
     pub waited: Duration,
 }
 
@@ -121,7 +121,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Runs the load and reads its own and the daemon's CPU use before and after.
+    /// Runs the load, and measures how much CPU time load and daemon use meanwhile.
     pub fn measure(load: &mut Load, pid: u32, until: Until) -> io::Result<Self> {
         let own = std::process::id();
         let (daemon_before, load_before) = (Usage::of(pid)?, Usage::of(own)?);
@@ -160,12 +160,12 @@ impl Figures {
         share(self.load.cpu, self.tally.wall)
     }
 
-    /// Returns the share of time in which the daemon waited for a core that other threads had.
+    /// Returns the share of time in which the daemon waited for a core that other threads used.
     pub fn daemon_waited(&self) -> f64 {
         share(self.daemon.waited, self.tally.wall)
     }
 
-    /// Returns the share of time in which the load waited for a core that other threads had.
+    /// Returns the share of time in which the load waited for a core that other threads used.
     pub fn load_waited(&self) -> f64 {
         share(self.load.waited, self.tally.wall)
     }
@@ -197,13 +197,13 @@ fn wait_of(path: &Path) -> Option<Duration> {
     Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
 }
 
-/// Returns the ticks that a process has spent in user and in kernel mode.
+/// Returns how many clock ticks a process has spent in user mode and in kernel mode.
 fn ticks(pid: u32) -> Option<(f64, f64)> {
     parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
-    // The name in parentheses may have any characters; utime and stime are fields 14 and 15.
+    // Skips the program's name, in parentheses; utime and stime are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))

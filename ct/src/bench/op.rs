@@ -5,11 +5,11 @@ use crate::Prng;
 
 /// One command of a cycle.
 ///
-/// A command that names a job takes the id from the reply to the last `put` or `reserve` of the
-/// cycle, or the id of a job that the connection holds.
+/// A command on a job takes the id from the reply to the last `put` or `reserve` of the cycle.
+/// Before the first such reply, a command takes the id of a job that the connection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// `put` of the group's body.
+    /// `put` of a job with the group's body.
     Put {
         /// The job's priority.
         priority: Priority,
@@ -35,11 +35,11 @@ pub enum Op {
     Kick,
     /// `peek` of a job of the cycle.
     Peek,
-    /// `use` of a random tube out of this many.
+    /// `use` of one of this number of tubes, chosen at random.
     Use(u64),
-    /// `watch` of a random tube out of this many.
+    /// `watch` of one of this number of tubes, chosen at random.
     Watch(u64),
-    /// `stats-tube` of a random tube out of this many.
+    /// `stats-tube` of one of this number of tubes, chosen at random.
     StatsTube(u64),
     /// `stats`.
     Stats,
@@ -56,9 +56,9 @@ pub enum Op {
 pub enum Priority {
     /// Always this priority.
     Fixed(u32),
-    /// Uniform from 0 to 2^32 - 1.
+    /// A random number from 0 to 2^32 - 1.
     Random,
-    /// Uniform from the first number to the second, both included.
+    /// A random number from the first number to the second, both included.
     Between(u32, u32),
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Op {
-    /// Returns the command of this name with usual arguments; `None` if no cycle can have it.
+    /// Returns the command of this name with usual arguments; `None` if it cannot be in a cycle.
     pub fn named(word: &str) -> Option<Self> {
         let priority = Priority::Fixed(10);
         Some(match word {
@@ -105,7 +105,7 @@ impl Op {
         })
     }
 
-    /// Whether the command's bytes are the same each time, so that a batch can be prepared.
+    /// Returns whether the command always has the same bytes, so that batches can be prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
@@ -132,13 +132,13 @@ impl Op {
         }
     }
 
-    /// Returns whether the reply's number is the id of a job of the cycle.
+    /// Returns whether the reply has the id of a job for the next commands of the cycle.
     pub(crate) fn yields_id(self) -> bool {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }
 
     /// Appends the command's bytes. `slot` has the job's id; a `watch` stores the number of its
-    /// tube in `slot`, for `ignore`.
+    /// tube in `slot`, for a later `ignore`.
     pub(crate) fn encode(self, out: &mut Vec<u8>, slot: &mut u64, context: &mut Context<'_>) {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),
@@ -190,7 +190,7 @@ fn numbered(out: &mut Vec<u8>, before: &[u8], number: u64, after: &[u8]) {
     out.extend_from_slice(after);
 }
 
-/// Appends a number in decimal, without allocating.
+/// Appends a number in decimal, without allocating memory.
 pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     write_stamp(&mut digits, number);

@@ -1,4 +1,4 @@
-//! Figures by name, the outcome of each target, and the rows of the table.
+//! The figures of a measurement, the results of each target, and the rows of the table.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,18 +16,17 @@ pub struct Row {
     pub name: String,
     /// The scenario's description.
     pub about: String,
-    /// The variable of the curve, and its value.
+    /// The variable of the curve, and its value in this row.
     pub curve: Option<(String, f64)>,
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// The first target's results without background state, measured in turn with the others. Its
-    /// label is the name of the row that measures all targets without that state.
+    /// The first target's results in the base scenario, which has no background state. The results'
+    /// label is the name of the row in which all targets run the base scenario.
     pub base: Option<Outcome>,
 }
 
 impl Row {
-    /// Returns the results of a participant: of a target, or of the base, whose index follows the
-    /// last target's.
+    /// Returns the results at an index: of a target or, after all targets, of the base scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }
@@ -40,7 +39,7 @@ pub struct Outcome {
     pub label: String,
     /// One sample for each round.
     pub samples: Vec<Sample>,
-    /// Why samples are missing, if they are.
+    /// The error because of which samples are missing, if there was one.
     pub error: Option<String>,
 }
 
@@ -52,7 +51,7 @@ impl Outcome {
         if values.is_empty() { None } else { Some(Spread::of(&values)) }
     }
 
-    /// Returns the ratio of this target's figure to another's, round by round.
+    /// Divides this target's figure by another target's, in each round; returns median and range.
     pub fn ratio_to(&self, other: &Self, figure: &str) -> Option<Spread> {
         let pairs = self.samples.iter().zip(&other.samples).filter_map(|(own, others)| {
             Some((others.get(figure).copied()?, own.get(figure).copied()?))
@@ -63,7 +62,7 @@ impl Outcome {
 
     /// Returns which side was saturated: the daemon, the load, both or none.
     ///
-    /// Time in which a side was ready to run, but other threads had its core, is counted as busy.
+    /// The daemon or load also counts as busy while it waits for a core that other threads use.
     pub fn saturated(&self) -> &'static str {
         let share = |busy: &str, waited: &str| {
             let median = |figure| self.spread(figure).map_or(0.0, |spread| spread.median);
@@ -133,7 +132,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_round() {
-        // The machine became ten times slower in the second round; neither target did.
+        // In the second round the machine was ten times slower, which must not change the ratio.
         let (first, second) = (outcome("rate", &[30.0, 3.0]), outcome("rate", &[10.0, 1.0]));
         let ratio = first.ratio_to(&second, "rate").unwrap();
         assert!((ratio.least - 3.0).abs() < 1e-9 && (ratio.most - 3.0).abs() < 1e-9);

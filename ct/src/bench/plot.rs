@@ -1,8 +1,8 @@
-//! Draws a run: the gain of each workload as bars, and figures as curves over a variable.
+//! Draws a run's results: bars for the gains of workloads, and curves of figures over a variable.
 //!
-//! All pictures come from the Markdown table of a run, so the documents' pictures can be drawn
-//! again from the run files beside them. A logarithmic axis cannot show zero; a curve that begins
-//! at zero has a gap in its axis.
+//! All pictures are drawn from the Markdown table of a run, so the run files suffice to draw the
+//! pictures of the documents. A logarithmic axis cannot show zero, so it has a gap if a curve
+//! begins at zero.
 
 use std::error::Error;
 use std::fs;
@@ -16,13 +16,13 @@ use super::report::{number, ratio_number};
 use super::run_file::{RunFile, RunRow};
 use super::stats::Spread;
 
-/// A workload of the chart of gains.
+/// A workload that has a bar in a chart of gains.
 struct Workload {
     /// The name of the workload's row.
     row: &'static str,
     /// The workload's label in the chart.
     words: &'static str,
-    /// Whether the chart of the summary has this bar, too.
+    /// Whether the workload has a bar in the chart of the summary, too.
     in_summary: bool,
 }
 
@@ -30,7 +30,7 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
     Workload { row, words, in_summary }
 }
 
-/// The bars of the chart of gains, from the top; all bars compare rates.
+/// The bars of the chart of gains, from the top; each bar compares the rates of two daemons.
 const WORKLOADS: [Workload; 16] = [
     workload("lone/client", "1 client", true),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -50,7 +50,7 @@ const WORKLOADS: [Workload; 16] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
 ];
 
-/// The bars of the chart that compares with the third daemon, the rival.
+/// The bars of the chart that compares the first daemon with the third, the rival.
 const BESIDE_RIVAL: [Workload; 10] = [
     workload("lone/client", "1 client", false),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -66,9 +66,9 @@ const BESIDE_RIVAL: [Workload; 10] = [
 
 /// One picture of curves: a figure over the variable of a family of rows.
 struct Curve {
-    /// The name of the file, without its ending.
+    /// The name of the file, without `.svg`.
     file: &'static str,
-    /// The prefix of the rows' names; a number follows.
+    /// The beginning of the rows' names, before a number.
     family: &'static str,
     /// The rest of the rows' names, after the number.
     phase: &'static str,
@@ -151,7 +151,7 @@ struct Theme {
     ink: RGBColor,
     pale: RGBColor,
     grid: RGBColor,
-    /// The colours of bars that show a gain and a loss.
+    /// `gain` is the colour of a bar if the first daemon is faster, `loss` if it is slower.
     gain: RGBColor,
     loss: RGBColor,
 }
@@ -223,7 +223,7 @@ pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Err
     Ok(paths)
 }
 
-/// Returns the label and the gain of each workload that the run has.
+/// Returns the label and the gain of each workload that the run has measured.
 fn bars<'a>(
     run: &RunFile,
     workloads: impl IntoIterator<Item = &'a Workload>,
@@ -236,7 +236,7 @@ fn bars<'a>(
     workloads.into_iter().filter_map(gain).collect()
 }
 
-/// Draws a bar for each gain, from 1 on a logarithmic axis, and a thin line for its range.
+/// Draws a bar from 1 to each gain on a logarithmic axis, and a thin line over the gain's range.
 fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, Box<dyn Error>> {
     const STEP: i32 = 27;
     const LEFT: i32 = 322;
@@ -279,14 +279,14 @@ fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, 
     Ok(text)
 }
 
-/// One daemon's figures along a curve, from the left.
+/// The points of one daemon's curve, from left to right.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     label: String,
     points: Vec<(f64, f64)>,
 }
 
-/// Returns a line for each daemon that has points.
+/// Returns a line for each daemon that has figures for the curve.
 fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &run.rows {
@@ -362,7 +362,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Draws a line through its points, and each point.
+/// Draws the points of a line, and the line through these points.
 fn draw_points(
     canvas: &mut Canvas<'_>,
     line: &Line,
@@ -371,14 +371,14 @@ fn draw_points(
 ) -> Drawn {
     let points: Vec<(i32, i32)> =
         line.points.iter().map(|point| (across.at(point.0), up.at(point.1))).collect();
-    // The line does not cross the gap, because nothing was measured there.
+    // The line begins after the gap of the axis, because nothing was measured within the gap.
     let is_zero = |point: &&(f64, f64)| across.gap.is_some() && point.0 <= 0.0;
     let zeros = line.points.iter().take_while(is_zero).count();
     canvas.line(&points[zeros..], colour, 2)?;
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns the position of each line's name: at the end of the line, or below the name above it.
+/// Returns the height of each line's name: that of the line's end, or lower for separate names.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -400,19 +400,19 @@ struct Scale {
     most: f64,
     from: i32,
     to: i32,
-    /// The pixel of the gap between zero, which is drawn before the smallest positive value, and
-    /// the rest of the axis.
+    /// The pixel of the gap between zero and the smallest positive value, if a logarithmic axis has
+    /// zero.
     gap: Option<i32>,
     ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// If values span more than this factor, the axis is logarithmic.
+    /// If the largest value is more than this factor times the smallest, the axis is logarithmic.
     const LINEAR: f64 = 10.0;
-    /// The distance in pixels from zero to a logarithmic axis.
+    /// The distance in pixels from zero to the smallest positive value of a logarithmic axis.
     const GAP: i32 = 70;
 
-    /// Makes an axis with a tick at each value; the smallest and the largest are at its ends.
+    /// Makes an axis with a tick at each value, from the smallest to the largest value.
     fn through(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let mut ticks: Vec<f64> = values.collect();
         ticks.sort_by(f64::total_cmp);
@@ -432,7 +432,7 @@ impl Scale {
         }
     }
 
-    /// Makes an axis for positive values, with round ticks, either from zero or logarithmic.
+    /// Makes an axis from zero, or a logarithmic axis, with ticks at round numbers.
     fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values.clone());
         if most > least * Self::LINEAR {
@@ -445,16 +445,16 @@ impl Scale {
         Self { is_logarithmic: false, least: 0.0, most: ticks[top], from, to, gap: None, ticks }
     }
 
-    /// Makes a logarithmic axis around some values, with ticks at 1, 2, 5, 10 and so on.
+    /// Makes a logarithmic axis that contains the values, with ticks at 1, 2, 5, 10 and so on.
     fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values);
-        // The lowest tick is below all points, because a point on the tick's line would cover it.
+        // The lowest tick is below all points, because a point would hide the line of that tick.
         let mut ticks = vec![round_down(least * 0.95)];
         while let Some(&last) = ticks.last().filter(|last| **last < most) {
             ticks.push(round_up(last * 1.01));
         }
         let (least, most) = ends(ticks.iter().copied());
-        // If there would be more than about nine labels, only powers of ten get one.
+        // If there would be more than ten ticks, only powers of ten get a tick.
         if ticks.len() > 10 {
             ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
         }
@@ -478,21 +478,21 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-/// Returns the smallest number at or above a value that is 1, 2 or 5 times a power of ten.
+/// Rounds a value up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power >= value * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
-/// Returns the largest number at or below a value that is 1, 2 or 5 times a power of ten.
+/// Rounds a value down to 1, 2 or 5 times a power of ten.
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power <= value * (1.0 + 1e-9);
     [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// Formats a tick, with thousands separated and without needless decimals.
+/// Formats the number of a tick with commas between thousands and without needless decimals.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {
@@ -519,7 +519,7 @@ struct Canvas<'a> {
 type Drawn = Result<(), Box<dyn Error>>;
 
 impl<'a> Canvas<'a> {
-    /// Begins a picture of this size; it is complete when the canvas is dropped.
+    /// Begins a picture of this size; dropping the canvas completes the picture.
     fn new(text: &'a mut String, (width, height): (i32, i32), theme: &Theme) -> Self {
         let size = (width.unsigned_abs(), height.unsigned_abs());
         let mut backend = SVGBackend::with_string(text, size);
@@ -552,7 +552,7 @@ impl<'a> Canvas<'a> {
         colour: RGBColor,
         anchor: HPos,
     ) -> Drawn {
-        // plotters writes font sizes that are smaller by this factor.
+        // Increases the font size by the factor by which plotters decreases it.
         let font = ("sans-serif", f64::from(size) * 1.24, weight).into_font();
         let style = TextStyle::from(font).color(&colour).pos(Pos::new(anchor, VPos::Center));
         Ok(self.backend.draw_text(text, &style, at)?)

@@ -1,15 +1,15 @@
 //! Parses and checks a daemon's replies.
 //!
-//! Bytes come in pieces of any size. A [`Reader`] keeps only the incomplete beginning of a reply,
-//! so ten thousand connections need little memory, and a large body is never collected. Every reply
-//! is checked: words, numbers, CR LF, and a reserved body byte for byte. Without these checks, the
-//! load might measure a daemon that answers nonsense.
+//! The bytes of replies arrive in pieces of any size. A [`Reader`] stores an incomplete line, but
+//! no body, so ten thousand connections need little memory. Every reply is checked: its words and
+//! numbers, each CR LF, and every byte of a job's body. Without these checks, the load might
+//! measure a daemon that answers nonsense.
 
 use std::fmt;
 
 /// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// Bytes at the beginning of a body that hold the time at which the job was sent.
+/// The number of bytes at the beginning of a body that contain the time of sending the job.
 pub(crate) const STAMP_BYTES: usize = 20;
 
 /// The kind of a reply.
@@ -44,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the fewest bytes of a reply of this kind, without a body.
+    /// Returns the size in bytes of the shortest reply of this kind, with an empty body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
@@ -65,21 +65,21 @@ impl Kind {
     }
 }
 
-/// One reply; its body, if it has one, has arrived completely.
+/// One reply that has arrived completely, with its body if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
     /// The kind of the reply.
     pub kind: Kind,
-    /// The job id, or the count of `KICKED` and `WATCHING`; otherwise 0.
+    /// The job id, or the count of `KICKED` or `WATCHING`; 0 in other replies.
     pub number: u64,
-    /// The time that a stamped body begins with; otherwise 0.
+    /// The time at the beginning of a stamped body; 0 without a stamp.
     pub stamp: u64,
 }
 
 /// An invalid or unexpected reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyError {
-    /// A line that is not a valid reply, or an error reply.
+    /// A line that is an error reply or no valid reply.
     Line(String),
     /// A body that is longer or shorter than the body that was put.
     Length {
@@ -88,7 +88,7 @@ pub enum ReplyError {
         /// The length of the body that was put.
         expected: usize,
     },
-    /// A body with bytes that differ from those put.
+    /// A body with other bytes than the body that was put.
     Body,
     /// A body without CR LF after it.
     End,
@@ -112,20 +112,20 @@ impl std::error::Error for ReplyError {}
 /// The expected body of all jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Body {
-    /// The bytes as they are put, except for the stamp.
+    /// The bytes of the body; if `stamped`, the first 20 are replaced by the stamp.
     pub bytes: Vec<u8>,
     /// Whether the first 20 bytes are the time at which the job was sent.
     pub stamped: bool,
 }
 
 impl Body {
-    /// Makes a body of `length` dots, which cannot be mistaken for a line.
+    /// Makes a body of `length` dots, which the bare responder cannot mistake for a command.
     pub fn plain(length: usize) -> Self {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes a body that begins with the time at which it is sent; it is at least as long as the
-    /// stamp.
+    /// Makes a body that begins with the time at which it is sent; a `length` shorter than the
+    /// stamp is increased.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
@@ -137,13 +137,13 @@ impl Body {
     }
 }
 
-/// The position of a connection in its stream of replies.
+/// Parses the stream of replies on one connection.
 #[derive(Debug, Default)]
 pub struct Reader {
     state: State,
     /// The beginning of an incomplete line.
     partial_line: Vec<u8>,
-    /// The digits of a body's stamp so far.
+    /// The stamp of the current body, as far as its digits have arrived.
     stamp: u64,
 }
 
@@ -155,7 +155,7 @@ enum State {
         reply: Reply,
         /// The length of the body, without CR LF.
         length: usize,
-        /// Bytes of body and CR LF that have arrived.
+        /// The number of bytes of the body and its CR LF that have arrived.
         got: usize,
     },
 }
@@ -182,7 +182,7 @@ impl Reader {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes must still arrive for a reply of at least `least` bytes.
+    /// Returns how many bytes of the next reply are missing, if it has at least `least` bytes.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),
@@ -251,7 +251,7 @@ impl Reader {
     }
 }
 
-/// A parsed line: a whole reply, or one whose body of this length follows.
+/// A parsed line: a whole reply, or a reply whose body follows, with the body's length.
 enum ParsedLine {
     Complete(Reply),
     Body(Reply, usize),

@@ -1,4 +1,4 @@
-//! The results as a table for the terminal, as Markdown for a document, and as JSON to keep.
+//! The results of a comparison: a table for the terminal, Markdown for documents, JSON for files.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::outcome::{Outcome, Row, Sample};
 use super::stats::Spread;
 
-/// All results of a comparison, with the command and the machine for repeating it.
+/// All results of a comparison, and how to repeat it: the command and the machine.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// The command line.
     pub command: String,
-    /// When the comparison began, in UTC; empty in old files.
+    /// When the comparison began, in UTC; empty in files of old versions.
     pub date: String,
-    /// The commit of the sources, or `modified`; `None` outside git and in old files.
+    /// The commit of the sources, or `modified`; `None` outside git and in files of old versions.
     pub commit: Option<String>,
-    /// The machine, its kernel, and how daemon and load shared it.
+    /// The machine, its kernel, and how daemon and load shared its cores.
     pub machine: String,
     /// The programs.
     pub targets: Vec<Build>,
@@ -31,13 +31,13 @@ pub struct Build {
     pub label: String,
     /// How the program was started.
     pub command: String,
-    /// The version as `stats` gives it; empty for the bare responder and in old files.
+    /// The version in `stats`; empty for the bare responder and in files of old versions.
     pub version: String,
-    /// The SHA-256 of the program's file; empty in old files.
+    /// The SHA-256 of the program's file; empty in files of old versions.
     pub sha256: String,
 }
 
-/// The figures in the columns of the table; all others have lines of their own.
+/// The figures in the columns of the table; all other figures have lines of their own.
 const COLUMNS: [&str; 12] = [
     "rate",
     "cpu",
@@ -53,7 +53,7 @@ const COLUMNS: [&str; 12] = [
     "system_share",
 ];
 
-/// The figures that have a line in the Markdown table, each with the words after its number.
+/// The figures that have lines in the Markdown table, each with the words after its number.
 pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 11] = [
     ("rate", "commands/s"),
     ("sojourn_p50", "µs from put to RESERVED, half of the jobs"),
@@ -98,7 +98,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
     }
 
-    /// Returns the report as JSON: every sample, and the medians and ratios, for human readers.
+    /// Returns the report as JSON with every sample; its medians and ratios are for human readers.
     pub fn to_json(&self) -> Value {
         let target = |one: &Build| {
             let (version, sum) = (&one.version, &one.sha256);
@@ -117,7 +117,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         })
     }
 
-    /// Reads back what [`Report::to_json`] wrote; `None` if the value is something else.
+    /// Makes a report from the JSON of [`Report::to_json`]; `None` if `value` is other JSON.
     pub fn from_json(value: &Value) -> Option<Self> {
         let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
         let targets = value.get("targets")?.as_array()?.iter();
@@ -140,7 +140,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         })
     }
 
-    /// Returns the table in Markdown, a line for each row and target.
+    /// Returns the report in Markdown; its table has lines for each row and target.
     pub fn to_markdown(&self) -> String {
         let mut text = String::new();
         if !self.date.is_empty() {
@@ -174,7 +174,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
     }
 }
 
-/// Returns the lines of one row of the table.
+/// Returns the lines of the terminal's table for one row.
 pub fn table_row(row: &Row) -> String {
     let mut text = format!("{}: {}\n", row.name, row.about);
     for (index, result) in row.results.iter().enumerate() {
@@ -197,7 +197,7 @@ pub fn table_row(row: &Row) -> String {
     text
 }
 
-/// Returns the line of a load: rate, CPU, latencies.
+/// Returns a target's line with the figures of a load: rate, CPU, latencies.
 fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     let cell = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
     let cell = |figure: &str| cell(figure).unwrap_or_default();
@@ -242,12 +242,12 @@ fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
 }
 
 fn other_figures(result: &Outcome) -> Vec<&str> {
-    // The last sample includes the figures that are measured only once.
+    // Takes the names from the last sample, to which figures that are measured once are added.
     let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns the words that follow a figure in the Markdown table, or else the figure's name.
+/// Returns the words that follow a figure in the table; the figure's name if there are none.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)
@@ -287,7 +287,7 @@ fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
     text
 }
 
-/// Formats a number with three significant digits, and thousands separated.
+/// Formats a number with about three significant digits and commas between thousands.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
@@ -307,7 +307,7 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
-/// Formats a ratio: with two decimals below ten, one below a hundred, and none above.
+/// Formats a ratio: with two decimals below ten, one below a hundred, and otherwise none.
 pub fn ratio_number(value: f64) -> String {
     if value < 1.0 { format!("{value:.2}") } else { number(value) }
 }

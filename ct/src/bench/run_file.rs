@@ -1,5 +1,4 @@
-//! Reads the Markdown table that a comparison writes, which is also in the run files of the
-//! documents.
+//! Reads the Markdown table of a comparison. The run files of the documents contain such tables.
 //!
 //! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has the
 //! medians of all figures and the ratios with their ranges, but not the individual samples.
@@ -9,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// How the label of the first daemon without the crowd begins; the name of a row follows.
+/// The first words of the label of the base scenario's results; the name of a row follows.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
@@ -24,8 +23,8 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// One side for each daemon, in the order of the table. The last side is the first daemon
-    /// without the crowd, if that was measured; its label begins with `the first, as`.
+    /// The figures of each daemon, in the order of the table. The last figures are those of the
+    /// first daemon in the base scenario, if there is one; their label begins with `the first, as`.
     pub sides: Vec<Side>,
 }
 
@@ -36,18 +35,18 @@ pub struct Side {
     pub label: String,
     /// The figures by name, such as `rate`, `cpu` or `p99`; empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
-    /// The side that was saturated; empty if the row is not a load.
+    /// Whether the daemon, the load, both or none was saturated; empty if the row is not a load.
     pub saturated: String,
 }
 
-/// A median, and the ratio of the first daemon's figure to it.
+/// One figure of one daemon, and the ratio of the first daemon's figure to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// The median as it is written, such as `222,895`.
+    /// The median as the table has it, such as `222,895`.
     pub text: String,
     /// The median.
     pub value: f64,
-    /// The median of the ratios with their smallest and largest; `None` for the first daemon.
+    /// The median, the smallest and the largest of the ratios; `None` for the first daemon.
     pub ratio: Option<Spread>,
 }
 
@@ -56,7 +55,7 @@ impl RunFile {
     ///
     /// # Errors
     ///
-    /// Fails if there is no table, or with the line that cannot be parsed.
+    /// Fails if there is no table, or if a line cannot be parsed; the error shows that line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut run = Self::default();
         let mut lines = text.lines().skip_while(|line| !line.starts_with("| What | Daemon |"));
@@ -74,11 +73,11 @@ impl RunFile {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Adds a row to the table: a load, a single figure, or an error.
+    /// Adds a line of the table, with the figures of a load, a single figure, or an error.
     fn add(&mut self, line: &str) -> Option<()> {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };
-        // The further lines of the first daemon repeat the row's name.
+        // If the first daemon has several lines for a row, each line has the row's name.
         if !name.is_empty() && self.rows.last().is_none_or(|row| row.name != *name) {
             self.rows.push(RunRow { name: (*name).to_owned(), sides: Vec::new() });
         }
@@ -110,7 +109,7 @@ impl RunRow {
         self.sides.first()?.figures.get(figure)
     }
 
-    /// Returns a figure of the second daemon; its ratio is the gain of the first over it.
+    /// Returns a figure of the second daemon, with the gain of the first daemon over the second.
     pub fn other(&self, figure: &str) -> Option<&Figure> {
         self.sides.get(1)?.figures.get(figure)
     }
@@ -126,7 +125,7 @@ impl RunRow {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// Returns a figure of the first daemon without the crowd, if its label names `row`.
+    /// Returns a figure of the first daemon in the base scenario, if its row is `row`.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)
@@ -146,12 +145,12 @@ impl Side {
     }
 }
 
-/// Reads a number whose thousands may be separated.
+/// Parses a number that may have commas between thousands.
 fn decimal(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
-/// Reads a median with its range: `1.48 (1.42–1.60)`.
+/// Parses a median with its range, such as `1.48 (1.42–1.60)`.
 fn spread(text: &str) -> Option<Spread> {
     let (median, ends) = text.split_once(" (")?;
     let (least, most) = ends.strip_suffix(')')?.split_once('–')?;
@@ -164,7 +163,7 @@ mod tests {
     use super::super::report::Report;
     use super::*;
 
-    /// Two rounds of two daemons, an error, and the first daemon without its crowd.
+    /// Returns a report of two rounds, with an error of the third daemon, and with a base scenario.
     fn report() -> Report {
         let outcome = |label: &str, rates: [f64; 2]| Outcome {
             label: label.to_owned(),

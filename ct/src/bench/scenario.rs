@@ -1,7 +1,7 @@
-//! The presets: the work for a daemon, and its state beforehand.
+//! The presets: scenarios, each with work for a daemon and the daemon's state before the work.
 //!
-//! A name has its family before the slash and its variant after it. Families with a curve are
-//! plotted; their variants are numbers.
+//! The name of a preset is its family, a slash and its variant. If a family is plotted as a curve,
+//! its variants are numbers.
 
 use std::time::Duration;
 
@@ -21,35 +21,35 @@ pub struct Scenario {
     pub name: String,
     /// A description for the reader of the table.
     pub about: String,
-    /// The variable of this family's curve, and its value here.
+    /// The variable of this family's curve, and its value in this preset.
     pub curve: Option<(&'static str, f64)>,
     /// Whether the quick comparison includes this preset.
     pub quick: bool,
-    /// Whether the bare responder can take part.
+    /// Whether the bare responder can do this work.
     pub bare: bool,
     /// Whether system calls are counted.
     pub counts_calls: bool,
     /// The flag for syncs of the binlog; `None` without a binlog.
     pub binlog: Option<&'static str>,
-    /// The duration of each phase, if it differs from the effort's.
+    /// The duration of each phase, if it differs from [`Effort::window`].
     pub window: Option<Duration>,
     /// On which cores the daemon and the load run.
     pub placement: Placement,
-    /// The state of the daemon beforehand.
+    /// The state of the daemon before the work.
     pub state: State,
     /// The work to measure.
     pub work: Work,
-    /// The same scenario without background state. The first daemon runs both scenarios in turn,
-    /// for comparison.
+    /// The base scenario: the same work without background state. The first daemon runs both
+    /// scenarios in turn, for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
 /// The work of a scenario.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Loads, one after the other, repeated in each round.
+    /// Runs these loads one after the other, in each round.
     Phases(Vec<Phase>),
-    /// Measures the memory of jobs, and the memory that the daemon keeps after they are deleted.
+    /// Measures the memory of jobs, and the memory that remains after the jobs are deleted.
     Jobs {
         /// The number of jobs.
         jobs: u64,
@@ -58,7 +58,7 @@ pub enum Work {
     },
     /// Measures the memory of this number of idle connections.
     Connections(usize),
-    /// Times the restart of a daemon with jobs in its binlog.
+    /// Measures how long a daemon with jobs in its binlog takes to restart.
     Replay {
         /// The number of jobs.
         jobs: u64,
@@ -70,15 +70,15 @@ pub enum Work {
     /// Moves this number of jobs with one `kick`, and measures how long another client waits
     /// meanwhile.
     Kick(u64),
-    /// Measures commands that need no sync, beside this number of producers with `-f0`, while
-    /// each sync is made to take [`SYNC_TIME`].
+    /// Measures commands that need no sync, while this number of producers put jobs under `-f0` and
+    /// each sync takes at least [`SYNC_TIME`].
     SlowSync(usize),
 }
 
-/// A load that is measured by itself.
+/// A load that has a row of its own in the table.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// The part of the row's name after the scenario's, if there are several phases.
+    /// The part of the row's name after the scenario's name; empty for a scenario's only phase.
     pub name: &'static str,
     /// The connections and their commands.
     pub groups: Vec<Group>,
@@ -89,29 +89,29 @@ pub struct Phase {
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds that are measured, after one that warms up.
+    /// The number of measured rounds; an additional first round only warms up.
     pub rounds: usize,
     /// The duration of a phase in each round.
     pub window: Duration,
-    /// Jobs in a large backlog.
+    /// The number of jobs in a large backlog.
     pub backlog: u64,
 }
 
 impl Effort {
-    /// Takes about fourteen minutes for two daemons.
+    /// A comparison that takes about fourteen minutes for two daemons.
     pub const FULL: Self =
         Self { rounds: 5, window: Duration::from_millis(300), backlog: 1_000_000 };
-    /// Takes about a minute.
+    /// A comparison that takes about a minute.
     pub const QUICK: Self =
         Self { rounds: 3, window: Duration::from_millis(200), backlog: 100_000 };
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// How long a lone client is measured. The scheduler takes some time to give it a core of its own.
+/// How long a lone client is measured; it gets a core of its own only after some time.
 const LONE_WINDOW: Duration = Duration::from_secs(2);
-/// Bytes of a body, unless the preset varies it.
+/// The size of bodies in presets that do not vary that size.
 const BODY_BYTES: usize = 64;
-/// The most jobs that are put before they are reserved.
+/// The most jobs that one phase puts and the next phase reserves.
 const BURST_JOBS_MAX: u64 = 300_000;
 
 const fn put(priority: Priority) -> Op {
@@ -190,7 +190,7 @@ impl Scenario {
         Self { placement, ..self }
     }
 
-    /// Makes this a scenario of a lone client.
+    /// Makes the measurement as long as a lone client needs, and sets the cores.
     fn alone(self, placement: Placement) -> Self {
         Self { window: Some(LONE_WINDOW), ..self.placed(placement) }
     }
@@ -260,7 +260,7 @@ fn pipeline(depth: u32) -> Scenario {
         .with_calls()
 }
 
-/// Puts jobs first; then reserves and deletes them.
+/// Puts jobs in one phase; reserves and deletes these jobs in the next phase.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
@@ -290,7 +290,7 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
         .beside(base)
 }
 
-/// Cycles that begin at fixed times, even if the daemon is late.
+/// Cycles of commands that begin at fixed times, even if the daemon is late.
 fn open(rate: u32) -> Scenario {
     let group = cycle(100, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
@@ -301,7 +301,7 @@ fn open(rate: u32) -> Scenario {
         .with_bare()
 }
 
-/// A low, fixed rate of commands, to measure the CPU time that each one takes.
+/// A low, fixed rate of commands, to measure the CPU time that each command takes.
 fn offered(commands: u32) -> Scenario {
     let group = cycle(10, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };
@@ -309,7 +309,7 @@ fn offered(commands: u32) -> Scenario {
     Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::AnyCore)
 }
 
-/// Measures how soon a waiting worker gets a job.
+/// Measures the time from the `put` of a job until a waiting worker gets the job.
 fn wakeup((rate, pairs): (u32, usize)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(pairs, 1, &[PUT], body.clone());
@@ -411,7 +411,7 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         Op::Reserve,
         Op::Bury,
         Op::KickJob,
-        // Another connection may reserve the kicked job, so the job reserved here is deleted.
+        // Reserves any job and deletes it: another connection may have reserved the kicked job.
         Op::Reserve,
         Op::Delete,
     ];

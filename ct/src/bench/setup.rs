@@ -15,7 +15,7 @@ const COMMANDS_PER_WINDOW: u64 = 400;
 /// Time limit of a read or write.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A blocking connection that sends windows of commands and checks every reply.
+/// A blocking connection that sends many commands at a time and checks every reply.
 #[derive(Debug)]
 pub struct SetupClient {
     stream: TcpStream,
@@ -47,13 +47,13 @@ impl SetupClient {
         self.body = body;
     }
 
-    /// Returns the connection, which has nothing in flight.
+    /// Returns the connection, on which no reply is due.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Sends `count` commands, which `encode` appends to a buffer. Each command must be answered
-    /// with `kind`; `on_reply` gets each reply.
+    /// Sends `count` commands; `encode` appends the bytes of each to a buffer. Fails if a reply is
+    /// not of the given kind, and calls `on_reply` with each reply.
     pub fn send(
         &mut self,
         count: u64,
@@ -64,7 +64,7 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// Does as [`Self::send`], for `count` groups of commands; each group's replies are `kinds`.
+    /// Works like [`Self::send`] for `count` groups of commands; each group has replies of `kinds`.
     fn send_groups(
         &mut self,
         count: u64,
@@ -90,7 +90,7 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Sends a line without waiting for a reply, for example for a worker that stays blocked.
+    /// Sends a line without waiting for a reply, such as the `reserve` of a worker that waits.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }
@@ -100,7 +100,7 @@ impl SetupClient {
         self.send(1, kind, |_, out| out.extend_from_slice(line.as_bytes()), |_| ())
     }
 
-    /// Uses and watches this tube and no other.
+    /// Makes the connection use and watch this tube and no other.
     pub fn switch_to_tube(&mut self, tube: &str) -> io::Result<()> {
         self.command(&format!("use {tube}\r\n"), Kind::Using)?;
         self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
@@ -117,7 +117,7 @@ impl SetupClient {
         self.put_in_turn(count, 1, numbers)
     }
 
-    /// Puts jobs as [`Self::put`] does; if `tubes` is above 1, into `r0`, `r1`, … in turn.
+    /// Puts jobs like [`Self::put`]; if `tubes` is above 1, into the tubes `r0`, `r1`, … in turn.
     pub fn put_in_turn(
         &mut self,
         count: u64,
@@ -159,7 +159,7 @@ impl SetupClient {
         Ok(ids)
     }
 
-    /// Reserves and buries `count` jobs, one window of commands after another.
+    /// Reserves and buries `count` jobs, up to 400 at a time.
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {

@@ -1,4 +1,4 @@
-//! Measures commands that need no sync, while each sync of the disk takes milliseconds.
+//! Measures commands that need no sync, while each sync of a file takes milliseconds.
 //!
 //! A small library is compiled by `cc` and loaded into the daemon. The library delays `fdatasync`
 //! and `fsync`, and counts them.
@@ -29,13 +29,13 @@ use crate::{Client, Program};
 const ROUNDS: usize = 3;
 /// How long each measurement takes.
 const WINDOW: Duration = Duration::from_secs(4);
-/// How long the load runs before it is measured, so that the daemon has learned how fast the disk
-/// is.
+/// How long the load runs before the measurement, so that the daemon has measured how long a sync
+/// takes.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// How long the client in [`read`] waits before each of its commands.
 const READ_PAUSE: Duration = Duration::from_millis(1);
 
-/// Measures the latency of commands that need no sync, and how many jobs each sync serves.
+/// Measures the latency of commands that need no sync, and how many jobs are put for each sync.
 pub(super) fn run(producers: usize, target: &Target, config: &Config) -> io::Result<Vec<Sample>> {
     let tools = ScratchDir::new(&config.scratch)?;
     let library = compile(tools.path())?;
@@ -72,7 +72,7 @@ fn measure(
     ]))
 }
 
-/// Reserves jobs, peeks at them and requests statistics, with pauses, and returns the latencies in
+/// Sends `reserve`, `peek-ready` and `stats` in turn, with pauses, and returns the latencies in
 /// nanoseconds. Runs in a thread of its own, so that this client waits only for the daemon, and not
 /// for the writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {
@@ -90,7 +90,7 @@ fn read(address: &str) -> io::Result<Histogram<u64>> {
     Ok(latencies)
 }
 
-/// Writes a script into a directory. The script runs the program with slow syncs. Returns the paths
+/// Writes into a directory a shell script that runs the program with slow syncs. Returns the paths
 /// of the script and of a file that grows by a byte with each sync.
 pub fn wrapper(
     directory: &Path,
@@ -110,7 +110,7 @@ pub fn wrapper(
     Ok((path, count))
 }
 
-/// Compiles the library into a directory and returns its path. `$CC` may name another compiler.
+/// Compiles the library into a directory, with the compiler `$CC` if set, and returns its path.
 pub fn compile(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;

@@ -17,9 +17,9 @@ use super::state::State;
 use super::target::{Config, PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// Time for a daemon to return memory after its last job is deleted.
+/// The time in which a daemon should free memory after its last job is deleted.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// Commands that one client sends before the memory of connections is measured.
+/// The number of commands that one client sends before the memory of connections is measured.
 const WARM_UP_COMMANDS: usize = 1000;
 /// The number of measurements of a kick, each on a new daemon.
 const KICK_ROUNDS: usize = 3;
@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
 }
 
-/// Measures the resident memory of the daemon: empty, with jobs, and after they are deleted.
+/// Measures the daemon's resident memory without jobs, with jobs, and after their deletion.
 fn measure_job_memory(
     prepared: &PreparedDaemon,
     jobs: u64,
@@ -84,7 +84,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // The daemon's first client causes allocations that are made only once; they are not measured.
+    // Lets a client cause the allocations that are made only once, so that they are not measured.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;
@@ -124,8 +124,8 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, stops the daemon, and measures how long new daemons take until they answer, and
-/// their CPU time.
+/// Fills a binlog, stops the daemon, and measures the time and the CPU time that a new daemon takes
+/// to restore the jobs and answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = target.binlog_flags(flag, scratch.path());

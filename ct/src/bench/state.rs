@@ -8,21 +8,21 @@ use super::reader::{Body, Kind};
 use super::setup::SetupClient;
 use crate::Prng;
 
-/// Time limit for building a state.
+/// Time limit for bringing a daemon into a state.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The shortest delay of jobs that must stay delayed.
+/// The shortest delay of jobs that must stay delayed during all measurements.
 const DELAY_SECONDS: u32 = 1_000_000;
 
-/// Everything that exists before the load begins and after it has ended.
+/// The tubes, jobs and connections that exist before the load begins and after the load has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Tubes `t0`, `t1`, … with a delayed job each.
+    /// The number of tubes `t0`, `t1`, … with a delayed job each.
     pub tubes: u64,
-    /// Connections blocked in `reserve` on a tube without jobs.
+    /// The number of connections that wait in `reserve` for a tube without jobs.
     pub blocked: usize,
-    /// Connections that watch `default` and do nothing.
+    /// The number of connections that watch `default` and send nothing more.
     pub idle: usize,
-    /// Ready jobs in a tube that no client reserves from.
+    /// The number of ready jobs in a tube that no client watches.
     pub ready_elsewhere: u64,
     /// Ready jobs in `default`.
     pub ready: u64,
@@ -56,9 +56,9 @@ impl Default for State {
 }
 
 impl State {
-    /// Brings an empty daemon into this state; returns the state's connections.
+    /// Brings an empty daemon into this state; returns the blocked and the idle connections.
     ///
-    /// Fails if that takes longer than a minute.
+    /// Fails if putting the jobs takes longer than a minute.
     pub fn build(
         &self,
         address: &str,
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// Spreads deadlines over a quarter of an hour, as in real use.
+/// Returns a delay; the delays spread the deadlines of jobs over a quarter of an hour.
 fn delay(number: u64) -> u32 {
     DELAY_SECONDS + u32::try_from(number % 1_000).expect("below 1,000")
 }

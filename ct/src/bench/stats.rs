@@ -1,18 +1,18 @@
-//! Medians and spreads of a few repeated measurements.
+//! Medians and ranges of a few repeated measurements.
 
 /// Median and range of several measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// The smallest value.
     pub least: f64,
-    /// The middle value, or the mean of the two middle ones.
+    /// The middle value, or the mean of the two middle values.
     pub median: f64,
     /// The largest value.
     pub most: f64,
 }
 
 impl Spread {
-    /// Sorts values and takes the median; all zero if there are none.
+    /// Returns the median and the range of some values; zeros if there are no values.
     pub fn of(values: &[f64]) -> Self {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);

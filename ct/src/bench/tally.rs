@@ -12,13 +12,13 @@ pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 pub struct Tally {
     /// The number of replies.
     pub commands: u64,
-    /// The sum of the depths of all completed cycles.
+    /// The number of completed cycles; a cycle of batches at depth n counts n times.
     pub cycles: u64,
     /// Time from the first command to the last reply.
     pub wall: Duration,
     /// Latency of each reply, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// Time from the intended `put` of each stamped job to its `RESERVED`, in nanoseconds.
+    /// Time from when a stamped job is due to be put until its `RESERVED` reply, in nanoseconds.
     pub sojourn: Histogram<u64>,
 }
 

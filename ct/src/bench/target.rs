@@ -34,7 +34,7 @@ pub struct Target {
     pub program: Program,
     /// Whether the program is the bare responder.
     pub bare: bool,
-    /// Flags of presets, each with the flag that this daemon has instead.
+    /// Flags of presets, each with the flag that replaces it for this program.
     replacements: Vec<(String, String)>,
 }
 
@@ -55,8 +55,8 @@ impl Target {
         Ok(Self { label, program, bare: false, replacements })
     }
 
-    /// Returns the flags that make the program keep its binlog in a directory, with the preset's
-    /// `flag` or its replacement.
+    /// Returns the flags that make the program keep a binlog in a directory, followed by the
+    /// preset's `flag` or the replacement of that flag.
     pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
         let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
         let flag = replacement.map_or(flag, |(_, other)| other);
@@ -73,7 +73,7 @@ impl Target {
         words.join(" ")
     }
 
-    /// Returns the bare responder in the directory of this program.
+    /// Returns the bare responder, whose file is in the same directory as this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
         let label = version(&path)?;
@@ -88,7 +88,7 @@ fn replacement(word: &str) -> Option<(&str, &str)> {
     (is_short && (other.is_empty() || other.starts_with('-'))).then_some((flag, other))
 }
 
-/// Adds numbers to equal labels to distinguish them, in the order of the command line.
+/// Distinguishes equal labels by numbers, in the order of the command line.
 pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
@@ -102,7 +102,7 @@ pub fn make_labels_unique(targets: &mut [Target]) {
     }
 }
 
-/// Returns the first line that a program prints for `-v`, or else the name of its file.
+/// Returns the first line that a program prints for `-v`; if there is none, its file's name.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -113,7 +113,7 @@ fn version(path: &Path) -> io::Result<String> {
     Ok(line.map(str::to_owned).or_else(name).unwrap_or_default())
 }
 
-/// A daemon in a state, with the connections that belong to the state.
+/// A daemon in a state, with the blocked and idle connections of that state.
 #[derive(Debug)]
 pub struct PreparedDaemon {
     /// Declared first, because the connections must be closed before the daemon ends.
@@ -158,13 +158,13 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether the daemon fits a scenario with this state and placement, and no binlog.
+    /// Returns whether the daemon fits a scenario with this state and placement without a binlog.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }
 }
 
-/// A directory that is removed when dropped.
+/// A directory that is removed when this value is dropped.
 #[derive(Debug)]
 pub struct ScratchDir {
     path: PathBuf,
@@ -188,7 +188,7 @@ impl ScratchDir {
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // If the directory cannot be removed, it stays in its parent.
+        // Ignores errors: a directory that cannot be removed stays in its parent.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,7 +1,7 @@
-//! Attacks daemons through connections, side by side, and reports how well each still serves a
-//! well-behaved client.
+//! Attacks daemons in turn through connections, and reports how well each daemon serves a
+//! well-behaved client meanwhile.
 //!
-//! Only arguments and output are here; [`ct::abuse`] does the work.
+//! This file reads the arguments and prints the results; [`ct::abuse`] does the work.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Prints and flushes; a closed pipe is not an error.
+/// Prints and flushes a text; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -1,8 +1,8 @@
-//! The bare responder: an upper bound for the speed of a daemon, without a queue.
+//! The bare responder: a program that keeps no jobs and is faster than any daemon could be.
 //!
 //! The responder waits, reads, finds line ends and writes `INSERTED 1` for each line that begins
-//! with a lower-case letter. All other lines are bodies: the load's bodies never begin with such a
-//! letter. No real daemon can be faster on one core with the same event loop.
+//! with a lower-case letter. The other lines are bodies, which never begin with a lower-case letter
+//! in the load. No real daemon with this event loop can be faster on one core.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ struct Connection {
     socket: TcpStream,
     /// Whether the next byte begins a line.
     at_start: bool,
-    /// Bytes of replies that are not sent yet.
+    /// The number of bytes of replies that are not sent yet.
     unsent: usize,
 }
 

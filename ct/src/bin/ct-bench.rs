@@ -1,6 +1,6 @@
-//! Measures the cost of any beanstalkd under load, side by side with others.
+//! Measures the speed of any beanstalkd under load, and compares several daemons.
 //!
-//! Only arguments and output are here; [`ct::bench`] does the work.
+//! This file reads the arguments and prints the results; [`ct::bench`] does the work.
 
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -258,7 +258,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // Errors of other daemons are only shown in the table; errors of the first are failures.
+    // Only errors of the first daemon are failures; the table shows those of other daemons.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())
@@ -275,7 +275,7 @@ fn keep(options: &Options, report: &Report) -> Result<(), String> {
     draw(&RunFile::parse(&report.to_markdown())?, directory)
 }
 
-/// Reads the table of a run: a file in Markdown, or one that `--json` wrote.
+/// Reads the table of a run from a Markdown file or from a file that `--json` wrote.
 fn table_of(path: &str) -> Result<RunFile, String> {
     if Path::new(path).extension().is_some_and(|extension| extension == "md") {
         let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
@@ -338,13 +338,13 @@ fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     Ok(!outcome.is_unsaturated)
 }
 
-/// Runs one load against an address.
+/// Runs one load on the daemon at an address.
 fn load_one(options: &Options, address: &str) -> Result<(), String> {
     Cores::take().map_err(|error| error.to_string())?;
     let until = Until::time(Duration::from_secs(options.seconds.unwrap_or(5)));
     let mut load = Load::connect(address, &[options.group()?], false, 1)
         .map_err(|error| format!("{address}: {error}"))?;
-    // Without a process id only the load's own figures are shown.
+    // Without the daemon's process id, only the load's own figures are shown.
     let pid = options.pid.unwrap_or_else(std::process::id);
     let figures = Figures::measure(&mut load, pid, until).map_err(|error| error.to_string())?;
     let quantile = |share| {
@@ -368,7 +368,7 @@ fn load_one(options: &Options, address: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A progress line, if standard error is a terminal.
+/// Shows a line about the progress if standard error is a terminal.
 struct Progress {
     start: Instant,
     terminal: bool,
@@ -406,7 +406,7 @@ impl Progress {
     }
 }
 
-/// Prints; a closed pipe is not an error.
+/// Prints a text; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();

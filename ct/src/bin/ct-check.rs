@@ -1,6 +1,6 @@
 //! Plays the golden scripts against any beanstalkd and reports which rules the daemon keeps.
 //!
-//! Only arguments and output are here; [`ct::check`] does the work.
+//! This file reads the arguments and prints the results; [`ct::check`] does the work.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the check; returns true if nothing failed.
+/// Plays the scripts and reports the results; returns true if no script failed.
 fn check(arguments: &[String]) -> Result<bool, String> {
     let config = Config::parse(arguments)?;
     let (scripts, mut reports) = config.load()?;
@@ -65,7 +65,7 @@ fn check(arguments: &[String]) -> Result<bool, String> {
         (None, false) => plain(&reports) + &rules(&reports),
     };
     print(&text);
-    // In TAP output, all other lines must be comments.
+    // In TAP output, all lines other than results must be comments.
     let sign = if config.tap { "# " } else { "" };
     print(&format!("{sign}{}\n", totals(&reports)));
     Ok(!reports.iter().any(Report::is_failure))
@@ -152,12 +152,12 @@ fn program(command: &str) -> Result<Program, String> {
     Ok(Program { path, flags: words.collect() })
 }
 
-/// Prints; a closed pipe is not an error.
+/// Prints a text; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Returns message and conversation of a failure, each line after `margin`.
+/// Returns message and conversation of a failure, with `margin` before each line.
 fn details(report: &Report, margin: &str) -> String {
     let mut text = String::new();
     if let Verdict::Failed(failure) = &report.result {
@@ -219,7 +219,7 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     text
 }
 
-/// Reports for each command and each rule how many scripts prove it, and whether they passed.
+/// Reports for each command and each rule how many scripts prove it, and whether these passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {
@@ -229,7 +229,7 @@ fn rules(reports: &[Report]) -> String {
     }
     let mut counts: Vec<(&str, [usize; 3])> = counts.into_iter().collect();
     counts.sort_by_key(|(rule, _)| natural(rule));
-    // Commands are lower-case; the marks of rules begin with a capital.
+    // Names of commands begin with a lower-case letter, names of rules with a capital.
     let is_command = |rule: &str| rule.starts_with(|first: char| first.is_ascii_lowercase());
     let (commands, rules): (Vec<_>, Vec<_>) =
         counts.into_iter().partition(|(rule, _)| is_command(rule));
@@ -238,7 +238,7 @@ fn rules(reports: &[Report]) -> String {
     text + "\n"
 }
 
-/// Makes one table: each item, the number of scripts that prove it, and their results.
+/// Makes a table of commands or rules: how many scripts prove each, and the scripts' results.
 fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     let mut text = format!("\n{title}, and the scripts that prove them:\n");
     for &(rule, [passed, failed, skipped]) in counts {
@@ -261,7 +261,7 @@ fn natural(rule: &str) -> (&str, u64, &str) {
     (letters, number.parse().unwrap_or(u64::MAX), number)
 }
 
-/// Returns the index of a verdict in counts: passed, failed, skipped.
+/// Returns the index of a verdict in an array of counts: passed, failed, skipped.
 fn kind(report: &Report) -> usize {
     match report.result {
         Verdict::Passed => 0,

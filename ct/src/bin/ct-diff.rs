@@ -1,6 +1,6 @@
-//! Sends the same seeded traffic to two daemons and turns each difference into a golden script.
+//! Sends the same random traffic to two daemons, and writes a golden script for each difference.
 //!
-//! Only arguments and output are here; [`ct::diff`] does the work.
+//! This file reads the arguments and prints the results; [`ct::diff`] does the work.
 
 use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
@@ -129,7 +129,7 @@ fn dialect(name: &str) -> Result<Dialect, String> {
     Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
-/// Prints; a closed pipe is not an error.
+/// Prints a text; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

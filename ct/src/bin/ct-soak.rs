@@ -1,7 +1,7 @@
-//! Keeps a daemon with a binlog under load, kills and restarts it, and reports whether it lost or
-//! leaked anything.
+//! Keeps a daemon with a binlog under load, kills and restarts the daemon, and reports lost jobs
+//! and leaks.
 //!
-//! Only arguments and output are here; [`ct::soak`] does the work.
+//! This file reads the arguments and prints the results; [`ct::soak`] does the work.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -79,7 +79,7 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }
 
-/// Prints and flushes; a closed pipe is not an error.
+/// Prints and flushes a text; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -1,21 +1,21 @@
-//! Generates the operations of a run from its seed. The choices favour states in which faults are
+//! Generates the operations of a run from a seed. The choices favour states in which faults are
 //! likely: few tubes, few priorities, short times, jobs that exist, commands that are nearly valid.
 //!
 //! The generator never sees a reply, so a seed means the same operations for all daemons. The
 //! runner omits operations that must not be sent to one of the daemons.
 //!
-//! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass does so in
-//! steps of 0.25, 1.25 or 2.25 seconds. After the n-th step, operations happen 0.25·n seconds apart
-//! from every timer that was set before. So both daemons agree on the timers that are due if each
-//! burst of operations ends within a fraction of 0.25 seconds. A fourth step would bring operations
-//! to a timer's time again, so a run has at most three.
+//! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass has pauses
+//! of 0.25, 1.25 or 2.25 seconds. So each burst of operations begins at least 0.25 seconds before
+//! or after every whole second since the start of an earlier burst. Both daemons then agree on
+//! which timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
+//! operations and timers could coincide, so a run has at most three pauses.
 
 use std::time::Duration;
 
 use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
-/// Bursts of a run that lets time pass, and the most operations of a burst.
+/// The number of bursts in a run that lets time pass, and the most operations of a burst.
 const BURSTS_PER_RUN: usize = 3;
 const OPERATIONS_PER_BURST: usize = 20;
 
@@ -32,11 +32,11 @@ pub(crate) struct GeneratorOptions {
     pub(crate) steps: usize,
     /// Whether most commands are garbage.
     pub(crate) garbage: bool,
-    /// Whether the daemons may be made to drain.
+    /// Whether a run may send SIGUSR1, after which the daemons refuse puts.
     pub(crate) can_drain: bool,
-    /// Whether the daemons are restarted. Runs with restarts have no commands that the original
-    /// records wrongly or not at all: `reserve-job` and releases without delay (B12), and `bury`
-    /// (B13). One job stays from beginning to end, so that ids continue after a restart (B16).
+    /// Whether the daemons are restarted. Runs with restarts omit `reserve-job`, releases without
+    /// delay (B12) and `bury` (B13), which the original's binlog does not record correctly. One job
+    /// exists during the whole run, so that ids continue after a restart (B16).
     pub(crate) restarts: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
             let position = at_most(&mut generator.prng, operations.len());
             operations.insert(position, Operation::Restart);
         }
-        // This put has a connection of its own, so that no other operation delays it.
+        // Puts the job that always exists, on a connection on which nothing delays the put.
         operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
@@ -64,7 +64,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     operations
 }
 
-/// Returns a random number from 0 to `most`.
+/// Returns a random number from 0 to `most`, both included.
 fn at_most(prng: &mut Prng, most: usize) -> usize {
     usize::try_from(prng.below(most as u64 + 1)).expect("not above a usize")
 }
@@ -128,7 +128,7 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // A mutation may make a release without delay, which restarts forbid.
+            // Mutations may make a release without delay, which runs with restarts must not have.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();
                 self.mutate_command(command)
@@ -197,7 +197,7 @@ impl Generator {
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Makes a `put` whose body has a length other than announced, or does not end in CR LF.
+    /// Makes a `put` whose body has another length than announced, or no CR LF at its end.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {
@@ -341,7 +341,7 @@ impl Generator {
     }
 }
 
-/// Makes a body: a long one repeats one byte, and a short one has bytes that are hard to parse.
+/// Makes a body of one repeated byte or, if it is short, of bytes that are hard to parse.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),
@@ -391,7 +391,7 @@ mod tests {
         assert!((50..110).contains(&timed), "{timed} of 200 runs let time pass");
     }
 
-    /// A command that is never generated is never compared.
+    /// Differences in a command that is never generated would never be found.
     #[test]
     fn every_command_and_every_operation_is_generated() {
         let mut text = String::new();

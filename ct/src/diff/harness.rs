@@ -1,11 +1,11 @@
 //! Two daemons driven in lockstep.
 //!
-//! Every operation is done to both daemons, to the left one first. Then [`Harness::settle`] waits
-//! until neither daemon sends more. First the harness waits for replies that are certain to come.
-//! Other replies may come too, for example to waiting clients. So the harness makes round trips on
-//! a barrier, a connection of its own, until nothing arrives on any connection during several round
-//! trips. During each trip, the daemon looks at every socket again. If replies still differ, the
-//! slower daemon gets time to catch up.
+//! Every operation is performed on the left daemon, then on the right one. Then [`Harness::settle`]
+//! waits until neither sends more: first for the replies that are certain to come. Further replies
+//! may come, for example to waiting clients. So the harness makes round trips: it sends a command
+//! on a connection of its own, the barrier, and awaits the reply. In each round trip the daemon
+//! reads all sockets. Once several round trips bring no other data, replies are compared. If
+//! replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -16,14 +16,14 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// How many quiet round trips suffice if all expected replies have come. By then the daemon has
+/// How many quiet round trips suffice if all expected replies have come. The daemon has then
 /// executed the last command, so all other replies come before the reply to the barrier.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// How many quiet round trips are needed if more replies may come.
 const QUIET_TRIPS: usize = 3;
-/// How long to wait for expected replies. If fewer arrive, the round trips show that.
+/// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// One more quiet round trip is made for each of this many bytes sent, because some daemons read a
+/// Per this number of bytes sent, one more quiet round trip is needed, because some daemons read a
 /// large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 
@@ -35,8 +35,8 @@ pub(crate) struct ReceivedPair {
 }
 
 impl ReceivedPair {
-    /// Returns how many replies are the same, and the first difference after these replies, if
-    /// there is a difference.
+    /// Returns the number of equal replies before the first difference, and that difference, if
+    /// there is one.
     pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
         let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);
@@ -57,7 +57,7 @@ impl ReceivedPair {
 pub(crate) struct Settled {
     /// The replies of both daemons, for each connection that received anything.
     pub(crate) pairs: Vec<ReceivedPair>,
-    /// The reason why one of the daemons has ended.
+    /// Why a daemon can no longer be reached, if that is so.
     pub(crate) failure: Option<String>,
     /// When both daemons were first quiet, before the slower daemon got time to catch up.
     pub(crate) quiet_at: Instant,
@@ -70,7 +70,7 @@ pub(crate) struct ExpectedReplies {
     pub(crate) peer: Peer,
     /// The number of replies that are certain to come on that connection.
     pub(crate) replies: usize,
-    /// Whether no queued command can cause a reply on another connection.
+    /// Whether these replies show that a daemon has executed all commands.
     pub(crate) is_all: bool,
     /// The number of bytes that were sent.
     pub(crate) bytes: usize,
@@ -95,7 +95,7 @@ impl Harness {
         self.sides[0].connections.contains_key(&peer)
     }
 
-    /// Opens a connection to both daemons.
+    /// Opens one connection to each of the two daemons.
     pub(crate) fn open(&mut self, peer: Peer) {
         for side in &mut self.sides {
             match Connection::connect(&side.address) {
@@ -105,7 +105,7 @@ impl Harness {
         }
     }
 
-    /// Sends the same chunks to both daemons.
+    /// Sends the same chunks of bytes to both daemons.
     pub(crate) fn send(&mut self, peer: Peer, chunks: &[Chunk]) {
         for side in &mut self.sides {
             let bytes = Chunk::bytes(chunks, side.baseline.id);
@@ -118,7 +118,7 @@ impl Harness {
     /// Shuts down the sending side of a connection.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // Fails only if the daemon has closed the connection; reading shows that.
+            // Shutting down fails only if the daemon has closed the connection; a read shows that.
             let _ = connection.stream.shut_down_writing();
         }
     }
@@ -135,7 +135,7 @@ impl Harness {
         let daemons = self.sides.each_ref().map(|side| side.daemon.as_ref());
         if let [Some(left), Some(right)] = daemons {
             for daemon in [left, right] {
-                // Fails only if the daemon has ended; the barrier shows that.
+                // Sending the signal fails only if the daemon has ended; the barrier shows that.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
@@ -198,8 +198,8 @@ impl Harness {
         self.read_available(Duration::ZERO)
     }
 
-    /// Waits up to `timeout` for data on any connection and reads it. Returns whether there was
-    /// any.
+    /// Waits up to `timeout` for data on any connection, and reads all data. Returns whether there
+    /// was any data.
     fn read_available(&mut self, timeout: Duration) -> bool {
         let connections = || self.sides.iter().flat_map(|side| side.connections.values());
         let open: Vec<BorrowedFd<'_>> = connections()

@@ -1,13 +1,13 @@
 //! Sends the same traffic to two daemons and reports where their answers differ.
 //!
-//! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shrinks every
-//! difference to a short golden script. A run mostly sleeps, so many runs are executed in
+//! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shortens each
+//! run with a difference to a short golden script. Runs mostly sleep, so many runs are executed in
 //! parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
-//! it on a `harness` of two daemons with a `tracker` of each connection. `target` starts or finds a
-//! daemon, and `side` has the connections to a daemon. `reply` compares replies, `shrink` shortens
-//! a failing run, and `record` writes the run as a script.
+//! the run on a `harness` of two daemons with a `tracker` of each connection. `target` starts or
+//! finds a daemon, and `side` has the connections to a daemon. `reply` compares replies, `shrink`
+//! shortens a failing run, and `record` writes the run as a script.
 
 mod generate;
 mod harness;
@@ -41,28 +41,28 @@ use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// How often a run is attempted if it is too slow.
+/// The most attempts at a run that is too slow in each attempt.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a run is repeated before its difference is reported as not reproducible, and how often
-/// its short form is repeated to show how reliably the difference appears.
+/// How often a run with a difference is repeated until the difference appears again. The shortened
+/// run is repeated as often, to show how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
-/// How long the slower daemon gets to catch up: in the first run, and when a known difference is
-/// reproduced.
+/// How long the slower daemon gets to catch up when a run is executed first, and when its
+/// difference is reproduced.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// The most runs with restarts in parallel.
 const PARALLEL_RESTART_RUNS: usize = 4;
-/// The most candidates in parallel while shrinking.
+/// The most runs in parallel while a run is shortened.
 const PARALLEL_CANDIDATES: usize = 8;
 
 /// The number and the kind of runs.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The seed of the first run; the seeds of the other runs follow.
+    /// The seed of the first run; every later run has the next number as its seed.
     pub seed: u64,
     /// The number of runs.
     pub runs: u64,
-    /// Operations of a run; at most 400, or 60 in a run that lets time pass.
+    /// The number of operations of a run; at most 400, or 60 in a run that lets time pass.
     pub steps: usize,
     /// Whether most commands are garbage.
     pub garbage: bool,
@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of left and right; if one is missing, it is chosen by the daemon's version.
+    /// The dialects of left and right; a missing dialect is chosen by the daemon's version.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -97,16 +97,16 @@ impl Default for Options {
     }
 }
 
-/// A difference, shrunk to a short script.
+/// A difference between the daemons, with a short script that shows the difference.
 #[derive(Debug, Clone)]
 pub struct Finding {
     /// The seed of the run.
     pub seed: u64,
-    /// The answers of left and right.
+    /// The different answers of the left and the right daemon.
     pub message: String,
     /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether shrinking was completed: it had enough time, and no candidate was too slow in all
+    /// Whether shortening was completed: in time, and without a run that was too slow in all
     /// attempts.
     pub is_shortest: bool,
     /// The number of times the difference appeared, and the number of attempts.
@@ -120,20 +120,20 @@ pub struct Finding {
 pub struct Summary {
     /// Runs without a difference.
     pub agreed: u64,
-    /// Events in these runs: sends, compared replies, closed connections.
+    /// The number of events in the runs without a difference: sends, replies, closed connections.
     pub events: u64,
     /// Seeds of runs that were too slow in every attempt.
     pub too_slow: Vec<u64>,
     /// Differences that were reproduced.
     pub findings: Vec<Finding>,
-    /// Differences that were not reproduced: a race in a daemon, or a busy machine.
+    /// Differences that did not appear again, because of a race in a daemon or a busy machine.
     pub unreproduced: Vec<Finding>,
 }
 
 /// Executes runs on two daemons and returns their differences. `progress` is called at the end of
 /// every run.
 ///
-/// Fails if a daemon cannot be started or reached, or if it holds jobs.
+/// Fails if a daemon cannot be started or reached, or if it has jobs.
 pub fn compare(
     targets: [&Target; 2],
     options: &Options,
@@ -226,11 +226,11 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be in parallel; only one if a daemon at an address is used.
+    /// Returns how many runs may be executed in parallel; one if a target is an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
-            // Runs with restarts wait for the disk, not for the clock.
+            // Runs with restarts mostly wait for the disk, so few of them run in parallel.
             (true, true) => wanted.clamp(1, PARALLEL_RESTART_RUNS),
             (true, false) => wanted.max(1),
         }
@@ -278,7 +278,7 @@ impl<'a> Comparison<'a> {
         Ok(verdict)
     }
 
-    /// Executes operations as [`Self::run_once`] does, and again if that was too slow.
+    /// Executes operations like [`Self::run_once`], and repeats a run that was too slow.
     fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         for _ in 1..ATTEMPTS_PER_RUN {
             let verdict = self.run_once(operations, inspects)?;
@@ -293,8 +293,8 @@ impl<'a> Comparison<'a> {
         self.run_with_retries(operations, false)
     }
 
-    /// Shrinks a failing run, with many daemons in parallel. Also returns whether shrinking was
-    /// completed.
+    /// Shortens a run with a difference, with many daemons in parallel. Also returns whether
+    /// shortening was completed.
     fn shrink(
         &self,
         operations: Vec<Operation>,
@@ -323,9 +323,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some runs in parallel. Returns the first that fails, and whether the runs before it
-    /// are certain not to fail: a run that was too slow, or whose daemon did not start, proves
-    /// nothing.
+    /// Executes some runs in parallel. Returns the first run with a difference, and whether the
+    /// runs before it certainly have none. A run that was too slow, or whose daemon did not start,
+    /// may have a difference.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

@@ -1,12 +1,12 @@
 //! The operations of a run: a sequence with the same meaning on any daemon.
 //!
 //! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
-//! operations are removed. The job of the seventh `put` remains that job, even if all earlier puts
-//! are removed.
+//! operations are removed. Operations on the job of the seventh `put` still name that job if
+//! earlier puts are removed.
 
 use std::time::Duration;
 
-/// One connection of a run: `a` is 0, `b` is 1 and so on.
+/// The number of a connection in a run; 0 is named `a` in scripts, 1 is `b`, and so on.
 pub(crate) type Peer = usize;
 
 /// The connection that inspects all state at the end of a run.
@@ -18,12 +18,12 @@ pub(crate) fn name(peer: Peer) -> char {
     char::from(b'a' + letter.expect("a run has at most 26 connections"))
 }
 
-/// The job of a command.
+/// The job that a command names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
     /// The job of the put with this number.
     Put(usize),
-    /// The job that this connection reserved last (0), or n reservations before the last (n).
+    /// A reserved job of the connection: 0 is the job reserved last, 1 the job before, and so on.
     Held(usize),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) parts: Vec<Part>,
-    /// The command's number among the puts, by which [`Job::Put`] finds the job.
+    /// If the command is a put, its number, by which [`Job::Put`] names the job.
     pub(crate) put: Option<usize>,
 }
 
@@ -64,11 +64,11 @@ impl Command {
     }
 }
 
-/// One step of a run.
+/// One operation of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// Sends commands in one write. With a cut, only this many thousandths of the bytes are sent
-    /// now, and the rest before the connection's next operation.
+    /// now. The other bytes are sent before the connection's next operation.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
     /// Shuts down the sending side of a connection.
     HalfClose(Peer),
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// Lists simpler forms: one command fewer, no cut, a shorter time.
+    /// Lists simpler forms of the operation: one command fewer, no cut, a shorter time.
     fn simpler(&self) -> Vec<Self> {
         let mut simpler = Vec::new();
         match self {
@@ -148,7 +148,7 @@ pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     candidates
 }
 
-/// Moves the operations of one connection to another.
+/// Moves the operations of one connection to another connection.
 fn renamed(operations: &[Operation], from: Peer, to: Peer) -> Vec<Operation> {
     let mut operations = operations.to_vec();
     for peer in operations.iter_mut().filter_map(Operation::peer_mut).filter(|peer| **peer == from)

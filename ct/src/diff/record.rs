@@ -14,7 +14,7 @@ use super::side::Chunk;
 pub(crate) enum Event {
     Sent(Peer, Vec<Chunk>),
     Answered(Peer, Reply),
-    /// The right daemon sent nothing, but the left one did.
+    /// The right daemon sent nothing, but the left daemon sent something.
     Silent(Peer),
     /// The daemon closed the connection.
     Closed(Peer),
@@ -29,17 +29,17 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// Describes the difference, which is at the end of the events.
+    /// Describes the difference, with which the events end.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,
 }
 
-/// The longest description in a script.
+/// The longest description of a difference in a script.
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {
-    /// Writes the golden script. `origin` is the command that finds the difference again.
+    /// Writes the golden script. `origin` is the command line that finds the difference again.
     pub(crate) fn script(&self, origin: &str) -> String {
         let description: String = self.message.chars().take(DESCRIPTION_MAX_CHARS).collect();
         let word = if self.word.is_empty() { "connections" } else { &self.word };
@@ -55,8 +55,8 @@ impl Record {
         script
     }
 
-    /// If the script reads the number of connections, returns statements that make a barrier at its
-    /// beginning: in the run, too, the barrier's connection was open from the beginning.
+    /// If the script expects a number of connections, returns statements that open the barrier's
+    /// connection first, because that connection was open during the whole run.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {
@@ -115,7 +115,7 @@ fn sent(peer: Peer, chunks: &[Chunk]) -> String {
     format!("{}{sign}{space}{text}\n", name(peer))
 }
 
-/// Puts the name of its connection before a message.
+/// Puts the name of a connection before a message.
 pub(crate) fn on_connection(peer: Peer, message: &str) -> String {
     match peer {
         INSPECTOR => format!("at the end: {message}"),

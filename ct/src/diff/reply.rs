@@ -1,16 +1,15 @@
-//! Replies: taken from a stream, compared, and written as expectations of a script.
+//! Takes replies from a stream, compares them, and writes them as expectations of a script.
 //!
-//! Two replies are the same if they are equal byte for byte, except for values that belong to the
-//! machine or the process, and for the masks of the two daemons. Ages and remaining times must be
-//! equal, too, because runs avoid the moments at which a second ends. The announced length of a
-//! YAML body is checked against the body.
+//! Two replies are the same if all bytes are equal. Only values that depend on the machine or the
+//! process, or are named by a mask, may differ. Ages and remaining times must be equal, too: runs
+//! send no commands when a second ends. The announced length of a YAML body is checked.
 
 use std::collections::BTreeMap;
 
 use crate::dialect::Dialect;
 use crate::text::show;
 
-/// The longest body to wait for.
+/// The longest body of a reply, in bytes; a longer body is not awaited.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// One reply.
@@ -22,7 +21,7 @@ pub(crate) enum Reply {
     Job { head: Vec<u8>, body: Vec<u8> },
     /// `OK` with the lines of a YAML body.
     Yaml(Vec<Vec<u8>>),
-    /// A body that does not end at its announced length. The bytes after it cannot be parsed.
+    /// A body that does not end at its announced length. No bytes after the body can be parsed.
     Broken(Vec<u8>),
 }
 
@@ -65,8 +64,8 @@ impl Reply {
         }
     }
 
-    /// Writes the reply as an expectation of a script, for the connection `peer`. Values of the
-    /// machine match anything.
+    /// Writes the reply as an expectation of a script, for the connection `peer`. For a value that
+    /// depends on the machine, the expectation allows any text.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -82,7 +81,7 @@ impl Reply {
         }
     }
 
-    /// Writes the reply for a message.
+    /// Returns a short text of the reply for a message.
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Line(line) => show(line),
@@ -93,7 +92,7 @@ impl Reply {
     }
 }
 
-/// Returns the length of the body after this line, if one follows.
+/// Returns the length of the body after this line, if a body follows.
 fn body_length(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
@@ -223,10 +222,11 @@ impl Comparator {
     }
 }
 
-/// Ids and counters of a daemon when a run began. Replies are converted to count from these.
+/// The highest job id and the counters of a daemon when a run began. These numbers are subtracted
+/// from the ids and counters in replies.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Baseline {
-    /// The highest job id so far.
+    /// The highest job id when the run began.
     pub(crate) id: u64,
     /// The counters of `stats` that never decrease.
     pub(crate) counters: BTreeMap<String, u64>,
@@ -246,7 +246,7 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Converts a reply to the reply of a daemon that started with this run.
+    /// Converts a reply to what a daemon that was started for this run would reply.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),
@@ -292,7 +292,7 @@ fn less(number: &str, base: u64) -> String {
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
 }
 
-/// Writes a reply line with its job ids numbered as in a script.
+/// Writes the line of a reply with `%N` for a job id, as in a script.
 fn with_ids(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let words: Vec<&str> = text.split(' ').collect();
@@ -305,12 +305,12 @@ fn with_ids(head: &[u8]) -> String {
     [&[*word, &format!("%{id}")][..], rest].concat().join(" ")
 }
 
-/// The length from which [`show`] shortens a run of one byte.
+/// The number of equal bytes in a row from which [`show`] abbreviates them.
 const RUN_MIN_BYTES: usize = 24;
-/// The number of bytes passed to [`show`] at a time, few enough that it shows them all.
+/// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
-/// Writes bytes as a script would, without leaving any out.
+/// Writes all bytes in the notation of scripts.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
@@ -321,7 +321,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
                 .find(|&at| run_length(&rest[at..]) >= RUN_MIN_BYTES)
                 .unwrap_or(rest.len().min(SHOWN_AT_ONCE_BYTES)),
         };
-        // The bytes are never split between CR and LF, which are one character in scripts.
+        // Does not split between CR and LF, which scripts write as one character.
         let splits = rest[..length].ends_with(b"\r") && rest.get(length) == Some(&b'\n');
         let length = if splits && length > 1 { length - 1 } else { length };
         shown.push_str(&show(&rest[..length]));
@@ -334,7 +334,7 @@ fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Escapes a space at the end, which scripts do not allow.
+/// Escapes a space at the end of a text, where scripts allow none.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),

@@ -1,13 +1,13 @@
 //! Delta debugging: shrinks a long failing sequence to a short one.
 //!
 //! This module knows nothing about daemons. The caller's oracle gets several candidates at a time,
-//! so that it can try them in parallel. The oracle may give up when its time is over.
+//! so that it can try them in parallel. The oracle may give up after some time.
 
-/// Returns a shorter sequence that still fails, or the same one.
+/// Returns a shorter sequence that still fails, or the given sequence.
 ///
 /// `find_failing` is the oracle: it returns the index of a candidate that fails, if it finds one.
-/// `simpler` lists simpler sequences of the same length, until there are none. No single item can
-/// be removed from the result, unless the oracle gave up.
+/// `simpler` lists simpler sequences of the same length, if there are any. Unless the oracle gave
+/// up, the result no longer fails if any single item is removed.
 pub fn shrink<T: Clone>(
     mut items: Vec<T>,
     simpler: impl Fn(&[T]) -> Vec<Vec<T>>,
@@ -33,9 +33,9 @@ pub fn shrink<T: Clone>(
     }
 }
 
-/// Removes every chunk that is not needed, from the end to the beginning.
+/// Removes every chunk without which the sequence still fails, from the end to the beginning.
 ///
-/// Removal begins at the end: late items are needed least often, so most of a run goes at once.
+/// Removal begins at the end, because the last items of a sequence are needed least often.
 fn sweep<T: Clone>(
     items: &mut Vec<T>,
     chunk: usize,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::prng::Prng;
 
-    /// Returns the first candidate that contains all of `needed` in order, and counts candidates.
+    /// Makes an oracle: a candidate fails if it has all of `needed` in order. Counts candidates.
     fn oracle<'a>(
         needed: &'a [u32],
         asked: &'a mut usize,

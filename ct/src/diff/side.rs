@@ -14,15 +14,15 @@ use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::socket::Stream;
 
-/// A daemon that takes longer than this to answer a barrier or to read a batch has failed.
+/// A daemon has failed if it takes longer than this to answer a barrier or to read a batch.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two checks of a condition.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The two sides, in the order in which everything is done.
+/// The names of the two daemons; every operation is performed on the left daemon first.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
 
-/// A piece of the bytes to send. Ids count from the beginning of the run.
+/// A piece of the bytes to send. Job ids count from the beginning of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Bytes(Vec<u8>),
@@ -81,7 +81,7 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends all bytes to this side's daemon. Only a read finds that the connection is closed.
+    /// Sends all bytes to the daemon. Ignores errors: a read finds that the connection is closed.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Reads the bytes that have arrived; returns true if there were any.
+    /// Reads the bytes that have arrived; returns true if there were any, or the connection closed.
     pub(super) fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -106,7 +106,7 @@ impl Connection {
                 Ok(0) => self.received.is_closed = true,
                 Ok(length) => {
                     self.arrived.extend_from_slice(&buffer[..length]);
-                    // A short read emptied the socket; the next call reads later bytes.
+                    // After a short read the socket is empty; the next call reads later bytes.
                     if length < buffer.len() {
                         has_data = true;
                         break;
@@ -126,7 +126,7 @@ impl Connection {
     }
 }
 
-/// The directory of a daemon's binlog in one run, removed when dropped.
+/// The directory of a daemon's binlog in one run; dropping this value removes the directory.
 #[derive(Debug)]
 pub(crate) struct Binlog {
     program: Program,
@@ -142,7 +142,7 @@ impl Binlog {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder)?;
         let mut program = program.clone();
-        // Small files are created quickly.
+        // Sets a small size of segments, because small files are created quickly.
         let flags = ["-b", &folder.to_string_lossy(), "-s", "262144"].map(str::to_owned);
         program.flags.extend(flags);
         Ok(Self { program, folder })
@@ -161,7 +161,7 @@ impl Binlog {
 
 impl Drop for Binlog {
     fn drop(&mut self) {
-        // Fails only if another process has removed the directory.
+        // Removing the directory fails only if another process has removed it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -171,13 +171,13 @@ impl Drop for Binlog {
 pub(crate) struct Side {
     pub(super) address: String,
     pub(super) baseline: Baseline,
-    /// The process, if it was started for the run.
+    /// The daemon's process, if it was started for the run.
     pub(super) daemon: Option<Daemon>,
-    /// The daemon's binlog, if it keeps one; a restart uses it.
+    /// The daemon's binlog, if it keeps a binlog; the daemon reads it after a restart.
     binlog: Option<Binlog>,
     barrier: Stream,
     pub(super) connections: BTreeMap<Peer, Connection>,
-    /// Why the daemon can no longer be reached.
+    /// Why the daemon can no longer be reached, if that is so.
     pub(super) failure: Option<String>,
 }
 
@@ -196,8 +196,8 @@ impl Side {
             self.barrier = Stream::connect(&self.address)?;
             self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
-        // Connections are closed only now: if they closed first, the daemon would execute queued
-        // commands.
+        // Connections are closed only after the restart: if they were closed before, the daemon
+        // would execute their queued commands.
         self.connections.clear();
         Ok(())
     }

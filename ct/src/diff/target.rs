@@ -10,13 +10,13 @@ use crate::check::{Program, highest_id};
 use crate::client::Client;
 use crate::dialect::Dialect;
 
-/// More jobs than a run makes.
+/// A number of jobs that no run reaches.
 const JOBS_PER_RUN_MAX: u64 = 3000;
 
 /// A daemon to compare.
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// A new process is started for every run.
+    /// Starts a new process for every run.
     Start(Program),
     /// The daemon at `host:port` or `unix:/path`, without jobs and other users. Jobs that a run has
     /// not deleted are deleted after the run.
@@ -72,7 +72,7 @@ pub(super) fn dialect_of(version: &str) -> Dialect {
         .expect("the table of dialects has ours")
 }
 
-/// Prepares one side of a run; unless the target is an address, starts a new daemon.
+/// Prepares a daemon for a run; unless the target is an address, starts a new process.
 pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
@@ -84,7 +84,7 @@ pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     }
 }
 
-/// Reads ids and counters of a daemon that has been used before.
+/// Reads the highest job id and the counters of a daemon that has been used before.
 fn baseline(address: &str) -> io::Result<Baseline> {
     let mut client = Client::connect(address)?;
     let stats = client.yaml("stats")?;
@@ -99,7 +99,7 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     Ok(Baseline { id, counters, default_tube })
 }
 
-/// Deletes the jobs that remain after a run in the daemon at an address.
+/// Deletes the jobs that the daemon at an address still has after a run.
 pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;

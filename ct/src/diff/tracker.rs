@@ -1,9 +1,9 @@
 //! The state of one connection, derived from the bytes sent on it and the replies.
 //!
-//! A tracker follows the protocol's framing and the commands that matter to a run. A tracker knows
-//! whether the client may be waiting and for which tubes, which jobs the client holds, and whether
-//! its bytes end within a line or a body. A tracker does not judge replies. If garbage misleads the
-//! tracker, an operation is omitted needlessly, or a known difference is reported.
+//! A tracker splits the bytes into lines and bodies, and parses the commands that matter. A tracker
+//! knows whether the client may be waiting and for which tubes, which jobs the client holds, and
+//! whether the bytes end within a line or a body. A tracker does not judge replies. If garbage
+//! misleads the tracker, an operation is omitted needlessly, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -14,21 +14,21 @@ const LINE_MAX_BYTES: usize = 224;
 /// The meaning of a command for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// A put; if its number is known, other operations can name its job.
+    /// A put, with the number by which other operations name its job, if known.
     Put(Option<usize>),
     Reserve {
         may_wait: bool,
     },
     Watch(Vec<u8>),
     Ignore(Vec<u8>),
-    /// Shows a job whose body may not be complete yet.
+    /// Shows a job, whose body may still be arriving.
     Inspect(u64),
     /// Ends the reservation of a job, if the command succeeds.
     EndReservation(u64),
     Other,
 }
 
-/// Input that some daemons are known to treat differently.
+/// Input that some daemons are known to treat differently from our daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quirk {
     /// A CR inside a line.
@@ -49,9 +49,9 @@ pub(crate) struct Sent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Input {
     Line(Vec<u8>),
-    /// Within a body, accepted or not: the remaining bytes, with its CR LF.
+    /// A body, accepted or not; the value is the number of missing bytes, CR LF included.
     Body(u64),
-    /// After `quit`, and whether anything was sent after it.
+    /// No input, because `quit` was sent; the value says whether more was sent after `quit`.
     Ended {
         has_more: bool,
     },
@@ -75,7 +75,7 @@ pub(crate) struct Tracker {
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// Reserved jobs, the latest at the end. Their time to run may have ended since.
+    /// The ids of reserved jobs, the latest at the end. The time to run of some jobs may be over.
     held: Vec<u64>,
     quirks: BTreeSet<Quirk>,
 }
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// Processes bytes that are sent. The first put in them has the number `put`.
+    /// Processes bytes that are sent. The first put in the bytes has the number `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -124,7 +124,7 @@ impl Tracker {
         }
     }
 
-    /// Processes the next reply, which answers the oldest command.
+    /// Processes the next reply, which answers the oldest command without a reply.
     pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
         let line = String::from_utf8_lossy(line);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -158,7 +158,7 @@ impl Tracker {
     }
 
     /// Returns how many replies are certain to come: one for each command before the first reserve
-    /// that may wait, except a put whose body is still arriving.
+    /// that may wait. A put whose body is still arriving does not count.
     pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
@@ -166,12 +166,12 @@ impl Tracker {
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Returns whether the connection ends after the last reply.
+    /// Returns whether the daemon closes the connection after its last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Returns whether anything was sent after `quit`. The daemon never reads that, so the
+    /// Returns whether anything was sent after `quit`. The daemon never reads those bytes, so the
     /// connection is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
@@ -195,7 +195,7 @@ impl Tracker {
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
 
-    /// Returns the watched tubes and those that commands in flight would add.
+    /// Returns the watched tubes and the tubes that commands in flight would add.
     fn may_watch(&self) -> BTreeSet<&[u8]> {
         let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
             Verb::Watch(name) => Some(&name[..]),
@@ -204,7 +204,7 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of the job that was reserved `back` reservations before the last.
+    /// Returns the id of a reserved job: 0 is the job reserved last, 1 the job before, and so on.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
@@ -214,12 +214,12 @@ impl Tracker {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Returns whether the next byte begins a command that is executed at once.
+    /// Returns whether the daemon would execute the next command at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns the quirks in the bytes so far.
+    /// Returns the kinds of unusual input in the bytes sent so far.
     pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
         &self.quirks
     }
@@ -247,7 +247,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Parses the fields of a put, after which its body is expected.
+    /// Parses the fields of a put; the put's body is expected afterwards.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;
@@ -295,7 +295,7 @@ impl Tracker {
     }
 }
 
-/// Parses a number after any spaces, and returns it with the rest.
+/// Skips spaces, parses a number, and returns the number and the rest of the text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::dialect::MASKS;
 
-/// A fake stage that answers command lines from a list, and records the calls.
+/// A fake stage that takes the replies to commands from a list, and records all calls.
 #[derive(Default)]
 struct Fake {
     replies: VecDeque<&'static str>,
@@ -70,7 +70,7 @@ impl Stage for Fake {
     }
 }
 
-/// Plays a script on a fake with these replies and the first mask of the table.
+/// Plays a script on a fake stage with these replies, in a dialect with the table's first mask.
 fn play(body: &str, replies: &[&'static str]) -> (Result<Outcome, Failure>, Vec<String>) {
     let text = format!("# s\nproves Q1\n{body}").replace("MASK", MASKS[0].name);
     let script = Script::parse("s", &text).unwrap();

@@ -1,8 +1,8 @@
-//! The acknowledged jobs of one client, and the checks that the daemon keeps them.
+//! The acknowledged jobs of one client, and the checks that the daemon keeps these jobs.
 //!
-//! Every client has a tube of its own, so no other client touches its jobs. A job whose `put` was
-//! acknowledged must exist, with its body, until its `delete` is acknowledged. After that the job
-//! must never return. Commands that were unanswered when the daemon was killed may or may not have
+//! Every client has a tube of its own, so no other client uses its jobs. A job whose `put` was
+//! acknowledged must exist, with its body, until its `delete` is acknowledged. A deleted job must
+//! never exist again. Commands that were unanswered when the daemon was killed may or may not have
 //! been executed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ const BATCH_MAX_COMMANDS: u64 = 30;
 const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
-/// Bytes that the binlog needs for a job in addition to tube and body: two records, and a CR LF.
+/// The bytes of a job in the binlog in addition to tube and body: two records, and a CR LF.
 const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
 /// A job that exists, or may exist.
@@ -53,12 +53,12 @@ pub(super) struct AcknowledgedJobs {
     held: Vec<u64>,
     deleted: VecDeque<u64>,
     sent: VecDeque<Sent>,
-    /// Serials of puts, and ids of deletes, that a kill left unanswered.
+    /// The serials of puts and the ids of deletes without a reply when the daemon was killed.
     maybe_put: BTreeSet<u64>,
     maybe_deleted: BTreeSet<u64>,
     /// The number of commands that were answered.
     pub(super) commands: u64,
-    /// Replies and jobs that are wrong.
+    /// Messages about wrong replies and wrong jobs.
     pub(super) faults: Vec<String>,
     /// The number of acknowledged jobs that are missing.
     pub(super) lost: u64,
@@ -90,7 +90,7 @@ impl AcknowledgedJobs {
         )
     }
 
-    /// Returns how many live bytes the binlog has for these jobs.
+    /// Returns the size of the live records of these jobs in the binlog, in bytes.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
@@ -105,7 +105,7 @@ impl AcknowledgedJobs {
         Ok(client)
     }
 
-    /// Sends a batch and reads its replies. Fails if the daemon is gone.
+    /// Sends a batch of commands and reads the replies. Fails if the daemon has ended.
     pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
@@ -123,7 +123,7 @@ impl AcknowledgedJobs {
 
     fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let roll = self.prng.below(100);
-        // A full backlog shrinks slowly, because some of the other cases below put as well.
+        // Above the limit the backlog shrinks only slowly, because some cases below put jobs, too.
         let puts = if self.jobs.len() < BACKLOG_MAX_JOBS { 60 } else { 10 };
         if roll < puts {
             return self.put(bytes);
@@ -203,7 +203,7 @@ impl AcknowledgedJobs {
         Sent::Put(Job { size: body.len(), ..job })
     }
 
-    /// Makes the body: tube and serial, and bytes that depend on the serial.
+    /// Makes a job's body: the tube, the serial, and bytes that depend on the serial.
     fn body(&self, job: Job) -> Vec<u8> {
         let mut body = format!("{} {} ", self.tube, job.serial).into_bytes();
         let mut prng = Prng::new(job.serial);
@@ -229,7 +229,7 @@ impl AcknowledgedJobs {
             }
             Sent::Reserve => line == "TIMED_OUT" || line == "DEADLINE_SOON",
             Sent::Delete(id) => {
-                // Once its time to run ended, the job may have been reserved again and deleted.
+                // After its time to run, the job may have been reserved again and deleted.
                 let was_there = self.jobs.remove(&id).is_some();
                 self.maybe_deleted.remove(&id);
                 self.deleted.push_back(id);
@@ -241,7 +241,7 @@ impl AcknowledgedJobs {
                 }
                 line == if was_there { "DELETED" } else { "NOT_FOUND" }
             }
-            // The job's time to run may have ended.
+            // `NOT_FOUND` is right if the job's time to run has ended.
             Sent::Return(done) => line == done || line == "NOT_FOUND",
             Sent::Touch => line == "TOUCHED" || line == "NOT_FOUND",
             Sent::Kick => line.starts_with("KICKED "),
@@ -295,8 +295,8 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Checks a daemon that has just started: every job that must exist is there, and recently
-    /// deleted jobs are not.
+    /// Checks, after a start of the daemon, that no job that must exist is missing, and that no
+    /// recently deleted job exists.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         for ids in ids.chunks(PEEKS_PER_WINDOW) {
@@ -330,7 +330,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Reserves and deletes all jobs. Jobs that then remain in the record are lost.
+    /// Reserves and deletes all jobs. Acknowledged jobs that cannot be reserved are lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
@@ -362,7 +362,7 @@ fn peeks(ids: &[u64]) -> String {
     })
 }
 
-/// Reads the body after `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
+/// Reads the body after a line `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
 fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {

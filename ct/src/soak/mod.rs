@@ -1,12 +1,12 @@
 //! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
 //! acknowledged job may be lost; memory, descriptors and the binlog may not keep growing.
 //!
-//! A *run* is the time from a start of the daemon to its end. In each run, several clients work
-//! (`acknowledged`) while short connections come and go. Memory, descriptors and the binlog's size
-//! are sampled (`monitor`). The daemon syncs within 50 ms in one run, before every reply in the
-//! next. The last run takes a third of the whole test, so that slow growth shows.
+//! A *run* is the time from a start of the daemon to its end. In each run, clients send commands
+//! (`acknowledged`) while short connections are opened and closed, and `monitor` samples memory,
+//! descriptors and the binlog's size. The daemon syncs within 50 ms in one run, and before every
+//! reply in the next run. The last run takes a third of the test, to detect slow growth.
 //!
-//! A [`PlantedDefect`] shows that the checks work: it must be found.
+//! A [`PlantedDefect`] tests the checks, which must find the defect.
 
 mod acknowledged;
 mod monitor;
@@ -24,20 +24,20 @@ pub use self::monitor::Descriptors;
 use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
-/// The lengths of the runs, used in rotation.
+/// The durations of the runs; after the last duration, the first is used again.
 const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
 /// The size of a segment: small, so that segments fill up and are removed all the time.
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// Clients that put, reserve and delete.
+/// The number of clients that put, reserve and delete.
 const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// How many more files of the binlog a daemon without clients may have open than at its start:
-/// preallocated files come and go. Other descriptors must not grow in number.
+/// A daemon without clients may have this many more open files of its binlog than at the start,
+/// because preallocated files are made. The number of other descriptors must not grow.
 const BINLOG_FILES_SLACK: usize = 4;
-/// Growth of memory that is tolerated in addition to a tenth.
+/// Memory may grow by a tenth and this many bytes from the second to the last quarter of a run.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
-/// The last run takes the whole time divided by this.
+/// The last run takes the time of the whole test, divided by this number.
 const LAST_RUN_DIVISOR: u32 = 3;
 
 /// The parameters of the test.
@@ -49,18 +49,18 @@ pub struct Config {
     pub time: Duration,
     /// The seed of the clients' random choices.
     pub seed: u64,
-    /// A defect to plant, if any.
+    /// The defect to plant, if there is one.
     pub plant: Option<PlantedDefect>,
 }
 
-/// A defect planted to show that the test finds it.
+/// A deliberate defect, which shows whether the test finds defects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedDefect {
     /// A file of the binlog is removed between two runs.
     Loss,
-    /// Some connections are never closed.
+    /// Some connections are not closed at the end of a run.
     Leak,
-    /// A client puts jobs that no client takes.
+    /// A client puts jobs that no client reserves.
     Growth,
 }
 
@@ -93,11 +93,11 @@ pub struct Outcome {
     pub memory: u64,
     /// The largest size of the binlog in bytes.
     pub binlog_bytes: u64,
-    /// The longest time that the binlog was beyond its bound.
+    /// The longest time for which the binlog was larger than its bound.
     pub over_bound: Duration,
     /// The most descriptors at the start of a run, and at its end without clients.
     pub files: (Descriptors, Descriptors),
-    /// Resident bytes in the second and in the last quarter of the last run.
+    /// The most resident bytes in the second and in the last quarter of the last run.
     pub last_run: (u64, u64),
     /// The number of short connections that were made.
     pub short_connections: u64,
@@ -107,7 +107,7 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Live bytes of the binlog, by client.
+    /// Bytes of live records in the binlog, by client.
     live_bytes: [AtomicU64; CLIENT_COUNT],
     commands: AtomicU64,
     faults: AtomicU64,
@@ -124,8 +124,8 @@ impl Shared {
     }
 }
 
-/// Runs the test; `progress` gets a line each minute. Fails only if the daemon cannot be started at
-/// all.
+/// Runs the test; calls `progress` with a line each minute. Fails only if the daemon cannot be
+/// started at the beginning.
 pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     drop(start(config, folder, "-f50")?);
     let mut outcome = Outcome::default();
@@ -143,7 +143,7 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
     Ok(outcome)
 }
 
-/// Performs runs until the time is up, and takes all jobs out at the end.
+/// Performs runs until the time is over, and then reserves and deletes all jobs.
 fn run_all(
     config: &Config,
     folder: &Path,
@@ -166,7 +166,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // Now the daemon has opened its files, and noticed that all clients above have closed.
+        // Waits until the daemon has opened its files, and has noticed that clients closed.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -219,7 +219,7 @@ fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Res
     Ok(())
 }
 
-/// Starts the daemon once more and takes all jobs out.
+/// Starts the daemon once more, and reserves and deletes all jobs.
 fn drain_all(
     config: &Config,
     folder: &Path,
@@ -286,8 +286,8 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// Lets the clients work for `time` and samples the daemon; `before` has its descriptors at the
-/// start. Returns the daemon's memory in the second and in the last quarter.
+/// Lets the clients send commands for `time` and samples the daemon; `before` has the descriptors
+/// at the start. Returns the daemon's memory in the second and in the last quarter of `time`.
 fn run_once(
     config: &Config,
     records: &mut [AcknowledgedJobs],
@@ -318,7 +318,7 @@ fn run_once(
         outcome.short_connections += shared.short_connections.load(Ordering::Relaxed);
         monitored
     })?;
-    // All clients have closed, so the remaining descriptors are the daemon's own.
+    // All clients have closed; after a pause, only the daemon's own descriptors remain.
     thread::sleep(SAMPLE_INTERVAL);
     let files = descriptors(pid);
     outcome.files.1.raise(files);
@@ -330,7 +330,7 @@ fn run_once(
     Ok(memory)
 }
 
-/// Puts jobs that no client takes: the planted growth.
+/// Plants growth: puts jobs that no client reserves.
 fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     let Ok(mut client) = Client::connect(address) else { return };
     while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
@@ -338,7 +338,7 @@ fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     }
 }
 
-/// Removes the oldest file of the binlog: the planted loss.
+/// Plants a loss: removes the oldest file of the binlog.
 fn remove_oldest_binlog_file(folder: &Path) -> io::Result<()> {
     let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
@@ -367,7 +367,7 @@ fn work(number: usize, record: &mut AcknowledgedJobs, address: &str, shared: &Sh
     }
 }
 
-/// Opens and closes connections that send nothing, a command, or part of one.
+/// Opens and closes connections that send nothing, a command, or a part of a command.
 fn churn_connections(address: &str, shared: &Shared) {
     let words: [&[u8]; 4] =
         [b"", b"put 0 0 1 500\r\nhalf a bo", b"watch away\r\nreserve\r\n", b"stats\r\nsta"];
@@ -376,7 +376,7 @@ fn churn_connections(address: &str, shared: &Shared) {
             return;
         }
         if let Ok(mut stream) = TcpStream::connect(address) {
-            // If the daemon has ended, the clients report that.
+            // Ignores errors: the clients report a daemon that has ended.
             let _ = io::Write::write_all(&mut stream, word);
             shared.short_connections.fetch_add(1, Ordering::Relaxed);
         }
@@ -440,7 +440,7 @@ impl Outcome {
     }
 }
 
-/// Raises the limit on open files, which the daemons started here inherit.
+/// Raises the limit on open files, which daemons inherit from this process.
 pub fn prepare() -> io::Result<()> {
     os::raise_open_files().map(drop)
 }

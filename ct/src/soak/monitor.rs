@@ -1,4 +1,4 @@
-//! Samples a daemon's memory, descriptors and binlog while clients work on it.
+//! Samples a daemon's memory, descriptors and binlog while clients load the daemon.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::bench::measure::resident_bytes;
 
 /// Time between two samples.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The binlog may exceed its bound for this long, because a disk may be slow.
+/// How long the binlog may be larger than its bound, because a disk may be slow.
 const OVER_BOUND_MAX_TIME: Duration = Duration::from_secs(15);
 
 /// One sample.
@@ -24,7 +24,7 @@ pub(super) struct Sample {
     pub(super) files: Descriptors,
     pub(super) binlog_bytes: u64,
     pub(super) bound: u64,
-    /// Faults of the clients in this run.
+    /// The number of faults that the clients have found in this run.
     pub(super) faults: u64,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn monitor(
         progress(now, &sample, shared.commands.load(Ordering::Relaxed), outcome);
         thread::sleep(SAMPLE_INTERVAL);
     }
-    // The first quarter is ignored, because jobs and memory build up during it.
+    // Ignores the first quarter, in which jobs and memory still grow.
     let [_, settled, _, last] = quarters;
     let allowed = settled + settled / 10 + MEMORY_SLACK_BYTES;
     if last > allowed {
@@ -83,17 +83,17 @@ pub(super) fn monitor(
 }
 
 fn binlog_bytes(folder: &Path) -> io::Result<u64> {
-    // A file may be removed between listing it and reading its size.
+    // Omits a file that is removed before its size is read.
     let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
     Ok(sizes.map(|metadata| metadata.len()).sum())
 }
 
-/// Open descriptors of a daemon.
+/// The numbers of a daemon's open descriptors.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Descriptors {
     /// Files of the daemon's binlog.
     pub binlog: usize,
-    /// Connections, listeners, standard streams and the rest.
+    /// Connections, listeners, standard streams and all others.
     pub others: usize,
 }
 

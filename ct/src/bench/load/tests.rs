@@ -18,10 +18,10 @@ struct Jobs {
     filled: Condvar,
 }
 
-/// The number of jobs so far, and the id and body of each ready job, with CR LF.
+/// The number of jobs that were put, and the id and the body with CR LF of each ready job.
 type ReadyJobs = (u64, VecDeque<(u64, Vec<u8>)>);
 
-/// Starts the daemon; `change` may corrupt or delay a reply.
+/// Starts a minimal daemon; `change` may corrupt or delay a reply.
 fn daemon(change: fn(u64, &mut Vec<u8>)) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -92,7 +92,7 @@ fn every_reply_is_counted_and_nothing_is_left_behind() {
 
 #[test]
 fn as_many_jobs_are_in_flight_as_there_are_producers() {
-    // The reply with the last job of each run comes late.
+    // The daemon delays the reply with the last job of each run; the run must wait for it.
     let address = daemon(|_, reply| {
         if [&b"RESERVED 300 "[..], b"RESERVED 600 "].iter().any(|last| reply.starts_with(last)) {
             thread::sleep(Duration::from_millis(100));
@@ -110,8 +110,8 @@ fn as_many_jobs_are_in_flight_as_there_are_producers() {
 
 #[test]
 fn a_stall_counts_for_all_that_should_have_been_sent_meanwhile() {
-    // The daemon sleeps 100 ms once. At 1,000 cycles a second on a single connection, a hundred
-    // cycles are late. A load that waited for each reply would record only one late cycle.
+    // The daemon sleeps 100 ms once. At 1,000 cycles a second on a single connection, this sleep
+    // makes a hundred cycles late. A closed loop would record only one late cycle.
     let address = daemon(|count, _| {
         if count == 50 {
             thread::sleep(Duration::from_millis(100));

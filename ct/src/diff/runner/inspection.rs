@@ -1,4 +1,4 @@
-//! The inspection at the end of a run: reads all statistics and jobs, then takes out every job.
+//! The inspection at the end of a run: reads all statistics and jobs, and reserves every job.
 
 use super::{INSPECTION_TIME_MAX, Runner, StopReason};
 use crate::diff::operation::{Command, INSPECTOR, Job, Operation, Peer};
@@ -6,7 +6,7 @@ use crate::diff::record::Event;
 use crate::diff::reply::Reply;
 use crate::diff::tracker::Tracker;
 
-/// The most jobs that are taken out of a tube.
+/// The most repetitions of commands that kick or reserve one job each.
 const DRAIN_ROUNDS_MAX: usize = 40;
 
 impl Runner<'_> {
@@ -35,7 +35,7 @@ impl Runner<'_> {
         self.inspect_all().map(drop)
     }
 
-    /// Reads all statistics and jobs, and returns the tubes.
+    /// Reads all statistics and jobs, and returns the names of the tubes.
     fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
         self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
         let tubes: Vec<String> = match self.record.events.last() {

@@ -1,15 +1,15 @@
-//! Executes operations on two daemons and watches for a difference.
+//! Executes operations on two daemons and compares their replies.
 //!
 //! The runner tracks the state of each connection, fills in job ids, keeps to a `schedule`, and
 //! omits commands that may be answered in more than one way.
 //!
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all other connections send one
-//! command at a time. The connection with the queue is not closed, because it is unknown how many
-//! of its commands would be executed. Before time passes, and at the end, that connection is
-//! half-closed to execute the commands. Commands that affect no other connection may stay queued.
+//! command at a time. A connection with queued commands is not closed: it is unknown how many of
+//! them would be executed. Before time passes, and at the end, the runner half-closes connections,
+//! so that queued commands are executed. Commands that affect no other connection may stay queued.
 //!
-//! Further omissions and additions depend on the masks of the two daemons:
+//! Which further commands are omitted or added depends on the masks of the two daemons:
 //!
 //! | mask | omitted, or added |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
 //! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
 //!
-//! At the end (`inspection`) all state is read. Then every job is taken out, because that reveals
-//! orders that no statistic shows.
+//! At the end, `inspection` reads all state, and then reserves every job, because only that shows
+//! in which order jobs are reserved.
 
 mod inspection;
 mod schedule;
@@ -37,18 +37,18 @@ use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
 /// The longest time of a burst of operations in a run that lets time pass.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
-/// The longest time of the inspection in such a run.
+/// The longest time of the inspection in a run that lets time pass.
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
-/// The longest time of a run that lets no time pass. No timer of the protocol is shorter.
+/// The longest time of a run that lets no time pass. All timers of the protocol are longer.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
-/// The pause between operations if time matters, so that their timers end at different times.
+/// The pause between operations in a run that lets time pass, so that timers end one by one.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
-/// The most commands in flight on a connection that waits. After some ten unacknowledged small
-/// segments, the kernel delays data, and it is slow to acknowledge unread data.
+/// The most commands in flight on a connection that waits. The kernel delays data after some ten
+/// small segments without acknowledgement, and is slow to acknowledge unread data.
 const QUEUED_COMMANDS_MAX: usize = 4;
 /// The longest time of a round of keep-alives.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
-/// No run makes a job with a higher id.
+/// A number that is higher than every job id of a run.
 const JOB_ID_MAX: u64 = 1_000_000_000;
 /// Sent instead of the id of a job that does not exist.
 const NO_JOB: &[u8] = b"4000000000";
@@ -56,7 +56,7 @@ const NO_JOB: &[u8] = b"4000000000";
 /// How a run ended.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// All answers were the same; the number of events.
+    /// All answers were the same; the value is the number of events.
     Agreed(usize),
     /// The run took so long that the state of timers is uncertain.
     TooSlow,
@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the difference, if one is certain.
+    /// Returns the difference, if a difference is certain.
     pub(crate) fn found(self) -> Option<Difference> {
         match self {
             Self::Differed(found) => Some(*found),
@@ -78,7 +78,7 @@ impl Verdict {
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) record: Record,
-    /// The operations of the inspection so far, so that shrinking can remove each.
+    /// The operations of the inspection so far, so that shortening can remove each.
     pub(crate) inspection: Vec<Operation>,
 }
 
@@ -127,11 +127,11 @@ pub(crate) fn run_operations(
     }
 }
 
-/// A command to be sent, or a part of one.
+/// A command to be sent, or a part of a command.
 #[derive(Debug, Clone)]
 struct Outgoing {
     chunks: Vec<Chunk>,
-    /// The command's number among the puts, if it is a put.
+    /// If the command is a put, its number.
     put: Option<usize>,
 }
 
@@ -147,20 +147,20 @@ struct Runner<'a> {
     job_size_limit: u64,
     /// The open connections.
     trackers: BTreeMap<Peer, Tracker>,
-    /// The unsent rest of commands that were cut.
+    /// The bytes of cut commands that are not sent yet.
     unsent: BTreeMap<Peer, Vec<Outgoing>>,
     half_closed: BTreeSet<Peer>,
-    /// The id of every inserted job, and the number of its put if that is known.
+    /// The id of every inserted job, and the number of the job's put, if known.
     job_ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
-    /// The longest time of the current burst.
+    /// How long the current burst may take.
     burst_time_max: Duration,
-    /// The scheduled start of each burst, as time since the start.
+    /// The scheduled start of each burst, counted from the start of the run.
     burst_starts: Vec<Duration>,
-    /// The scheduled time now, as time since the start.
+    /// The present time in the schedule, counted from the start of the run.
     scheduled: Duration,
-    /// The scheduled time since the last event.
+    /// How much scheduled time has passed since the last event.
     slept: Duration,
     record: Record,
     inspection: Vec<Operation>,
@@ -219,7 +219,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Fails if this burst has taken too long.
+    /// Fails if the current burst has taken too long.
     fn check_schedule(&self) -> Result<(), StopReason> {
         if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
     }
@@ -319,7 +319,7 @@ impl Runner<'_> {
         )
     }
 
-    /// Fills in the job ids.
+    /// Fills in the job ids of a command.
     fn outgoing(&self, peer: Peer, command: &Command) -> Outgoing {
         let id = |job| match job {
             Job::Put(number) => {
@@ -370,7 +370,7 @@ impl Runner<'_> {
         self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
     }
 
-    /// Returns whether a command reads a job whose body may be arriving.
+    /// Returns whether a command reads a job whose body may still be arriving.
     fn inspects_upload(&self, peer: Peer, tracker: &Tracker) -> bool {
         let is_uploading = tracker.is_uploading() || self.others(peer).any(Tracker::is_uploading);
         is_uploading
@@ -403,9 +403,9 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Receives replies.
 impl Runner<'_> {
-    /// Waits until both daemons are quiet and processes their replies, those on the connection
-    /// `first` before all others. `is_all` means that a daemon is done once it has sent the
-    /// expected replies on `first`.
+    /// Waits until both daemons are quiet and processes their replies, beginning with those on the
+    /// connection `first`. `is_all` means that a daemon has executed all commands once it has sent
+    /// the expected replies on `first`.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -447,7 +447,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with the right daemon's answer, from the first different reply on.
+    /// Ends the record with the right daemon's replies from the first difference on.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());

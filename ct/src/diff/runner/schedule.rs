@@ -1,4 +1,4 @@
-//! The schedule of a run: sleeping between bursts, and keep-alives meanwhile.
+//! The schedule of a run: sleeps between bursts, and sends keep-alives meanwhile.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::diff::operation::{INSPECTOR, Operation};
 use crate::diff::side::Chunk;
 use crate::diff::tracker::Tracker;
 
-/// Keep-alives are sent this long after each whole second since the start of a burst.
+/// Keep-alives are sent at these times after each whole second since the start of a burst.
 const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
 
 impl Runner<'_> {
@@ -27,7 +27,7 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Half-closes connections, unless `may_stay` is true, so that queued commands are executed.
+    /// Half-closes connections with queued commands, unless `may_stay` says that these may stay.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -43,7 +43,7 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns times shortly after each time at which timers may end.
+    /// Returns the times of keep-alives: shortly after each time at which timers may end.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
@@ -57,7 +57,7 @@ impl Runner<'_> {
         keep_alive_times
     }
 
-    /// Makes every connection that holds a job send a command.
+    /// Sends a command on every connection that holds a job.
     fn send_keep_alives(&mut self) -> Result<(), StopReason> {
         let holders = self.trackers.iter().filter(|(_, it)| it.is_idle() && it.held(0).is_some());
         for peer in holders.map(|(&peer, _)| peer).collect::<Vec<_>>() {
@@ -69,8 +69,8 @@ impl Runner<'_> {
     }
 
     /// Prepares for keep-alives. Half-closes each connection that may be waiting while another
-    /// holds a job: a reply to it would show that a time to run ended before the keep-alive. Closes
-    /// each connection that holds a job but cannot send a keep-alive.
+    /// connection holds a job: the waiting one might get the job if the time to run ends before the
+    /// keep-alive. Closes each connection that holds a job but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
@@ -89,7 +89,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the command of a keep-alive, which changes only that command's counter.
+/// Makes the command of a keep-alive; the command changes only its own counter.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
