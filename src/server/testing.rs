@@ -1,4 +1,4 @@
-//! A check of all invariants of the server; for unit tests, also clients without sockets.
+//! A check of all invariants of the server, and clients without sockets for unit tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Server;
 use crate::{clock::Time, collections::Key, wal::Jobs};
 
 impl Server {
-    /// How many connections take memory, including closed ones whose jobs are not all returned.
+    /// How many connections take memory, including closed ones whose clients still have jobs.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -27,8 +27,8 @@ impl Server {
         self.latest
     }
 
-    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all
-    /// jobs, tubes and connections): for tests.
+    /// Checks all invariants except those of the binlog, and panics if one is violated. O(all jobs,
+    /// tubes and connections): for tests.
     pub fn check(&self) {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();

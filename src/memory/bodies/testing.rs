@@ -1,4 +1,4 @@
-//! A check of all invariants of the bodies, for tests that call it after every step.
+//! A check of all invariants of the bodies, which tests call after every step.
 
 use super::{
     Bodies, Body, Referenced,
