@@ -44,7 +44,7 @@ impl<T> Key<T> {
     }
 }
 
-// `derive` would implement these traits only for a `T` that has the same traits.
+// `derive` would implement these traits only if `T` has the same traits.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -81,8 +81,8 @@ const CHUNK_LENGTH_DEFAULT: usize = 2048;
 ///
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
 /// copies the others, and the memory of an empty chunk can be released to the system: see
-/// [`Arena::release_one`]. Invariant: the list `open` names each chunk that has free slots once. An
-/// empty chunk has no memory, unless it is the last of `open`: else a single item that comes and
+/// [`Arena::release_one`]. Invariant: the list `open` has each chunk with free slots once. An empty
+/// chunk has no memory, unless it is the last of `open`: otherwise a single item that comes and
 /// goes would allocate each time.
 ///
 /// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
@@ -135,7 +135,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // For each item, a slab takes at most two words more than the item itself.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // These lists may have to take every chunk later, when no failure can be reported.
+            // Later, every chunk may go to these lists when a lack of memory cannot be reported.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;
@@ -179,7 +179,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            // This chunk goes behind the last of `open`, which gives up its memory if it is empty.
+            // If the chunk that was last in `open` until now is empty, its memory can be released.
             let last = self.open.last().map(|&last| &mut self.chunks[last]);
             self.releasable.extend(last.filter(|last| last.is_empty()).map(mem::take));
             self.open.push(number);

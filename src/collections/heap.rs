@@ -1,9 +1,9 @@
 //! A binary heap whose items know their positions, so that any item can be removed in O(log n).
 //!
-//! An entry has a sort key and the key of an item. So the heap only compares entries of one array,
-//! and looks up no item. The heap reports each move to a closure, which stores the new position in
-//! the item. Invariant: no entry is smaller than its parent, and the position last reported for an
-//! item is the position of its entry.
+//! An entry has a sort key and the key of an item. So to sort, the heap compares entries of one
+//! array, and looks up no item. The heap reports each move to a closure, which stores the new
+//! position in the item. Invariant: no entry is smaller than its parent, and the position last
+//! reported for an item is the position of its entry.
 //!
 //! Sort keys must be distinct: every caller ends a sort key with a unique id or key, so the order
 //! of the entries is total.
@@ -79,7 +79,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         Ok(())
     }
 
-    /// Keeps memory for `count` items from now on, because the changes that add them cannot be
+    /// Keeps memory for `count` items from now on, because the changes that add items cannot be
     /// refused. Allocates nothing if [`Heap::make_room`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
@@ -140,9 +140,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.iter().copied()
     }
 
-    /// If three quarters of the capacity are unused, reduces it by at most [`SHRINK_STEP_ITEMS`].
-    /// So a heap that loses millions of items releases memory in short steps. A small array keeps
-    /// its capacity, so that a heap that is often empty does not reallocate each time.
+    /// Reduces the capacity by at most [`SHRINK_STEP_ITEMS`] if three quarters of it are unused. So
+    /// a heap that loses millions of items releases memory in short steps. A small array keeps its
+    /// capacity, so that a heap that is often empty does not reallocate each time.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {

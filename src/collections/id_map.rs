@@ -6,9 +6,9 @@
 //!
 //! A page for a single id would waste memory. So if a page has one id left, this id moves to a
 //! second tree, and the page is removed. A directory is removed with its last page. The page of the
-//! latest insertion stays: else a mostly empty queue would allocate a page for each job. Invariant:
-//! the field `used` is the number of entries of a page or directory. Only the page of the latest
-//! insertion may have fewer than two ids, and only its directory may be empty.
+//! latest insertion stays, because otherwise a mostly empty queue would allocate a page for each
+//! job. Invariant: the field `used` is the number of entries of a page or directory. Only the page
+//! of the latest insertion may have fewer than two ids, and only its directory may be empty.
 
 use std::{collections::BTreeMap, mem};
 

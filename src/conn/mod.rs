@@ -16,7 +16,7 @@
 //! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
-//! Sending is not a phase. While [`Output`] has too many unsent bytes, no input is taken.
+//! Sending is not a phase, but no input is taken while [`Output`] has too many unsent bytes.
 
 mod output;
 mod testing;
@@ -194,7 +194,7 @@ impl Conn {
     }
 
     /// Begins the body that the header of a `put` announces. If the whole body is in `rest`,
-    /// returns the body with its CR LF, so that the body is copied only once. If not,
+    /// returns the body with its CR LF, so that the body is copied only once. If a part is missing,
     /// [`Conn::step`] takes memory for the body as its bytes arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         if let Some((body, behind)) = rest.split_at_checked(put.size()) {
@@ -205,7 +205,7 @@ impl Conn {
         None
     }
 
-    /// Makes [`Conn::step`] skip a body of `size` bytes and its CR LF, and then reject the `put`.
+    /// Makes [`Conn::step`] skip a body of `size` bytes and CR LF, then return the error `then`.
     pub fn skip_body(&mut self, size: u32, then: Reply<'static>) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
@@ -215,7 +215,7 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
-    /// Makes further input end the wait, if the connection is waiting.
+    /// If the connection waits for a reply, makes further input end this wait.
     pub fn end_wait_on_input(&mut self) {
         if self.is_waiting() {
             self.phase = Phase::WaitingForInput;
@@ -291,7 +291,7 @@ impl Collecting {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Moves bytes of the body from `rest` to `bodies`. Without memory, fails and moves none.
+    /// Moves bytes of the body from `rest` to `bodies`; without memory, fails and moves none.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {

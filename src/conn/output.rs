@@ -110,7 +110,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// The offset of the first held byte. Bytes that wait for a sync precede those for a commit.
+    /// The offset of the first held byte, which waits for the present sync if any byte does.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }

@@ -9,8 +9,8 @@ use crate::collections::Key;
 /// Slots begin and end at multiples of this many bytes.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the largest default size fit. The C library maps
-/// each block separately, with a header and eight bytes more, which together fill 65 pages.
+/// The size of a block in bytes: four bodies of the largest default size fit into a block. The C
+/// library maps each block separately, and adds a header and eight bytes, which fills 65 pages.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
 /// The length in bytes of the mark that precedes a body in its slot.
@@ -19,7 +19,7 @@ pub(super) const MARK_BYTES: usize = 4;
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// The slot, of this many bytes, is free, or the present command has just taken the slot.
+    /// A slot of this many bytes that is free, or that the present command has just taken.
     Free(usize),
     /// The job with this index.
     Job(usize),
@@ -42,7 +42,7 @@ pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
     /// Total bytes of slots that are in use.
     pub(super) live: usize,
-    /// The offset after the last byte that was ever in a slot in use.
+    /// All slots that were ever in use are before this offset.
     pub(super) end: usize,
 }
 

@@ -1,9 +1,9 @@
 //! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
 //! Bodies of all sizes share blocks, in slots of their sizes. So little memory is wasted, whatever
-//! the sizes are. A few free slots are remembered, and used before another block. Other free slots
-//! stay unused until their whole block is empty and can be released. If free slots take too much
-//! memory, bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
+//! the sizes are. A few free slots are remembered, and new bodies fill these first. Other free
+//! slots stay unused until their whole block is empty and can be released. If free slots take too
+//! much memory, bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
 //!
 //! A small body belongs to a job, whose [`Body`] says where the bytes are. A large body may be
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
@@ -51,8 +51,7 @@ pub const BODY_OVERHEAD_BYTES: u64 = 128;
 #[must_use = "its bytes are kept until it is removed"]
 #[derive(Debug)]
 pub struct Body {
-    /// The place of the body's slot. If `unit` is [`REFERENCED`], `block` is a key of a table
-    /// entry.
+    /// The body's slot. If `unit` is [`REFERENCED`], `block` is the key of the body's table entry.
     place: Place,
     len: u32,
 }
@@ -166,7 +165,7 @@ impl Bodies {
         if let Some(at) = self.referenced[key].place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
-            // Memory allocated for an earlier piece becomes resident when it is written to, now.
+            // Memory that was allocated earlier becomes resident only now, when it is written to.
             if len > before || self.memory.limits_resident {
                 self.ensure_storage()?;
                 let own = &mut self.referenced[key].own;

@@ -18,7 +18,7 @@ pub enum Level {
     /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
     /// that is kept must not use up this memory, because no client could be served then.
     Critical,
-    /// Enough for one of the first few connections, or of the first few jobs of a client.
+    /// Enough for one of the first few connections, or of the first few jobs a client reserves.
     Scarce,
     /// Enough for another connection, a part of a line, a wait for a job, a job that is released
     /// with a delay, or a reply to a client that has unsent replies.

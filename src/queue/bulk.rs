@@ -5,7 +5,7 @@ use std::{collections::BinaryHeap, mem};
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::collections::{Growth, Key, grow};
 
-/// Lists of the jobs of a tube that will be the first to leave a state, in this order.
+/// Lists of jobs of a tube in one state, first those that will be the first to leave this state.
 impl Queue {
     /// The first `count` ready jobs, by priority. O(count log count).
     pub fn list_ready(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
@@ -31,7 +31,7 @@ pub struct ListReserved {
     count: usize,
     /// The index of the client to visit next, and a position in that client's `deadlines` heap.
     next: (usize, usize),
-    /// The earliest jobs found so far, by deadline. A job may have changed since its visit.
+    /// The earliest jobs found so far, by deadline. Each may have changed since it was found.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 

@@ -81,7 +81,7 @@ impl Client {
         self.waiting.is_some()
     }
 
-    /// How many `waiters` entries the client's next wait must add.
+    /// How many entries the client's next wait must add to the `waiters` heaps of its tubes.
     pub fn unqueued_watches(&self) -> usize {
         self.unqueued.len()
     }
@@ -91,7 +91,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// The job that the client reserved first, among the jobs that are still reserved.
+    /// Of the jobs that the client has reserved now, the one with the earliest reservation.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }

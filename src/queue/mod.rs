@@ -1,9 +1,10 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! No command hands out jobs to waiting clients. After a call that makes a job ready or ends a
-//! pause, the caller calls [`Queue::hand_out`] for the tube until that returns `None`. These calls
-//! restore the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
-//! So a `put` need only look at its tube, and a `reserve` at the watched tubes.
+//! The methods for commands hand out no jobs to waiting clients. After a call that makes a job
+//! ready or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is
+//! `None`, which restores the **resting invariant**: no unpaused tube has both a ready job and a
+//! waiting client. So a `put` must look only at its tube, and a `reserve` only at the watched
+//! tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -155,8 +156,8 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must have one. After its last watch, the
-    /// client also stops using its tube. O(log n).
+    /// Ends one watch of a disconnected client, which must still watch a tube. After its last
+    /// watch, the client also stops using its tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
         // Watches end in the original's order, because the order of `list-tubes` depends on it.
         self.drop_watch(client, 0);

@@ -3,9 +3,9 @@
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
 //! Many small tables would lie among other memory of the C library, which could then not be
-//! released to the system. Here, one list has the names and chains by the index of the tube;
-//! `list-tubes` reads this list in sequence, and no tube. A bucket takes four bytes. Clients choose
-//! the names, so the hash is keyed with random bytes.
+//! released to the system. Instead, one list, indexed by tube, has all names and chains;
+//! `list-tubes` reads only this list. A bucket takes four bytes. Clients choose the names, so the
+//! hash is keyed with random bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that the hash of its name selects.
@@ -20,7 +20,7 @@ use crate::{
     queue::Tube,
 };
 
-/// The name of a tube, and its place in the table. The name is empty if no tube has the index.
+/// The name of a tube, and its place in the table. The name is empty if no tube has this index.
 #[derive(Debug, Default)]
 struct Entry {
     /// 1 to 200 bytes.
@@ -106,15 +106,15 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select one. With more,
-    /// up to 2^(n+1), the last n+1 bits do if that bucket exists, or else the last n bits.
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select one. With more
+    /// buckets, the last n+1 bits select one, or the last n bits if that bucket does not exist.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
         if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
     }
 
-    /// Adds the tubes of a chain to the buckets that their hashes now select, but not `except`.
+    /// Adds the tubes of a chain to the buckets that their hashes now select, but skips `except`.
     fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
         while let Some(tube) = chain {
             chain = self.entries[tube.index()].next;

@@ -7,7 +7,8 @@ use crate::{
     memory::Body,
 };
 
-/// For each job that may be shifted, so many slots are scanned, which takes no longer than a shift.
+/// How many slots are scanned for each job that may be shifted: this scan takes no longer than a
+/// shift.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.
@@ -23,7 +24,7 @@ impl Queue {
     /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is made if
     /// it does not exist. Fails if there is no memory.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        // Often the job is of the same tube as the last one, unless that tube has been removed.
+        // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
         let tube = match latest.or_else(|| self.tubes.find(tube)) {
             Some(tube) => tube,
@@ -91,7 +92,7 @@ impl Queue {
         }
     }
 
-    /// Hands out no jobs until [`Queue::thaw`], because workers could not delete these jobs.
+    /// Makes the queue hand out no jobs until [`Queue::thaw`]: workers could not delete the jobs.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }

@@ -95,8 +95,8 @@ impl Queue {
 
 /// Timers.
 impl Queue {
-    /// Handles the earliest timer of kind `timer`, or returns `None` if none of them is due at
-    /// `now`. A tick handles the kinds in the order of the original. O(log n).
+    /// Handles the earliest timer of kind `timer`, or returns `None` if no timer of this kind is
+    /// due at `now`. A tick handles the kinds in the order of the original. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;
         match timer {

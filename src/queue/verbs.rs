@@ -93,7 +93,7 @@ impl Queue {
         best.1.and_then(|tube| self.first_ready(tube))
     }
 
-    /// Reserves a job of any tube, which no client may have reserved yet. If there is no memory,
+    /// Reserves a job of any tube; no client may have reserved this job yet. If there is no memory,
     /// fails and changes nothing.
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Growth {
         self.clients[client].deadlines.make_room(self.is_resident)?;

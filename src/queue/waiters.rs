@@ -1,8 +1,8 @@
 //! For each tube, the clients that wait for a job, and which of them has waited longest.
 //!
 //! A client waits at every tube it watches, perhaps thousands, and gets a job from only one tube.
-//! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. An entry has the
-//! number of the wait that it was made for, which is corrected when the entry comes to the top.
+//! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. Each entry has the
+//! number of its wait; this number is corrected when the entry comes to the top.
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, with the number
 //! of its present wait or a smaller number. So if the top entry has the number of its client's

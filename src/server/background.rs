@@ -49,13 +49,13 @@ pub(super) struct Slices {
     pub(super) disconnect_steps: u32,
     /// Closed connections whose clients have no reserved jobs and no watches any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
-    /// Whether unused memory may remain that no turn has released to the system yet.
+    /// Whether there may be unused memory that is not yet released to the system.
     pub(super) has_releasable: bool,
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of due timers or large work. Without
-    /// memory, sets the time at which the server tries all this work again.
+    /// Returns whether there is memory for the next step of due timers or large work. If there is
+    /// no memory, sets the time of the next try of all this work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {
@@ -68,7 +68,7 @@ impl Server {
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
-        // In the order of the original.
+        // The original handles the kinds in the same order.
         for timer in [Timer::Delays, Timer::Pauses, Timer::Clients] {
             for _ in 0..limit {
                 if !self.may_step_or_defer(now) {
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command. Makes its connection take commands again, and returns the connection.
+    /// Ends a long command. The command's connection takes commands again, and is returned.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;

@@ -13,7 +13,7 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// Whether the daemon can do all commands. If several of these states apply, the first is reported.
+/// Whether the daemon can execute all commands. If several states apply, the first is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: commands that change something get an error reply.
@@ -128,21 +128,21 @@ impl Server {
         self.held.gather_until(time, now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread. If so, the caller first sends the
+    /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
     /// replies that are not held, and waits until [`Server::gather_until`].
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
-    /// Writes the records of the turn before the commit. Then replies that are not held may be
-    /// sent, even if they show changes of this turn. Returns whether the records are written. If
-    /// they are not, the commit reports the error.
+    /// Writes the records of the turn before the commit, so that replies that are not held may be
+    /// sent even if they show changes of this turn. Returns whether the records are written; if
+    /// not, the commit reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
-    /// Syncs the binlog, unless `-F` is given, and releases held replies. Must be called after the
-    /// last commit. If the sync fails, the replies stay held.
+    /// Syncs the binlog, unless `-F` is given, and releases held replies. Call this method after
+    /// the last commit. If the sync fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
             wal.shut_down(&self.queue)?;
@@ -170,7 +170,7 @@ impl Server {
         self.wal.as_ref()
     }
 
-    /// Whether the daemon can do all commands now.
+    /// Whether the daemon can execute all commands now.
     pub fn health(&self) -> Health {
         match self.wal.as_ref().and_then(Wal::trouble) {
             Some(Unavailable::Failed) => Health::BinlogFailed,
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Appends the record of a delete to the binlog. Must be called before the job is removed.
+    /// Appends the record of a delete to the binlog. Call this method before the job is removed.
     pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.delete(permit, &self.queue, job);
@@ -240,8 +240,8 @@ impl Server {
         }
     }
 
-    /// Prepares for a reply that shows a job: this reply must be held if another job could get the
-    /// id of the shown job after a power cut.
+    /// Prepares a connection for a reply that shows a job: holds the reply if another job could get
+    /// the id of the shown job after a power cut.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
         // A reply that has been sent shows only jobs that have a record.

@@ -107,7 +107,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the client watch a tube if it does not yet. Answers with the number of watched tubes.
+    /// Makes the client watch a tube, unless the client already watches it. Answers with the number
+    /// of watched tubes.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
@@ -202,7 +203,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lists the jobs of a tube that will be the first to leave a state, in this order.
+    /// Lists jobs of a tube in one state, first those that will be the first to leave this state.
     fn list_jobs(
         &mut self,
         key: Key<Conn>,
@@ -239,7 +240,7 @@ impl Server {
 
     /// Sends a list of jobs. Fails if there is no memory for the list.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
-        // Memory for the document, and for its copy in the output.
+        // Checks the memory for the document, and for its copy in the output.
         self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);

@@ -46,7 +46,7 @@ impl GatheringTime {
 /// Counts the connections that are expected to send a change before the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections; wraps around after billions.
+    /// The number of the last commit that answered connections; wraps around after 2^32 commits.
     round: u32,
     /// How many connections that the last commit answered have sent no change since then.
     expected: u32,
@@ -62,7 +62,7 @@ pub(super) struct Gathering {
 struct Wait {
     /// When the wait ends at the latest.
     until: Time,
-    /// How many connections were expected when the wait began.
+    /// How many connections were expected to send a change when the wait began.
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
@@ -107,7 +107,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends a commit's wait. If less than half of the changes came, the next commits do not wait.
+    /// Ends a commit's wait. If most expected changes did not come, the next commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };

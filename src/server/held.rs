@@ -112,7 +112,7 @@ impl Held {
         self.gathering.end();
     }
 
-    /// Removes a connection from one list and returns its key. Returns keys on both lists twice.
+    /// Removes a key from a list and returns the key. A key on both lists is returned twice.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }

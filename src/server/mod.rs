@@ -67,7 +67,7 @@ use crate::{
     wal::{Restored, Unavailable, Wal},
 };
 
-/// How many steps, of one job each, every kind of large work may take in a turn. A tick handles
+/// How many steps each kind of large work takes in a turn; each step is for one job. A tick handles
 /// this many timers of each kind, or twice the number of commands since the last tick, if that is
 /// more. A command sets at most one timer, so no timer is late without bound.
 pub const JOBS_PER_SLICE: u32 = 1000;
@@ -394,7 +394,7 @@ impl Server {
     }
 }
 
-/// Steps that several commands share.
+/// Methods that several commands use.
 impl Server {
     /// Returns the time of a new command or step, which is `now`, or one nanosecond after the last
     /// command or step if `now` is earlier.

@@ -24,8 +24,8 @@ pub(super) const FREED_PART: usize = 7;
 /// A block is sparse if freed slots take at least 1/`SPARSE_PART` of its bytes.
 const SPARSE_PART: usize = 64;
 
-/// The most bytes that a daemon takes between the replay and its first connection. A connection
-/// must leave some memory free: unless this much more is free, no client can be served.
+/// The most bytes that a daemon takes between the replay and its first connection. If less than
+/// this is free, beside the memory that a connection must leave free, no client can be served.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The block of a slot, and where the slot starts in the block.
@@ -67,7 +67,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// Finds the [`Body`] of a job, because this handle changes when the body's bytes move.
+/// Gives access to the [`Body`] of a job, which changes when the body's bytes move.
 pub trait BodyOwners {
     /// Returns the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
@@ -183,7 +183,7 @@ impl Bodies {
 /// Returning memory.
 impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether any block was empty.
-    /// To release a block takes some ten microseconds, so call this only in a shortage.
+    /// To release a block takes some ten microseconds, so call this method only in a shortage.
     pub fn release_all(&mut self) -> bool {
         self.releasable.drain(..).count() > 0
     }

@@ -28,7 +28,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
-/// If a worker saw a job without a record, another job could get its id after a kill.
+/// If a worker saw a job without a record, another job could get its id after a restart.
 #[test]
 fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
@@ -55,8 +55,8 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
-/// A job gets its id before its body has arrived. If the job's record cannot be written then, jobs
-/// with larger ids must stay: they are in the binlog.
+/// A job gets its id before its body has arrived. If the record of this job cannot be written, jobs
+/// with larger ids must stay, in the binlog too.
 #[test]
 fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
     let (disk, mut server) = serve();
@@ -149,7 +149,7 @@ fn while_a_sync_is_under_way_others_are_answered() {
     server.check();
 }
 
-/// A client takes the next reply for the reply to its oldest command.
+/// A client takes each reply for the reply to its oldest unanswered command.
 #[test]
 fn no_reply_overtakes_one_that_waits() {
     let (disk, mut server) = serve_slowly();
