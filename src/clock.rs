@@ -74,8 +74,8 @@ impl Calendar {
     }
 
     /// Whether two calendars differ by a second or more, which shows that the wall clock was set.
-    /// If the difference is smaller, the caller keeps its calendar: the two clocks are not read at
-    /// the same instant, and dates must keep their order.
+    /// If the calendars differ by less than a second, the caller keeps its own: the two clocks are
+    /// not read at the same instant, and dates must keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }

@@ -75,7 +75,7 @@ impl<T> IdMap<T> {
         page.and_then(|page| self.pages[page].keys[slot]).or_else(|| self.single.get(&id).copied())
     }
 
-    /// Makes room for another key. Fails if there is no memory. O(1).
+    /// Makes room for another key, or fails if there is no memory. O(1).
     pub fn make_room(&mut self) -> Growth {
         self.pages.make_room()
     }

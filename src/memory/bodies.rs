@@ -118,7 +118,7 @@ pub struct Bodies {
 
 /// Bodies as a whole.
 impl Bodies {
-    /// Stores a body. Fails if there is no memory, or the limit on bodies is reached. O(length).
+    /// Stores a body, or fails if there is no memory or the limit on bodies is reached. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Growth<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
@@ -136,8 +136,8 @@ impl Bodies {
         Ok(Body { place, len: u32::try_from(bytes.len()).expect("it is small") })
     }
 
-    /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
-    /// the limit on bodies does not permit another body. The body's bytes take memory, and are
+    /// Begins a body that arrives in pieces, `size` bytes in total, or fails if there is no memory
+    /// or the limit on bodies does not permit another body. The body's bytes take memory, and are
     /// counted, only when they arrive.
     pub fn begin(&mut self, size: usize) -> Growth<Body> {
         self.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
@@ -148,8 +148,8 @@ impl Bodies {
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
 
-    /// Appends to an unfinished body, which must not exceed its announced size. If there is no
-    /// memory, or the limit on bodies is reached, fails and changes nothing.
+    /// Appends bytes to an unfinished body, which must not exceed its announced size. If there is
+    /// no memory, or the limit on bodies is reached, fails and changes nothing.
     pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Growth {
         self.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");

@@ -35,7 +35,7 @@ pub enum State {
     Reserved(Key<Client>),
     /// Becomes ready at `state_at`.
     Delayed,
-    /// Set aside until a client kicks, deletes or reserves the job.
+    /// The job is set aside until a client kicks, deletes or reserves it.
     Buried,
 }
 

@@ -1,10 +1,9 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! The methods for commands hand out no jobs to waiting clients. After a call that makes a job
-//! ready or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is
-//! `None`, which restores the **resting invariant**: no unpaused tube has both a ready job and a
-//! waiting client. So a `put` must look only at its tube, and a `reserve` only at the watched
-//! tubes.
+//! Commands hand out no jobs to waiting clients. After a call that makes a job ready or ends a
+//! pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`, which
+//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
+//! So a `put` must look only at its tube, and a `reserve` only at the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -125,7 +124,7 @@ impl Default for Queue {
 
 /// Clients that connect and disconnect.
 impl Queue {
-    /// Makes room for [`Queue::join`]. Fails if there is no memory. O(1), unless a list must be
+    /// Makes room for [`Queue::join`], or fails if there is no memory. O(1), unless a list must be
     /// reallocated.
     pub fn make_room_to_join(&mut self) -> Growth {
         self.clients.make_room()?;

@@ -7,8 +7,7 @@ use crate::{
     memory::Body,
 };
 
-/// How many slots are scanned for each job that may be shifted: this scan takes no longer than a
-/// shift.
+/// How many slots are scanned for each job that may be shifted, which takes no longer than a shift.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.
@@ -21,8 +20,8 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is made if
-    /// it does not exist. Fails if there is no memory.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Returns
+    /// the tube, which is made if it does not exist.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);

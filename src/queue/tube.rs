@@ -16,7 +16,7 @@ use crate::{
 /// A pause in effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
-    /// The length requested, in seconds.
+    /// The requested length of the pause, in seconds.
     pub seconds: u32,
     /// When the pause ends.
     pub until: Time,
@@ -76,7 +76,7 @@ pub struct Tube {
 }
 
 impl Tube {
-    /// The histograms, for adding the times of a job.
+    /// The histograms, to which the times of a job are added.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }

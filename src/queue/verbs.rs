@@ -26,8 +26,8 @@ impl Queue {
         self.drop_if_idle(before);
     }
 
-    /// Makes a tube with a name that no tube has. A client must begin to use or watch the tube in
-    /// the same step. Fails if there is no memory.
+    /// Makes a tube with a name that no tube has, or fails if there is no memory. A client must
+    /// begin to use or watch the tube in the same step.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
         self.timers.delays.make_room(self.is_resident)?;
@@ -37,8 +37,8 @@ impl Queue {
         Ok(tube)
     }
 
-    /// Makes room for a job of this tube, but not for the body. Fails if there is no memory. O(1),
-    /// unless a list is reallocated.
+    /// Makes room for a job of this tube, but not for the body, or fails if there is no memory.
+    /// O(1), unless a list is reallocated.
     pub fn make_room_to_put(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
         self.jobs.make_room()?;
         self.tubes.arena[tube].ready.make_room(self.is_resident)?;
@@ -175,7 +175,7 @@ impl Queue {
 
 /// Watching.
 impl Queue {
-    /// Makes room for one more tube that the client watches. Fails if there is no memory.
+    /// Makes room for one more tube that the client watches, or fails if there is no memory.
     pub fn make_room_to_watch(&mut self, client: Key<Client>) -> Growth {
         self.watches.make_room()?;
         let Client { watching, unqueued, .. } = &mut self.clients[client];

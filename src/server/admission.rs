@@ -85,7 +85,7 @@ impl Server {
         self.admit(Growing::Step).is_ok()
     }
 
-    /// Whether there is memory for the commands in an input, and to keep the input after them.
+    /// Whether there is memory for the commands in an input, and to keep the input behind them.
     pub fn may_keep_input(&mut self) -> bool {
         self.admit(Growing::Storage).is_ok()
     }
@@ -95,7 +95,7 @@ impl Server {
         self.admit(Growing::PartOfLine).is_ok()
     }
 
-    /// Makes room for [`Server::open`]. Fails if there is no memory. O(1), unless a list is
+    /// Makes room for [`Server::open`], or fails if there is no memory. O(1), unless a list is
     /// reallocated.
     pub fn make_room_to_open(&mut self) -> Growth {
         self.admit(Growing::Connections(self.conns.len()))?;

@@ -55,7 +55,7 @@ pub(super) struct Slices {
 
 impl Server {
     /// Returns whether there is memory for the next step of due timers or large work. If there is
-    /// no memory, sets the time of the next try of all this work.
+    /// no memory, sets the time at which all this work is tried again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {

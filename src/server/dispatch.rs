@@ -238,7 +238,7 @@ impl Server {
         self.send_list(key, &jobs, now)
     }
 
-    /// Sends a list of jobs. Fails if there is no memory for the list.
+    /// Sends a list of jobs, or fails if there is no memory for the list.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
         // Checks the memory for the document, and for its copy in the output.
         self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;

@@ -97,7 +97,7 @@ const HTTP_LOGGED_BYTES: usize = 20;
 pub enum FeedResult {
     /// More input is needed: the caller must feed the unconsumed bytes again, and more bytes.
     More,
-    /// The share of this turn is used up: the caller must feed the other bytes in the next turn.
+    /// The connection's share of this turn is used up: feed the other bytes in the next turn.
     Later,
     /// The connection takes no input until [`Server::next_dirty`] returns its key.
     Paused,

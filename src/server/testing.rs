@@ -22,7 +22,7 @@ impl Server {
     }
 
     /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
-    /// simulator checks that all work that is due by this time is done.
+    /// simulator checks that the server has done all work that was due by the returned time.
     pub fn latest(&self) -> Time {
         self.latest
     }
