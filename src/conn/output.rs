@@ -73,13 +73,13 @@ pub struct Output {
     len: usize,
     /// How many unsent bytes precede the first byte that is held until the present sync ends.
     syncing_from: Option<u32>,
-    /// How many unsent bytes precede the first byte that is held until the next commit.
+    /// How many unsent bytes precede the first byte that is held until a later commit.
     held_from: Option<u32>,
 }
 
 impl Output {
-    /// Makes all bytes that are appended later wait for the next commit. Returns whether this is
-    /// the first call since the last commit.
+    /// Makes all bytes that are appended from now on wait for a later commit. Returns whether no
+    /// earlier bytes wait for that commit.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -94,7 +94,7 @@ impl Output {
         self.first_held().is_some()
     }
 
-    /// Makes held bytes wait for the sync that has just begun, instead of for the next commit.
+    /// Makes held bytes wait for the sync that has just begun, instead of for a later commit.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.or(self.held_from);
         self.held_from = None;

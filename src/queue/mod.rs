@@ -1,9 +1,9 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! Commands hand out no jobs to waiting clients. After a call that makes a job ready or ends a
-//! pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`, which
-//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
-//! So a `put` must look only at its tube, and a `reserve` only at the watched tubes.
+//! No method for a command hands out jobs to waiting clients. After a call that makes a job ready
+//! or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`,
+//! which restores the **resting invariant**: no unpaused tube has both a ready job and a waiting
+//! client. So a `put` must look only at its tube, and a `reserve` only at the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|

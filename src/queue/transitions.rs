@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    /// Ends the work of a long command on a tube, and removes the tube if the tube is idle.
+    /// Unpins a tube after a long command, and removes the tube if nothing else keeps it.
     pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);

@@ -100,7 +100,7 @@ impl Server {
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, a job that should be buried is ready until its next loss.
+        // If the binlog has failed, the job becomes ready, and can only be buried at its next loss.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
