@@ -44,7 +44,7 @@ impl<T> Key<T> {
     }
 }
 
-// `derive` would implement these traits only if `T` has the same traits.
+// `derive` would implement a trait only if `T` has the same trait.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -135,7 +135,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // For each item, a slab takes at most two words more than the item itself.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // Later, every chunk may go to these lists when a lack of memory cannot be reported.
+            // Any chunk may go to `open` or `releasable` later, when no failure can be reported.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;

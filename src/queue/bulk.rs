@@ -31,7 +31,7 @@ pub struct ListReserved {
     count: usize,
     /// The index of the client to visit next, and a position in that client's `deadlines` heap.
     next: (usize, usize),
-    /// The earliest jobs found so far, by deadline. Each may have changed since it was found.
+    /// The earliest jobs found so far, by deadline; each may have changed since it was found.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 

@@ -111,8 +111,8 @@ impl Record {
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial by this
     /// function, that difference is one less than `limit`, and a kick raises `limit` by `max - 1`.
-    /// A job exceeds `limit` only if it was lost while there was no `max`, or a larger one. Such a
-    /// job gets fewer tries, but at least one.
+    /// A job exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then
+    /// gets fewer tries, but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);

@@ -106,8 +106,8 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select one. With up to
-    /// 2^(n+1), the last n+1 bits select one, or the last n if that bucket does not exist.
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it; with up to
+    /// 2^(n+1) buckets, the last n+1 bits do, or the last n if that bucket does not exist.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");

@@ -7,7 +7,7 @@ use crate::{
     memory::Body,
 };
 
-/// How many slots are scanned for each job that may be shifted, which takes no longer than a shift.
+/// Slots to scan for each job to shift: to scan so many takes no longer than to shift one job.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.

@@ -1,8 +1,8 @@
-//! State transitions of jobs, which all commands and timers use.
+//! The state transitions of jobs; all commands and timers use these functions.
 //!
-//! Only these functions move a job between heaps and lists, and they keep heaps, lists, timers and
-//! counters consistent. A detached job is in no heap or list, and its `state` is the old one until
-//! the job is assigned or placed.
+//! Only the functions of this file move a job between heaps and lists; they keep heaps, lists,
+//! timers and counters consistent. A detached job is in no heap or list, and its `state` is the old
+//! one until the job is assigned or placed.
 
 use super::{Queue, State, increment, seconds};
 use crate::{

@@ -68,7 +68,7 @@ impl Server {
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
-        // The original handles the kinds in the same order.
+        // The original handles the kinds of timers in the same order.
         for timer in [Timer::Delays, Timer::Pauses, Timer::Clients] {
             for _ in 0..limit {
                 if !self.may_step_or_defer(now) {
@@ -96,7 +96,7 @@ impl Server {
 
     /// Ends the reservation of a job whose time to run is over or whose holder has disconnected.
     /// The job becomes ready, as if it had waited since `since`, or is buried if `--bury-after`
-    /// requires that. If that flag is given, the binlog gets a record of the loss.
+    /// requires that. With `--bury-after`, the binlog gets a record of the loss.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);

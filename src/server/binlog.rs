@@ -46,10 +46,10 @@ pub(super) type Permit = Option<wal::Permit>;
 impl Server {
     /// Writes the records of the turn, and syncs them if the flags require it. Releases held
     /// replies when the changes that they confirm are written, or synced if the flags require it.
-    /// Call this before sending replies, except those that [`Server::write_changes`] permits. If
-    /// the commit fails, closes each connection that has held replies, or unsent replies that show
-    /// a job without a record, and drops its replies. Also removes jobs without a record: no client
-    /// knows their ids, and a restart may assign these ids again.
+    /// Call this method before you send replies, except those that [`Server::write_changes`]
+    /// permits. If the commit fails, closes each connection that has held replies, or unsent
+    /// replies that show a job without a record, and drops its replies. Also removes jobs without a
+    /// record: no client knows their ids, and a restart may assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -109,7 +109,7 @@ impl Server {
 
     /// Checks whether this daemon still has the lock of the binlog's directory, unless the last
     /// check was shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been
-    /// read from the clock. Returns whether this call made the check. If the lock is lost,
+    /// read from the clock. Returns whether this call made a check. If the lock is lost,
     /// [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))

@@ -12,8 +12,8 @@ use crate::clock::Time;
 /// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
 const MISSES_MAX: u32 = 8;
 
-/// The longest wait for more changes before a sync in the queue's thread. This time suffices for a
-/// worker to get a job and delete the job.
+/// The longest wait for more changes before a sync in the queue's thread. During this wait, a
+/// worker can get a job and delete the job.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
 /// The longest wait for one more change before a sync in the queue's thread. A client on the same

@@ -51,7 +51,7 @@ impl Dirty {
     }
 }
 
-/// Connections with held replies. A connection may be on both lists.
+/// Connections with held replies; a connection may be on both lists.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Connections with replies held until the next commit.

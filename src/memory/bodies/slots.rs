@@ -67,7 +67,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// Gives access to the [`Body`] of a job, which changes when the body's bytes move.
+/// Gives access to the handles of jobs' bodies: a [`Body`] changes when its bytes move.
 pub trait BodyOwners {
     /// Returns the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;

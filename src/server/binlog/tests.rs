@@ -55,7 +55,7 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
-/// A job gets its id before its body has arrived. If the record of this job cannot be written, jobs
+/// A job gets its id before its body has arrived. If the record of a job cannot be written, jobs
 /// with larger ids must stay, in the binlog too.
 #[test]
 fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
