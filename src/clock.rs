@@ -1,7 +1,7 @@
-//! Time: monotonic instants, their dates, and the only readings of both system clocks.
+//! Monotonic instants, their dates, and the only code that reads the system's two clocks.
 //!
 //! A function of the server or the queue gets the present time as an argument, so tests need not
-//! sleep. If the wall clock is set, only times restored from a binlog change.
+//! sleep. If the wall clock is set, only those times change that were read from a binlog.
 
 mod testing;
 
@@ -17,10 +17,10 @@ use crate::sys;
 pub struct Time(u64);
 
 impl Time {
-    /// The earliest instant. A deadline at this instant is always due.
+    /// The earliest instant, for a deadline that is always due.
     pub const AT_ONCE: Self = Self(0);
 
-    /// The instant one nanosecond after this one.
+    /// The instant one nanosecond after `self`.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -44,7 +44,7 @@ impl Time {
 
 impl Add<Duration> for Time {
     type Output = Self;
-    /// Adds a duration, up to the last instant, 584 years after the origin, which never comes.
+    /// Adds a duration; the sum is at most the last instant, 584 years after the origin.
     fn add(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
@@ -53,7 +53,7 @@ impl Add<Duration> for Time {
 
 impl Sub<Duration> for Time {
     type Output = Self;
-    /// Subtracts a duration, down to the origin.
+    /// Subtracts a duration; the result is never before the origin.
     fn sub(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_sub(nanoseconds))
@@ -63,7 +63,7 @@ impl Sub<Duration> for Time {
 /// Converts between instants and dates of the wall clock. Only the binlog needs dates.
 #[derive(Debug, Clone, Copy)]
 pub struct Calendar {
-    /// For any instant: its nanoseconds since 1970 minus its nanoseconds since the origin.
+    /// The date of the origin in nanoseconds since 1970, normally a negative number.
     offset: i128,
 }
 
@@ -73,20 +73,20 @@ impl Calendar {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether two calendars differ by a second or more, so that the wall clock was set between
-    /// their readings. A smaller difference may come from the time between the readings of the two
-    /// clocks: then the caller keeps its calendar, so that dates keep their order.
+    /// Whether two calendars differ by a second or more, which shows that the wall clock was set.
+    /// If the calendars differ by less than a second, the caller keeps its own: the two clocks are
+    /// not read at the same instant, and dates must keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
 
-    /// The date of an instant in nanoseconds since 1970; the nearest `i64` if it does not fit.
+    /// The date of an instant in nanoseconds since 1970, or the nearest date that fits an `i64`.
     pub fn date(self, at: Time) -> i64 {
         let date = i128::from(at.0) + self.offset;
         i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The instant of a date in nanoseconds since 1970; the nearest instant if there is none.
+    /// The instant of a date in nanoseconds since 1970; the nearest instant if none has this date.
     pub fn instant(self, date: i64) -> Time {
         let at = i128::from(date) - self.offset;
         Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))
@@ -94,12 +94,12 @@ impl Calendar {
 }
 
 /// The time from the origin to the boot of the machine: half of the range of [`Time`]. A job from
-/// the binlog may be older than the boot. If the wall clock was wrong, dates of jobs may be
+/// the binlog may have been put before the boot. If the wall clock was wrong, dates of jobs may be
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the present time from the monotonic clock, which also runs while the machine is suspended
-/// if the system supports that.
+/// Reads the present time from the monotonic clock. If the system supports that, this clock also
+/// runs while the machine is suspended.
 pub fn now() -> Time {
     Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
 }

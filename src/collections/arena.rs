@@ -1,7 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
-//! A key is valid from `insert` to `remove`, and is reused later. So an item may be removed only
-//! when no copy of its key is in use: connections are removed only at the end of a turn.
+//! A key names an item from `insert` to `remove`, and later perhaps another item. So an item may be
+//! removed only when no copy of its key will be used: for a connection, at the end of a turn.
 
 mod testing;
 
@@ -18,7 +18,7 @@ use slab::Slab;
 
 use super::growth::{Growth, grow, probe};
 
-/// Names one item of an `Arena<T>`. `Option<Key<T>>` is four bytes too.
+/// Names one item of an `Arena<T>`. A `Key<T>` and an `Option<Key<T>>` take four bytes each.
 pub struct Key<T> {
     /// The slot plus one, so that zero is free for `None`.
     slot: NonZeroU32,
@@ -26,13 +26,13 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// Returns the slot as a number: for event tokens, for log lines, and to order equal items.
+    /// Returns the slot as a number, for event tokens and log lines, and to sort equal items.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
     }
 
-    /// Returns the key with the same index in another arena, for arenas whose items are always
-    /// added and removed together, such as those of connections, clients and sockets.
+    /// Returns the key with the same index in another arena. The items of both arenas must always
+    /// be added and removed together, as connections, clients and sockets are.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }
@@ -44,7 +44,7 @@ impl<T> Key<T> {
     }
 }
 
-// Derived implementations would require that `T` has the same trait.
+// `derive` would implement a trait only if `T` has the same trait.
 impl<T> Clone for Key<T> {
     fn clone(&self) -> Self {
         *self
@@ -73,25 +73,25 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB: enough for the C
-/// library to map it separately.
+/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB, so the C library maps
+/// each chunk separately.
 const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
 /// Owns items, and hands out keys to them.
 ///
-/// Items are stored in chunks, each a slab that never grows. So adding an item never copies the
-/// others, and the memory of an empty chunk can be released to the system: see
-/// [`Arena::release_one`]. Invariant: `open` names the chunks that have free slots, each once.
-/// Empty chunks have no memory, except the last of `open`, so that adding a lone item does not
-/// allocate each time.
+/// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
+/// copies the others, and the memory of an empty chunk can be released to the system: see
+/// [`Arena::release_one`]. Invariant: the list `open` has each chunk with free slots once. An empty
+/// chunk has no memory, unless it is the last of `open`: otherwise a single item that comes and
+/// goes would allocate each time.
 ///
-/// Two arenas with the same `CHUNK_LENGTH` whose items are added and removed together have the same
-/// indexes.
+/// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
+/// items have the same indexes.
 #[derive(Debug)]
 pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     chunks: Vec<Slab<T>>,
     open: Vec<usize>,
-    /// The memory of chunks that became empty.
+    /// The memory of chunks that became empty, which can be released to the system.
     releasable: Vec<Slab<T>>,
     len: usize,
     /// The number of lookups; see [`Arena::visits`].
@@ -99,8 +99,8 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     visits: std::cell::Cell<u64>,
 }
 
-/// An arena of items that are larger, and few in most daemons: tubes, clients and connections. A
-/// chunk takes 68 to 132 KiB, so the C library maps such a chunk separately, too.
+/// An arena with short chunks, for large items: tubes, clients and connections. A chunk takes 68 to
+/// 132 KiB, so the C library maps each chunk separately, too.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
@@ -117,13 +117,13 @@ impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
 }
 
 impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
-    /// Makes room for the next item. Fails if there is no memory. O(1).
+    /// Makes room for the next item, or fails if there is no memory. O(1).
     #[inline]
     pub fn make_room(&mut self) -> Growth {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk() }
     }
 
-    /// Returns the chunk for the next item, if its memory is allocated.
+    /// Returns the chunk for the next item, if that chunk's memory is allocated.
     #[inline]
     fn ready_chunk(&self) -> Option<usize> {
         let number = *self.open.last()?;
@@ -132,10 +132,10 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
 
     #[cold]
     fn make_chunk(&mut self) -> Growth {
-        // A slab stores a word beside each item; with padding, at most two.
+        // For each item, a slab takes at most two words more than the item itself.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // Any chunk may become open or releasable later, when no failure can be reported.
+            // Any chunk may go to `open` or `releasable` later, when no failure can be reported.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;
@@ -145,7 +145,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Ok(())
     }
 
-    /// Returns the chunk for the next item. Allocates the chunk's memory if it has none.
+    /// Returns the chunk for the next item. Allocates the chunk's memory if the chunk has none.
     #[cold]
     fn chunk_to_fill(&mut self) -> usize {
         if self.open.is_empty() {
@@ -172,14 +172,14 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Key::from_index(number * CHUNK_LENGTH + slot)
     }
 
-    /// Removes an item. Its key may name another item from now on.
+    /// Removes an item, whose key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         let chunk = &mut self.chunks[number];
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            // The last chunk of `open` loses that place, and gives up its memory if it is empty.
+            // If the chunk that was last in `open` until now is empty, its memory can be released.
             let last = self.open.last().map(|&last| &mut self.chunks[last]);
             self.releasable.extend(last.filter(|last| last.is_empty()).map(mem::take));
             self.open.push(number);
@@ -190,8 +190,8 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         item
     }
 
-    /// Releases the memory of one empty chunk to the system. Returns whether there was one. Each
-    /// call makes a slow system call, so do not repeat it many times in a row.
+    /// Releases the memory of one empty chunk to the system, and returns whether there was such a
+    /// chunk. Each call makes a slow system call, so avoid many calls in a row.
     pub fn release_one(&mut self) -> bool {
         self.releasable.pop().is_some()
     }
@@ -209,7 +209,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.len
     }
 
-    /// The number of slots, used and free. Every index is below this number.
+    /// The number of slots, used and free. The index of every key is below the number of slots.
     pub fn slots(&self) -> usize {
         self.chunks.len() * CHUNK_LENGTH
     }
@@ -219,7 +219,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.visits.set(self.visits.get() + 1);
     }
 
-    /// Every item with its key, in slot order. O(slots): for checks and shutdown.
+    /// Every item with its key, in the order of slots. O(slots).
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             chunk

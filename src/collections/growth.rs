@@ -1,5 +1,5 @@
-//! Growth that may fail. A large list needs more memory than is kept for small allocations, so the
-//! list grows, or fails to, before anything is changed.
+//! Growth that may fail. A large list may need more memory than is kept for small allocations, so a
+//! command makes the list grow before it changes anything.
 
 use std::{
     collections::{TryReserveError, VecDeque},
@@ -8,15 +8,15 @@ use std::{
     hint::black_box,
 };
 
-/// A list of at least this many bytes grows by half this many at a time, and the kernel moves it
-/// without copying. So no list takes much more memory at once, however large it is.
+/// A list of at least this many bytes grows by half this many bytes at a time, and the kernel moves
+/// the list without copying. So even a very large list takes little more memory at once.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
-/// There is no memory, or a limit forbids taking it.
+/// There is no memory, or a limit forbids taking more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// The result of making room: after an error, nothing has changed.
+/// The result of making room; after an error, nothing has changed.
 pub type Growth<T = ()> = Result<T, OutOfMemory>;
 
 impl From<TryReserveError> for OutOfMemory {
@@ -43,28 +43,28 @@ pub fn ensure(is_permitted: bool) -> Growth {
 pub fn probe(bytes: usize) -> Growth {
     let mut piece = Vec::<u8>::new();
     piece.try_reserve_exact(bytes)?;
-    // `black_box` keeps the compiler from leaving out this allocation as unused.
+    // Without `black_box`, the compiler may leave out an allocation that is not used.
     black_box(piece);
     Ok(())
 }
 
-/// Grows a list's capacity to at least `length` items. Fails, and leaves the list as it was, if
-/// there is no memory. O(1), unless the list is reallocated.
+/// Grows a list's capacity to at least `length` items. If there is no memory, fails and leaves the
+/// list as it was. O(1), unless the list is reallocated.
 #[inline]
 pub fn grow<T>(list: &mut Vec<T>, length: usize) -> Growth {
     let capacity = next_capacity::<T>(list.capacity(), length);
     Ok(list.try_reserve_exact(capacity - list.len())?)
 }
 
-/// As [`grow`], for a deque.
+/// Grows a deque's capacity as [`grow`] does for a list.
 #[inline]
 pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     let capacity = next_capacity::<T>(deque.capacity(), length);
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity `before` if that suffices for `length` items. If not, returns twice that
-/// capacity, or for a large list a little more than before.
+/// Returns the capacity `before` if that suffices for `length` items. If not, returns twice
+/// `before`, or for a large list a little more than `before`, but at least `length`.
 #[inline]
 pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {
@@ -79,7 +79,7 @@ pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// If a failed growth changed the list, half of a change would have happened.
+    /// If a failed growth changed the list, the command would fail after a part of its work.
     #[test]
     fn a_list_that_cannot_grow_stays_as_it_was() {
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));

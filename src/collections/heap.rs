@@ -1,12 +1,12 @@
-//! A binary heap whose items know their positions, so that any of them can be removed in O(log n).
+//! A binary heap whose items know their positions, so that any item can be removed in O(log n).
 //!
-//! An entry holds the sort key and the item's key. So a sift compares entries of one array and
-//! looks up no item. Each move is reported to a closure, which stores the new position in the item.
-//! Invariant: no entry is smaller than its parent, and the position last reported for an item is
-//! the position of its entry.
+//! An entry has a sort key and the key of an item. So to sort, the heap compares entries of one
+//! array, and looks up no item. The heap reports each move to a closure, which stores the new
+//! position in the item. Invariant: no entry is smaller than its parent, and the position last
+//! reported for an item is the position of its entry.
 //!
-//! Sort keys must be distinct, so that the order is total: every caller ends a sort key with a
-//! unique id or key.
+//! Sort keys must be distinct: every caller ends a sort key with a unique id or key, so the order
+//! of the entries is total.
 
 mod testing;
 
@@ -20,7 +20,7 @@ use super::{
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
-/// A min-heap of keys of `T`s, ordered by `K`.
+/// A heap of keys of `T`s; each has a sort key `K`, and the smallest sort key is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<(K, Key<T>)>,
@@ -45,7 +45,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.len()
     }
 
-    /// Whether there are no items.
+    /// Whether the heap is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -62,12 +62,12 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.min_capacity.max(self.entries.len()) + 1
     }
 
-    /// Makes room for one item more than there are, or one more than the minimum set by
-    /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
-    /// reallocated.
+    /// Makes room for one item more than the heap has, or than its minimum capacity if that is
+    /// larger: see [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap
+    /// is reallocated.
     ///
     /// Memory becomes resident only when it is first written to. If `is_resident`, new memory is
-    /// written to at once, because a change that cannot be refused may add the items later.
+    /// written to at once, because the change that adds the items later cannot be refused.
     #[inline]
     pub fn make_room(&mut self, is_resident: bool) -> Growth {
         let count = self.next_count();
@@ -79,8 +79,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         Ok(())
     }
 
-    /// Keeps memory for `count` items from now on, because that many may be added when a lack of
-    /// memory cannot be reported. Allocates nothing if [`Heap::make_room`] was called before.
+    /// Keeps memory for `count` items from now on, because the changes that add items cannot be
+    /// refused. Allocates nothing if [`Heap::make_room`] was called before.
     pub fn set_min_capacity(&mut self, count: usize) {
         self.min_capacity = count;
         if self.entries.capacity() < count {
@@ -89,14 +89,14 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item. Calls `moved` with the new position of each entry that moves, the new entry
-    /// included. O(log n).
+    /// Adds an item. Calls `moved` with the position of the new entry, and of each entry that
+    /// moves. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, (key, item), moved);
     }
 
-    /// Removes the item at `position`. Calls `moved` for each other entry that moves. O(log n).
+    /// Removes the item at `position`, and calls `moved` for each entry that moves. O(log n).
     pub fn remove(&mut self, position: u32, moved: impl FnMut(Key<T>, u32)) -> Key<T> {
         let position = position as usize;
         let (_, removed) = self.entries.swap_remove(position);
@@ -107,7 +107,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         removed
     }
 
-    /// Gives the item at `position` another key. Calls `moved` for each entry that moves. O(log n).
+    /// Changes the sort key of an item, and calls `moved` for each entry that moves. O(log n).
     pub fn update(&mut self, position: u32, key: K, moved: impl FnMut(Key<T>, u32)) {
         self.entries[position as usize].0 = key;
         self.sift(position as usize, moved);
@@ -118,7 +118,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.get(position).copied()
     }
 
-    /// Returns the first `count` items in order. O(count log count), whatever the size of the heap.
+    /// Returns the `count` smallest items in order. O(count log count) for any size of the heap.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
@@ -140,9 +140,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.iter().copied()
     }
 
-    /// Reduces the capacity if three quarters of it are unused, by at most [`SHRINK_STEP_ITEMS`].
-    /// So a heap that loses millions of items releases memory in short steps. A small array is
-    /// kept, so that a heap that is often empty does not reallocate each time.
+    /// Reduces the capacity by at most [`SHRINK_STEP_ITEMS`] if three quarters of it are unused. So
+    /// a heap that loses millions of items releases memory in short steps. A small array keeps its
+    /// capacity, so that a heap that is often empty does not reallocate each time.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {

@@ -1,4 +1,4 @@
-//! A histogram of durations: how many were no longer than each of several fixed bounds.
+//! Counts, for each of several fixed bounds, how many durations were no longer than the bound.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const LONG_BOUNDS: [u64; 11] =
 /// Counts of durations by their length. A histogram takes a fixed amount of memory.
 #[derive(Debug, Clone)]
 pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
-    /// Upper bounds, in rising order, in units of `UNIT` nanoseconds. A bucket includes its bound.
+    /// Rising upper bounds in units of `UNIT` nanoseconds. Each bucket includes its upper bound.
     bounds: &'static [u64; BOUNDS],
     /// One count for each bound; durations longer than all bounds are only in `count`.
     buckets: [u64; BOUNDS],

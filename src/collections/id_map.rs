@@ -1,14 +1,14 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
-//! Ids are assigned in sequence, so a page has the keys of 32 neighbouring ids, four bytes each,
-//! and a directory has 1,024 neighbouring pages. A tree has an entry for each directory: for 32,768
-//! ids. Unlike a hash map, this map never moves all entries at once when it grows or shrinks.
+//! A page has the keys of 32 neighbouring ids, four bytes each, and a directory has 1,024
+//! neighbouring pages. A tree has one entry for each directory, and so for 32,768 ids. Unlike a
+//! hash map, this map never moves all entries at once when it grows or shrinks.
 //!
-//! An id whose neighbours are gone would take up a page and a part of a directory. So the last id
-//! of a page moves to a second tree, and the page is removed. A directory is removed with its last
-//! page. The page of the latest insertion stays, or a mostly empty queue would allocate one for
-//! each job. Invariant: `used` is the number of entries of a page or directory. No page has fewer
-//! than two ids, and no directory is empty, except the page and directory of the latest insertion.
+//! A page for a single id would waste memory. So if a page has one id left, this id moves to a
+//! second tree, and the page is removed. A directory is removed with its last page. The page of the
+//! latest insertion stays, because otherwise a mostly empty queue would allocate a page for each
+//! job. Invariant: the field `used` is the number of entries of a page or directory. Only the page
+//! of the latest insertion may have fewer than two ids, and only its directory may be empty.
 
 use std::{collections::BTreeMap, mem};
 
@@ -35,7 +35,7 @@ pub struct IdMap<T> {
     directories: BTreeMap<u64, Box<Directory<T>>>,
     /// The number of the page of the latest insertion.
     latest: u64,
-    /// The keys of ids without neighbours.
+    /// The keys of ids that have no page.
     single: BTreeMap<u64, Key<T>>,
     /// The pages; a chunk of them takes a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,
@@ -75,7 +75,7 @@ impl<T> IdMap<T> {
         page.and_then(|page| self.pages[page].keys[slot]).or_else(|| self.single.get(&id).copied())
     }
 
-    /// Makes room for another key. Fails if there is no memory. O(1).
+    /// Makes room for another key, or fails if there is no memory. O(1).
     pub fn make_room(&mut self) -> Growth {
         self.pages.make_room()
     }
@@ -117,7 +117,7 @@ impl<T> IdMap<T> {
         Some(key)
     }
 
-    /// Removes a page if it has fewer than two ids, and then its directory if that is empty.
+    /// Removes a page with fewer than two ids, and then its directory if the directory is empty.
     fn thin(&mut self, number: u64) {
         let (directory_number, at) = locate_page(number);
         let Some(directory) = self.directories.get_mut(&directory_number) else { return };
@@ -136,7 +136,7 @@ impl<T> IdMap<T> {
         }
     }
 
-    /// Releases the memory of empty pages: see [`Arena::release_one`].
+    /// Releases memory of removed pages to the system: see [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.pages.release_one()
     }
@@ -154,7 +154,7 @@ mod tests {
         prop_oneof![0..1000u64, 32_600..32_900u64, u64::MAX - 300..=u64::MAX, any::<u64>()]
     }
 
-    /// If an id without neighbours kept its page, it would take the memory of 32 ids.
+    /// If an id without neighbours kept its page, this id would take the memory of 32 ids.
     #[test]
     fn an_id_without_neighbours_takes_no_page() {
         let mut map: IdMap<()> = IdMap::default();

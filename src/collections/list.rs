@@ -1,14 +1,14 @@
-//! A doubly linked list of keys: first in, first out, with O(1) removal from the middle. The links
-//! are in the items, so a list allocates nothing.
+//! A doubly linked list of keys: first in, first out, with O(1) removal from the middle. Each item
+//! stores its own links, so a list allocates nothing.
 //!
 //! Invariant: the links from head to tail and those from tail to head visit the same `len` items.
-//! An item is in at most one list at a time; `unlink` must be called on that list.
+//! An item is in at most one list at a time; call `unlink` only on the list that has the item.
 
 mod testing;
 
 use super::{Arena, Key};
 
-/// The neighbours of an item in its list; both `None` outside a list.
+/// The neighbours of an item in its list; both are `None` if the item is in no list.
 #[derive(Debug)]
 pub struct Links<T> {
     before: Option<Key<T>>,
@@ -25,7 +25,7 @@ impl<T> Default for Links<T> {
 pub trait Linked: Sized {
     /// The item's links.
     fn links(&self) -> &Links<Self>;
-    /// The item's links. Only lists may change them.
+    /// The item's links, which only lists may change.
     fn links_mut(&mut self) -> &mut Links<Self>;
 }
 
@@ -54,7 +54,7 @@ impl<T: Linked> List<T> {
         self.len as usize
     }
 
-    /// Whether there are no items.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.head.is_none()
     }
@@ -84,8 +84,8 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Sorts the items by `key`; items with equal keys keep their order. Merges sorted halves, and
-    /// allocates nothing. Parts that are sorted already are not split: O(length · log runs).
+    /// Sorts the items by `key`, and allocates nothing; items with equal keys keep their order.
+    /// O(length · log runs), because a part that is already sorted is not split further.
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;
@@ -161,7 +161,7 @@ mod tests {
             prop_assert_eq!(found, wanted);
         }
 
-        /// If a list skipped an item, a client's job would never come back to its tube.
+        /// If a list lost an item, a job of a disconnected client would never return to its tube.
         #[test]
         fn agrees_with_a_queue(
             operations in prop::collection::vec(any::<Option<prop::sample::Index>>(), 0..200),

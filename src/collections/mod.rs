@@ -1,9 +1,9 @@
-//! Containers that know nothing of queues: [`Arena`] with typed keys, [`Heap`] whose items know
-//! their positions, [`List`] by key, [`IdMap`] from id to key, and [`Histogram`], which counts
-//! durations.
+//! Containers that know nothing of jobs and tubes. An [`Arena`] has typed keys; the items of a
+//! [`Heap`] know their positions; a [`List`] links keys; an [`IdMap`] finds the key of an id; a
+//! [`Histogram`] counts durations.
 //!
-//! A container that may become large has a method `make_room`, which fails, and changes nothing, if
-//! there is no memory for one more item.
+//! A container that may become large has a method `make_room`. If there is no memory for one more
+//! item, this method fails and changes nothing.
 
 mod arena;
 mod growth;

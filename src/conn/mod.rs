@@ -1,9 +1,9 @@
-//! The state machine of a connection, in this file; `output.rs` has the replies to be sent.
+//! The state machine of a connection; `output.rs` has the replies that wait to be sent.
 //!
 //! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
-//! whole body, the end of skipped input. The server executes the command, and then sets the next
-//! phase. Between steps, the phase holds all that is known about the consumed input, so the caller
-//! may split the stream at any byte.
+//! whole body, or the end of skipped input. The server executes the command, and then sets the next
+//! phase. The phase stores all that the connection must know about the consumed input, so the
+//! caller may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
 //! | `Closing` | all output sent | the event loop closes |
 //!
-//! Sending is not a phase: [`Output`] has the unsent replies. While it has too many, input pauses.
+//! Sending is not a phase, but no input is taken while [`Output`] has too many unsent bytes.
 
 mod output;
 mod testing;
@@ -30,7 +30,7 @@ use crate::{
     proto::{self, CRLF, LINE_LIMIT, PutHeader, Reply},
 };
 
-/// Input pauses while this many bytes of output, or more, are unsent.
+/// A connection takes no input while this many bytes of its output, or more, are unsent.
 const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
 /// What a connection waits for: more input, a reply, or its end.
@@ -41,16 +41,16 @@ enum Phase {
     /// The rest of a line that is too long.
     SkipLine,
     Body(Collecting),
-    /// The rest of a body that is not kept, and the error reply that follows it.
+    /// The rest of a body that is not kept, and the error reply to send after that rest.
     Skip {
         left: u64,
         then: Reply<'static>,
     },
     /// A `reserve` or a long command has not been answered yet; later commands wait.
     Waiting,
-    /// A `reserve-with-abort` has not been answered yet; further input ends its wait.
+    /// A `reserve-with-abort` has not been answered yet; further input ends its wait for a job.
     WaitingForInput,
-    /// A `reserve` that is not answered yet has stopped waiting: its client may have disconnected.
+    /// A `reserve` has not been answered, but gets no job: its client may have disconnected.
     WaitEnded,
     Closing,
 }
@@ -58,7 +58,7 @@ enum Phase {
 #[derive(Debug)]
 struct Collecting {
     put: PendingPut,
-    /// The bytes of the body received so far; `None` if there are none.
+    /// The bytes of the body received so far; `None` if no byte has arrived.
     got: Option<Body>,
 }
 
@@ -85,15 +85,15 @@ impl PendingPut {
 pub enum Step<'a> {
     /// A command line, without its CR LF.
     Line(&'a [u8]),
-    /// The first line of an HTTP request, or its beginning: the connection must be closed.
+    /// The first line of an HTTP request, or its first bytes: the server must end the connection.
     Http(&'a [u8]),
     /// The whole body of a `put`, with the two bytes that should be CR LF.
     Body(PendingPut, Body),
-    /// The end of a skipped line or body, and the error reply to it.
+    /// The error reply to a line or body that has been skipped to its end.
     Reject(Reply<'static>),
-    /// Input has arrived while a `reserve-with-abort` waits. The input is not consumed.
+    /// Input, which is not consumed yet, has ended the wait of a `reserve-with-abort`.
     Abort,
-    /// More input is needed. The remaining bytes must be passed again, followed by more.
+    /// More input is needed: the caller must pass the remaining bytes again, and more bytes.
     More,
     /// The connection takes no input now.
     Paused,
@@ -107,19 +107,19 @@ pub struct Conn {
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The round of the commit that last answered this connection: see the server's `gathering`.
+    /// The number of the commit that last answered this connection: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest job id in the unsent replies of this connection, or in those sent last. An
-    /// `INSERTED` is not included, because that reply waits for the commit.
+    /// The largest job id in the unsent replies of this connection, or in the replies sent last.
+    /// The id of an `INSERTED` is not included, because that reply is held until the commit.
     pub(crate) shown_id: u64,
-    /// Whether the client has closed its sending side: nothing more will arrive.
+    /// Whether the client has closed its sending side, so that no more bytes will arrive.
     pub is_half_closed: bool,
     /// Whether this connection is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
 }
 
 impl Conn {
-    /// Consumes the bytes of one step from the front of `rest`. Stores bytes of a body in `bodies`.
+    /// Takes bytes from the front of `rest`, and returns their meaning. Stores a body in `bodies`.
     pub fn step<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         if !self.takes_input() {
             return Step::Paused;
@@ -186,7 +186,7 @@ impl Conn {
         self.step(rest, bodies)
     }
 
-    /// Whether this is the first non-blank line, and begins an HTTP request.
+    /// Whether `line` is the connection's first non-blank line, and begins an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
         let is_first = !self.has_spoken;
         self.has_spoken |= !line.trim_ascii().is_empty();
@@ -194,8 +194,8 @@ impl Conn {
     }
 
     /// Begins the body that the header of a `put` announces. If the whole body is in `rest`,
-    /// returns it with its CR LF, so that the body is copied only once. If not, [`Conn::step`]
-    /// takes memory for the body as its bytes arrive.
+    /// returns the body with its CR LF, so that the body is copied only once. If a part is missing,
+    /// [`Conn::step`] takes memory for the body as its bytes arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         if let Some((body, behind)) = rest.split_at_checked(put.size()) {
             *rest = behind;
@@ -205,7 +205,7 @@ impl Conn {
         None
     }
 
-    /// Makes [`Conn::step`] skip a rejected body of `size` bytes and CR LF, and then reply `then`.
+    /// Makes [`Conn::step`] skip a body of `size` bytes and CR LF, then return the error `then`.
     pub fn skip_body(&mut self, size: u32, then: Reply<'static>) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
@@ -215,20 +215,20 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
-    /// Makes further input end the wait, if the connection is waiting.
+    /// If the connection waits for a reply, makes further input end this wait.
     pub fn end_wait_on_input(&mut self) {
         if self.is_waiting() {
             self.phase = Phase::WaitingForInput;
         }
     }
 
-    /// Ends the wait of a `reserve`, whose reply is still to come.
+    /// Ends the wait of a `reserve` for a job; the server must still answer the `reserve`.
     pub fn end_wait(&mut self) {
         debug_assert!(self.is_waiting());
         self.phase = Phase::WaitEnded;
     }
 
-    /// Whether a `reserve` has stopped waiting and its reply is still to come.
+    /// Whether a `reserve` no longer waits for a job, but has not been answered yet.
     pub fn has_wait_ended(&self) -> bool {
         matches!(self.phase, Phase::WaitEnded)
     }
@@ -258,13 +258,13 @@ impl Conn {
         }
     }
 
-    /// How many bytes of an unfinished body the connection holds.
+    /// How many bytes of an unfinished body the connection has received.
     pub fn received(&self) -> usize {
         let Phase::Body(Collecting { got: Some(got), .. }) = &self.phase else { return 0 };
         got.len()
     }
 
-    /// Whether a `reserve` or a long command of this connection waits for its reply.
+    /// Whether a `reserve` of this connection waits for a job, or a long command is in progress.
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::WaitingForInput)
     }
@@ -275,7 +275,7 @@ impl Conn {
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
     }
 
-    /// Whether the connection has ended, so that only its socket remains to be closed.
+    /// Whether a closing connection has sent all its output, so that its socket can be closed.
     pub fn is_finished(&self) -> bool {
         matches!(self.phase, Phase::Closing) && self.output.is_empty()
     }
@@ -291,7 +291,7 @@ impl Collecting {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Moves bytes of the body from `rest` to `bodies`. Fails, and moves none, without memory.
+    /// Moves bytes of the body from `rest` to `bodies`; without memory, fails and moves none.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {
@@ -316,7 +316,7 @@ mod tests {
         PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
     }
 
-    /// All steps of a stream, as texts.
+    /// Returns the meanings of the parts of a stream, as texts.
     fn steps(conn: &mut Conn, bytes: &[u8]) -> Vec<String> {
         steps_in(&mut Bodies::default(), conn, bytes)
     }

@@ -1,8 +1,8 @@
-//! The replies that wait to be sent to a client. Small replies are copied into buffers, large
-//! bodies are shared with their jobs, and one `writev` sends several of these pieces.
+//! The replies that wait to be sent to a client. Small replies are copied into buffers, and large
+//! bodies are shared with their jobs. One `writev` sends several buffers and bodies.
 //!
-//! Invariant: `len` is the number of unsent bytes. All bytes that are sent but not freed are in the
-//! first piece. An empty output owns no memory.
+//! Invariant: `len` is the number of unsent bytes. Bytes that have been sent but not freed are all
+//! in the first piece. An empty output owns no memory.
 
 mod testing;
 
@@ -13,22 +13,22 @@ use crate::{
     proto::{CRLF, List, Reply},
 };
 
-/// After a buffer has this many bytes, the next reply begins another buffer.
+/// If the last buffer has at least this many bytes, the next reply begins another buffer.
 const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
 /// The first capacity of a buffer: enough for most replies, so that a buffer seldom grows.
 const BUFFER_START_BYTES: usize = 96;
 
-/// The capacity that usually suffices for a buffer that is filled with bodies.
+/// A capacity that usually suffices for a buffer that is filled with copies of bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// The number of slices that one write passes to the kernel. The kernel would check further slices,
-/// but would rarely send them.
+/// The number of slices that one write passes to the kernel. The kernel would check further slices
+/// in each write, but would rarely send them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
 enum Piece {
-    /// Replies, and how many of these bytes are copies of bodies.
+    /// The bytes of replies, and how many of these bytes are copies of bodies.
     Copied(Vec<u8>, u64),
     Shared(Body),
 }
@@ -48,7 +48,7 @@ impl Piece {
         }
     }
 
-    /// Frees a copy, or returns the handle to a shared body.
+    /// Frees the bytes of a copy, or removes the handle to a shared body.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,
@@ -63,23 +63,23 @@ impl Default for Piece {
     }
 }
 
-/// Bytes to send, in order. Bytes at the end may be held until the binlog has the changes that
-/// these bytes confirm.
+/// Bytes to send, in order. The last bytes may be held until the binlog has the changes that these
+/// bytes confirm.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Usually the only piece, so a reply that is sent at once costs one allocation.
+    /// Usually there is no other piece, so a reply that is sent at once costs one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
-    /// The offset, among unsent bytes, of the first byte held until the present sync has ended.
+    /// How many unsent bytes precede the first byte that is held until the present sync ends.
     syncing_from: Option<u32>,
-    /// The offset, among unsent bytes, of the first byte held until a later commit.
+    /// How many unsent bytes precede the first byte that is held until a later commit.
     held_from: Option<u32>,
 }
 
 impl Output {
-    /// Holds all bytes appended from now on until a later commit. Returns whether they are the
-    /// first bytes held until then.
+    /// Makes all bytes that are appended from now on wait for a later commit. Returns whether no
+    /// earlier bytes wait for that commit.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -94,7 +94,7 @@ impl Output {
         self.first_held().is_some()
     }
 
-    /// Makes the bytes held so far wait for the sync that has begun, which covers their changes.
+    /// Makes held bytes wait for the sync that has just begun, instead of for a later commit.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.or(self.held_from);
         self.held_from = None;
@@ -110,7 +110,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// The offset of the first held byte. Bytes that wait for the present sync come first.
+    /// The offset of the first held byte, which waits for the present sync if any byte does.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }
@@ -130,7 +130,7 @@ impl Output {
         self.write(|buffer| reply.write(buffer));
     }
 
-    /// Appends a list of names. Its buffers together take little more memory than the list.
+    /// Appends a list of names, in buffers that take little more memory than the list.
     pub fn list<'a>(&mut self, list: List, names: impl Iterator<Item = &'a str>) {
         let mut names = names.peekable();
         self.write(|buffer| list.begin(buffer));
@@ -147,7 +147,7 @@ impl Output {
         self.write(|buffer| buffer.extend_from_slice(CRLF));
     }
 
-    /// Appends a reply that announces a body, and the body, which ends in its own CR LF.
+    /// Appends a reply that announces a body, and then the body with its CR LF.
     pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body, bodies: &mut Bodies) {
         debug_assert!(bodies.bytes(body).ends_with(CRLF));
         self.reply(reply);
@@ -179,10 +179,10 @@ impl Output {
         }
     }
 
-    /// Appends the bytes that `write` appends to a buffer.
+    /// Calls `write` to append bytes to the last buffer, or to a new one if the last one is full.
     pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        // A piece is freed when all of it has been sent, so a piece must not keep growing for a
-        // slow client.
+        // A piece is freed when all of it has been sent, so a piece must not grow without end if a
+        // client reads slowly.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
@@ -236,13 +236,13 @@ impl Output {
         iter::once(&self.first).chain(&self.rest)
     }
 
-    /// How many bytes of the first piece have been sent. O(pieces): a few dozen at most, because
-    /// input pauses while too much is unsent.
+    /// How many bytes of the first piece have been sent. O(pieces), a few dozen at most, because no
+    /// input is taken while too many bytes are unsent.
     fn sent_of_first(&self) -> usize {
         self.pieces().map(Piece::len).sum::<usize>() - self.len
     }
 
-    /// Removes all bytes, because they will not be sent.
+    /// Removes all bytes, sent or not, and frees their memory.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
         for piece in iter::once(first).chain(rest) {
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise the daemon would keep all bytes sent to a client that never reads everything.
+    /// If a client never reads all its output, the daemon must not keep all bytes that it has sent.
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
@@ -272,7 +272,7 @@ mod tests {
         bodies.remove(body);
     }
 
-    /// A long list in one piece would take a new mapping, which the kernel must fill with zeros.
+    /// For a long list in one piece, the kernel would map new memory and fill it with zeros.
     #[test]
     fn a_long_list_is_whole_and_in_pieces_below_the_size_that_is_mapped() {
         for (count, length) in [(0, 1), (1, 200), (300, 200), (20_000, 200), (100_000, 10)] {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// However many bytes the kernel takes in each write, the client gets all of them in order.
+        /// The client gets all bytes in order, however many of them the kernel takes in each write.
         #[test]
         fn is_sent_whole_in_any_portions(
             pieces in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! The handles to bodies that connections have, for the checks of tests.
+//! Counts the handles to bodies that a connection has, for checks in tests.
 
 use super::{Conn, Phase};
 

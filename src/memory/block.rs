@@ -1,7 +1,7 @@
 //! A block of memory for bodies of any size.
 //!
-//! The whole block is filled with consecutive slots, each of which is free or has a body. Each slot
-//! begins with a [`Mark`], so that all slots of a block can be visited in order.
+//! A block consists of consecutive slots, each of which is free or has a body. Each slot begins
+//! with a [`Mark`], so that all slots of a block can be visited in order.
 
 use super::bodies::Referenced;
 use crate::collections::Key;
@@ -9,8 +9,8 @@ use crate::collections::Key;
 /// Slots begin and end at multiples of this many bytes.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the largest default size fit. The C library maps a
-/// block separately, and adds a header and eight bytes, so that 65 pages are full.
+/// The size of a block in bytes: four bodies of the largest default size fit into a block. The C
+/// library maps each block separately, and adds a header and eight bytes, which fills 65 pages.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
 /// The length in bytes of the mark that precedes a body in its slot.
@@ -19,7 +19,7 @@ pub(super) const MARK_BYTES: usize = 4;
 /// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// No owner: the slot of this many bytes is free, or the present command has just taken it.
+    /// A slot of this many bytes that is free, or that the present command has just taken.
     Free(usize),
     /// The job with this index.
     Job(usize),
@@ -27,7 +27,7 @@ pub(super) enum Mark {
     Referenced(Key<Referenced>),
 }
 
-/// The index of a job with a body is below this number.
+/// The index of every job and of every referenced body is below this number.
 pub const INDEX_LIMIT: usize = 1 << 30;
 
 /// The size in bytes of a slot for a body of `len` bytes.
@@ -42,17 +42,17 @@ pub(super) struct Block {
     pub(super) bytes: Vec<u8>,
     /// Total bytes of slots that are in use.
     pub(super) live: usize,
-    /// The offset up to which slots have been in use at some time.
+    /// All slots that were ever in use are before this offset.
     pub(super) end: usize,
 }
 
 impl Block {
-    /// Returns the total bytes of free slots that were in use before.
+    /// Returns the total bytes of free slots that were once in use.
     pub(super) fn freed(&self) -> usize {
         self.end - self.live
     }
 
-    /// Writes `bytes` after `len` bytes of the body at `start`. The slot must be large enough.
+    /// Writes `bytes` to the slot at `start`, after `len` bytes of its body. The bytes must fit.
     pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
         self.bytes[start + MARK_BYTES + len..][..bytes.len()].copy_from_slice(bytes);
     }

@@ -1,25 +1,24 @@
 //! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
-//! Bodies of all sizes share blocks, in slots of their sizes. So little memory is wasted, in any
-//! mix of sizes. A few free slots are remembered, and filled before another block is. Other free
-//! slots stay free until their block is empty and can be released to the system. If free slots take
-//! too much, the bodies in the sparsest block move elsewhere: see [`Bodies::move_some`]. In the C
-//! library's heap, a few bytes in use at the end keep all of it allocated.
+//! Bodies of all sizes share blocks, in slots of their sizes. So little memory is wasted, whatever
+//! the sizes are. A few free slots are remembered, and new bodies fill these first. Other free
+//! slots stay unused until their whole block is empty and can be released. If free slots take too
+//! much memory, bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
 //!
-//! A small body belongs to a job, whose [`Body`] locates it. A large body can be shared by its job
-//! and the replies that send it, and an unfinished body has no job. So large and unfinished bodies
-//! have an entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has
-//! memory of its own, which grows as its bytes arrive. A smaller body has memory of its own until
-//! half of it has arrived, because a client that announces a body may never send it. The owner of a
-//! [`Body`] must pass it to [`Bodies::remove`], because dropping it frees nothing.
+//! A small body belongs to a job, whose [`Body`] says where the bytes are. A large body may be
+//! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
+//! entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of
+//! its own, which grows as its bytes arrive. A smaller body has memory of its own until half of its
+//! bytes have arrived, because the rest may never arrive. The owner of a [`Body`] must pass it to
+//! [`Bodies::remove`], because dropping a [`Body`] frees nothing.
 //!
 //! The total `counted` includes a body from its first byte until its last handle is removed. A
-//! handle may belong to a job, an unfinished upload or an unsent reply. The total includes copies
-//! in replies, too, and may have a limit.
+//! handle may belong to a job, an unfinished upload or an unsent reply. The total also includes the
+//! copies of bodies in replies.
 //!
 //! Invariants: slots fill their block without gaps. After each command, every slot in use has an
 //! owner. Each remembered slot is free, and is not in the block that is being emptied. No block is
-//! empty, except the one to be filled next.
+//! empty, except the block that is filled next.
 
 mod slots;
 mod testing;
@@ -38,8 +37,8 @@ use crate::{
     sys::ballast,
 };
 
-/// A body of up to this many bytes is copied into replies; a larger body is shared. Eight bytes are
-/// added so that a body of 4,096 bytes is copied with its CR LF.
+/// A body of up to this many bytes is copied into replies; a larger body is shared. Because of the
+/// eight added bytes, a body of 4,096 bytes is still copied with its CR LF.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
 /// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
@@ -52,14 +51,14 @@ pub const BODY_OVERHEAD_BYTES: u64 = 128;
 #[must_use = "its bytes are kept until it is removed"]
 #[derive(Debug)]
 pub struct Body {
-    /// The body's slot. If the unit is [`REFERENCED`], the key of the body's table entry instead.
+    /// The body's slot. If `unit` is [`REFERENCED`], `block` is the key of the body's table entry.
     place: Place,
     len: u32,
 }
 
 const _: () = assert!(size_of::<Body>() == 12);
 
-/// The unit in the place of a body that has an entry in the table of referenced bodies.
+/// The `unit` of a body that has an entry in the table of referenced bodies.
 const REFERENCED: u16 = u16::MAX;
 
 impl Body {
@@ -83,9 +82,9 @@ impl Body {
 /// The table entry of a body that can be shared, or that is not finished.
 #[derive(Debug)]
 pub(super) struct Referenced {
-    /// The body's slot, if it has one.
+    /// The body's slot, if the body has one.
     place: Option<Place>,
-    /// The body's bytes, if it has no slot.
+    /// The body's bytes, if the body has no slot.
     own: Vec<u8>,
     /// How many bytes the body has when it is finished.
     size: usize,
@@ -93,20 +92,20 @@ pub(super) struct Referenced {
     handles: u32,
 }
 
-/// Owns all bodies, and knows how much memory the daemon has left.
+/// Owns all bodies, and knows how much memory is still free.
 #[derive(Debug, Default)]
 pub struct Bodies {
-    /// The memory for bodies and everything else.
+    /// How much memory may still be taken, for bodies or anything else.
     pub memory: Memory,
-    /// The bytes of all bodies, each with [`BODY_OVERHEAD_BYTES`].
+    /// The bytes of all bodies and their copies, and [`BODY_OVERHEAD_BYTES`] for each body.
     pub counted: u64,
-    /// The limit on `counted`, if there is one. A limit below `counted` removes no bodies.
+    /// The limit on `counted`, if there is one. Bodies stay even if the limit is below `counted`.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
-    /// Remembered free slots, the smallest first. The block of the last one is filled next.
+    /// Remembered free slots, the smallest first. The block of the last slot is filled next.
     holes: Vec<Hole>,
-    /// The memory of blocks that became empty, the latest at the end.
+    /// The memory of empty blocks, in the order in which they became empty.
     releasable: VecDeque<Vec<u8>>,
     /// Whether the memory of one empty block is kept for later bodies.
     keeps_block: bool,
@@ -119,7 +118,7 @@ pub struct Bodies {
 
 /// Bodies as a whole.
 impl Bodies {
-    /// Stores a body. Fails if there is no memory, or the limit on bodies forbids it. O(length).
+    /// Stores a body, or fails if there is no memory or the limit on bodies is reached. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Growth<Body> {
         if bytes.len() > COPIED_BODY_MAX_BYTES {
             let mut body = self.begin(bytes.len())?;
@@ -137,9 +136,9 @@ impl Bodies {
         Ok(Body { place, len: u32::try_from(bytes.len()).expect("it is small") })
     }
 
-    /// Begins a body that arrives in pieces, `size` bytes in total. Fails if there is no memory, or
-    /// the limit on bodies does not permit another body. Bytes take memory, and are counted, only
-    /// as they arrive.
+    /// Begins a body that arrives in pieces, `size` bytes in total, or fails if there is no memory
+    /// or the limit on bodies does not permit another body. The body's bytes take memory, and are
+    /// counted, only when they arrive.
     pub fn begin(&mut self, size: usize) -> Growth<Body> {
         self.ensure_limit_permits(BODY_OVERHEAD_BYTES)?;
         self.referenced.make_room()?;
@@ -149,8 +148,8 @@ impl Bodies {
         Ok(Body { place: Place { block: key.paired(), unit: REFERENCED }, len: 0 })
     }
 
-    /// Appends to an unfinished body, which must not exceed its announced size. Fails, and changes
-    /// nothing, if there is no memory or the limit on bodies does not permit it.
+    /// Appends bytes to an unfinished body, which must not exceed its announced size. If there is
+    /// no memory, or the limit on bodies is reached, fails and changes nothing.
     pub fn append(&mut self, body: &mut Body, bytes: &[u8]) -> Growth {
         self.ensure_limit_permits(bytes.len() as u64)?;
         let key = body.entry().expect("it is not finished");
@@ -158,7 +157,7 @@ impl Bodies {
         let (len, before) = (body.len() + bytes.len(), own.capacity());
         let capacity = (2 * len).min(size);
         if place.is_none() && size <= SLOT_BODY_MAX_BYTES {
-            // Even at the memory limit, a slot may be free.
+            // A slot may be free even if no more memory may be taken.
             if capacity == size || len > before && !self.memory.admits(Level::Plenty) {
                 self.move_to_slot(key)?;
             }
@@ -166,7 +165,7 @@ impl Bodies {
         if let Some(at) = self.referenced[key].place {
             self.blocks[at.block].write(at.start(), body.len(), bytes);
         } else {
-            // Memory allocated for an earlier piece may become resident only now.
+            // Memory that was allocated earlier becomes resident only now, when it is written to.
             if len > before || self.memory.limits_resident {
                 self.ensure_storage()?;
                 let own = &mut self.referenced[key].own;
@@ -238,7 +237,7 @@ impl Bodies {
         self.counted -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }
 
-    /// Fails if no memory is left for another job, even after empty blocks are released.
+    /// Fails if too little memory is free for another job, even after empty blocks are released.
     pub fn ensure_storage(&mut self) -> Growth {
         self.ensure_left(Level::Plenty)
     }

@@ -1,65 +1,65 @@
-//! How much memory is left, in a few levels.
+//! How much memory is still free, in a few levels.
 //!
-//! A list that grows cannot report an error: without memory, the process ends. So some memory is
-//! kept that nobody uses, the *ballast* of [`crate::sys::ballast`]. It is freed for small
-//! allocations when the system has no more memory. The [`Level`] says how much ballast is left.
-//! Before a command changes anything, the server checks that the level is high enough for the
-//! command. All levels that commands need are in one table, in `server/admission.rs`. Only a large
-//! list asks the system itself, by an attempt to grow that may fail.
+//! Most allocations cannot report an error: without memory, the process ends. So the daemon keeps
+//! unused memory, the *ballast* of [`crate::sys::ballast`]. The ballast is freed for small
+//! allocations when the system has no more memory. The [`Level`] says how much ballast is not freed
+//! yet. Before a command changes anything, the server checks that the level is high enough for the
+//! command. A table in `server/admission.rs` has the level that each command needs. Before a large
+//! list grows, the server tries the allocation, which may fail.
 
 use std::{fmt, mem};
 
 use crate::collections::probe;
 
-/// How much memory must be left for a purpose. Thanks to the levels, workers can connect and take
-/// jobs when there is no memory for more jobs.
+/// How much memory must still be free for a purpose. Because of the levels, workers can connect and
+/// take jobs even if there is no memory for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For a reply to a client without unsent replies, and for timers that are due. Not for lasting
-    /// data, which would use up this memory and end all service.
+    /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
+    /// that is kept must not use up this memory, because no client could be served then.
     Critical,
-    /// For one of the first few connections, and of the first few jobs that a client reserves.
+    /// Enough for one of the first few connections, or of the first few jobs a client reserves.
     Scarce,
-    /// For other connections, a part of a line, a wait for a job, a job that is released with a
-    /// delay, and a reply to a client that has unsent replies.
+    /// Enough for another connection, a part of a line, a wait for a job, a job that is released
+    /// with a delay, or a reply to a client that has unsent replies.
     Low,
-    /// For lasting data: jobs, tubes, input that is kept.
+    /// Enough for data that is kept: a job, a tube, or input.
     Plenty,
 }
 
-/// The bytes that must be left for each level.
+/// For each level, how many bytes of memory must still be free.
 pub(super) type Marks = [usize; 4];
 
-/// The marks without a binlog.
+/// The marks of a daemon without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
-/// The marks with a binlog: higher, because a turn's records take up to five quarters of a MiB, and
-/// after a restart the first connection must fit beside the same jobs in another layout.
+/// The marks of a daemon with a binlog are higher. The records of a turn take up to five quarters
+/// of a MiB, and a restart, which arranges the jobs anew, must leave memory for a connection.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
-/// The marks while a binlog is read: for lists that are small compared to the jobs. There are no
-/// clients yet, and jobs that fitted before must fit again.
+/// The marks while a binlog is read, when there are no clients: enough for lists that are small
+/// compared to the jobs. Jobs that fitted before the restart must fit again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
-/// A source of memory. Tests use sources that refuse memory.
+/// A source of memory; some tests use sources that refuse memory.
 pub trait Supply: fmt::Debug {
-    /// Returns how many bytes of memory are left.
+    /// Returns how many bytes of memory are still free.
     fn left(&mut self) -> usize;
-    /// Begins a turn. Makes `wanted` bytes available, or as many as there are.
+    /// Begins a turn: makes `wanted` bytes available, or as many of them as the system has.
     fn refill(&mut self, wanted: usize);
-    /// Whether a piece of `bytes` bytes can be taken, and `left` bytes would be left.
+    /// Whether a piece of `bytes` bytes can be taken beside `left` free bytes.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.left() >= left && probe(bytes).is_ok()
     }
 }
 
-/// The memory that may be taken.
+/// How much memory the daemon may still take.
 #[derive(Debug)]
 pub struct Memory {
     /// Without a supply, there is always enough memory.
     supply: Option<Box<dyn Supply>>,
     marks: Marks,
-    /// The lowest level that was refused in this turn.
+    /// The lowest level for which too little memory was free in this turn.
     refused: Option<Level>,
     /// Whether resident memory is limited. Memory becomes resident when it is first written to.
     pub limits_resident: bool,
@@ -85,7 +85,7 @@ impl Memory {
         before
     }
 
-    /// Begins a turn: freed memory is available again, and nothing has been refused yet.
+    /// Begins a turn: makes freed memory available again, and forgets which levels were refused.
     pub fn begin_turn(&mut self) {
         self.refused = None;
         if let Some(supply) = &mut self.supply {
@@ -93,7 +93,7 @@ impl Memory {
         }
     }
 
-    /// Whether at least the memory of `level` is left. O(1).
+    /// Whether as much memory is free as `level` requires. O(1).
     #[inline]
     pub fn admits(&mut self, level: Level) -> bool {
         let Some(supply) = &mut self.supply else { return true };
@@ -104,7 +104,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether a piece of `bytes` bytes may be taken, and the memory of `level` would be left.
+    /// Whether a piece of `bytes` bytes can be taken beside the memory that `level` requires.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {
@@ -113,13 +113,13 @@ impl Memory {
         }
     }
 
-    /// Whether at least `bytes` bytes more than the memory of `level` are left.
+    /// Whether at least `bytes` bytes more are free than `level` requires.
     pub(super) fn leaves(&mut self, bytes: usize, level: Level) -> bool {
         let wanted = self.marks[level as usize] + bytes;
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)
     }
 
-    /// Whether `level` or a lower level was refused in this turn.
+    /// Whether too little memory was free for `level` or a lower level in this turn.
     pub fn has_refused(&self, level: Level) -> bool {
         self.refused.is_some_and(|lowest| lowest <= level)
     }
@@ -139,7 +139,7 @@ mod tests {
         fn refill(&mut self, _: usize) {}
     }
 
-    /// In any other order, workers could not take jobs out of a queue that fills all memory.
+    /// If replies were refused first, workers could not take jobs out of a queue that fills memory.
     #[test]
     fn storage_is_refused_first_and_replies_last() {
         let all = [Level::Critical, Level::Scarce, Level::Low, Level::Plenty];

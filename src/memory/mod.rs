@@ -1,4 +1,4 @@
-//! Memory: jobs' bodies in blocks ([`Bodies`]), and how much memory is left ([`Level`]).
+//! Memory: jobs' bodies in blocks ([`Bodies`]), and how much memory is still free ([`Level`]).
 
 mod block;
 mod bodies;

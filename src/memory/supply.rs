@@ -11,14 +11,14 @@ use crate::{
 /// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// The least time between two releases of free memory, for each byte of the limit. For 100 MB, that
-/// is a second, and the release takes some milliseconds: about a hundredth of that second.
+/// The least time between two releases of free memory, for each byte of the limit. For a limit of
+/// 100 MB the time is a second; a release takes some milliseconds, about a hundredth of a second.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
-/// The least time between two releases is no longer than this, however large the limit is.
+/// If the limit is large, the least time between two releases is this time.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// Supplies the system's memory; the ballast shows how much of it is left.
+/// Supplies the system's memory; the ballast shows how much memory is still free.
 #[derive(Debug)]
 pub struct SystemMemory;
 
@@ -33,15 +33,15 @@ impl Supply for SystemMemory {
 }
 
 /// Supplies the system's memory only while resident memory is below a limit. A limit on bodies
-/// alone would not include memory that is allocated but unused, as in lists and blocks.
+/// alone would not include allocated but unused memory, as in lists and blocks.
 #[derive(Debug)]
 pub struct ResidentLimit {
-    /// How many bytes may be resident, including those that the levels keep unused.
+    /// How many bytes may be resident, including those that the levels keep free.
     limit: u64,
     resident: sys::ResidentMemory,
-    /// How many bytes the limit left when resident memory was last read.
+    /// How many bytes below the limit resident memory was when it was last read.
     left: usize,
-    /// The bytes ever allocated when resident memory was last read. Newer ones count as resident.
+    /// All bytes ever allocated when resident memory was last read; later bytes count as resident.
     allocated: usize,
     /// When free memory was last released to the system.
     released_at: Time,
@@ -53,7 +53,7 @@ impl ResidentLimit {
         Self { limit, resident, left: 0, allocated: 0, released_at: Time::default() }
     }
 
-    /// Reads how much memory is resident. If that is unknown, only the system's memory is a limit.
+    /// Reads how much memory is resident; if that is unknown, only the system's memory is a limit.
     fn read(&mut self) {
         self.allocated = ballast::allocated_bytes();
         let now = self.resident.bytes().unwrap_or(0);
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(left(limited(|resident| resident / 8)), 0);
     }
 
-    /// If it stayed, free memory in the C library would make an empty daemon refuse clients.
+    /// If free memory stayed in the C library, even an empty daemon would refuse clients.
     #[test]
     #[cfg_attr(
         not(all(target_os = "linux", target_env = "gnu")),

@@ -1,18 +1,18 @@
-//! The commands `list-jobs`, and `delete-tube` in steps.
+//! The commands `list-jobs` and `delete-tube`, which may take many steps.
 
 use std::{collections::BinaryHeap, mem};
 
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::collections::{Growth, Key, grow};
 
-/// Lists of the first jobs of a tube, in the order of service.
+/// Lists of jobs of a tube in one state, first those that will be the first to leave this state.
 impl Queue {
     /// The first `count` ready jobs, by priority. O(count log count).
     pub fn list_ready(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].ready.first(count)
     }
 
-    /// The first `count` delayed jobs, by the ends of delays. O(count log count).
+    /// The first `count` delayed jobs, by the ends of their delays. O(count log count).
     pub fn list_delayed(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].delayed.first(count)
     }
@@ -23,22 +23,22 @@ impl Queue {
     }
 }
 
-/// A `list-jobs` of reserved jobs in progress. A tube has no list of its reserved jobs, so the
+/// A `list-jobs` of reserved jobs that has begun. A tube has no list of its reserved jobs, so the
 /// command visits all clients.
 #[derive(Debug)]
 pub struct ListReserved {
     tube: Key<Tube>,
     count: usize,
-    /// The index of the client to visit next, and the position in its `deadlines` heap.
+    /// The index of the client to visit next, and a position in that client's `deadlines` heap.
     next: (usize, usize),
-    /// Of the jobs found so far, the first by deadline. A job may have changed since its visit.
+    /// The earliest jobs found so far, by deadline; each may have changed since it was found.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 
 /// Listing reserved jobs.
 impl Queue {
-    /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube is
-    /// kept until [`Queue::unpin`].
+    /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube exists
+    /// at least until [`Queue::unpin`].
     pub fn begin_list_reserved(&mut self, tube: Key<Tube>, count: usize) -> Growth<ListReserved> {
         let mut first = Vec::new();
         grow(&mut first, count + 1)?;
@@ -46,8 +46,8 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Visits up to `steps` more clients and jobs. After the last client, returns the jobs found
-    /// whose deadlines have not changed since, in the memory of the list.
+    /// Visits up to `steps` more clients and jobs. After the last client, returns the found jobs
+    /// whose deadlines have not changed since, and reuses the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -84,20 +84,20 @@ impl Queue {
         });
         // A job that moved in its client's heap of deadlines may have been found twice.
         found.dedup();
-        // `collect` reuses this memory: a key is smaller than an item, and has the same alignment.
+        // `collect` reuses the memory of `found`: a key is smaller than an item, and aligned alike.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
 
-/// A `delete-tube` in progress. It deletes jobs that were put before the command began, one at a
-/// time. A job stays if it is not in the state to delete when it is visited.
+/// A `delete-tube` that has begun. The command deletes jobs that were put before it began, one at a
+/// time. A job stays if it has another state than the given one when the command visits it.
 ///
-/// The command visits all jobs of the arena, also those of other tubes, because jobs move within a
-/// heap or list while other clients put and reserve.
+/// The command visits the jobs of all tubes in the order of the arena, because jobs move within the
+/// heaps and lists of a tube while other clients put and reserve.
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
-    /// The state whose jobs are deleted; `None` for all but reserved ones.
+    /// The state whose jobs are deleted; `None` for all states but reserved.
     state: Option<State>,
     /// Jobs with this id or a larger one stay.
     end_id: u64,
@@ -107,7 +107,7 @@ pub struct DeleteTube {
     pub deleted: u64,
 }
 
-/// How many jobs a step visits. So many visits take no longer than a delete.
+/// How many jobs a step visits. So many visits take no longer than one delete.
 const VISITED_PER_STEP: usize = 16;
 
 /// The result of one step of a [`DeleteTube`].
@@ -115,7 +115,7 @@ const VISITED_PER_STEP: usize = 16;
 pub enum DeleteStep {
     /// The caller must delete this job.
     Job(Key<Job>),
-    /// No job was found in this step, but there may be further jobs.
+    /// This step has found no job to delete, but a later step may find one.
     More,
     /// All jobs to delete have been deleted.
     End,
@@ -123,8 +123,8 @@ pub enum DeleteStep {
 
 /// Deleting.
 impl Queue {
-    /// Begins to delete the jobs of a tube with ids up to `last_id`: those in `state`, or all but
-    /// reserved ones. The tube is kept until [`Queue::unpin`].
+    /// Begins to delete the jobs of a tube with ids up to `last_id`: those in `state`, or all that
+    /// are not reserved. The tube exists at least until [`Queue::unpin`].
     pub fn begin_delete_tube(
         &mut self,
         tube: Key<Tube>,
@@ -136,8 +136,8 @@ impl Queue {
         DeleteTube { tube, state, end_id, next: 0, deleted: 0 }
     }
 
-    /// Takes a step. If it returns a job, the caller must delete the job by [`Queue::delete`].
-    /// O(1).
+    /// Takes one step. If the step returns a job, the caller must delete the job by
+    /// [`Queue::delete`]. O(1).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
         let is_meant = |it: &Job| {
             let is_idle = it.reserver().is_none();

@@ -26,7 +26,7 @@ pub(super) struct Wait {
 pub(super) struct Watch {
     pub(super) client: Key<Client>,
     pub(super) tube: Key<Tube>,
-    /// Position in the `waiters` heap of the tube; `None` if the watch has no entry in it.
+    /// The position in the tube's `waiters` heap; `None` if the watch is not in that heap.
     pub(super) queue_position: Option<u32>,
 }
 
@@ -36,26 +36,26 @@ pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
     /// The watched tubes in the original's order: a new tube is appended, and an ignored tube is
-    /// replaced by the last one. The key of the tube is beside each watch, so a search reads only
-    /// this array.
+    /// replaced by the last one. The key of each tube is stored with its watch, so a search reads
+    /// only this list.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// The index in `watching` at which the last search found a job. It may be too large by now.
+    /// The index in `watching` at which the last search found a job; may be too large by now.
     pub(super) found_at: usize,
-    /// Watches without an entry in their tube's `waiters`. Not updated after a disconnect.
+    /// Watches without an entry in their tube's `waiters`; not updated after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
     /// The jobs that the client has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,
-    /// The reserved jobs by deadline.
+    /// The reserved jobs, sorted by deadline.
     pub(super) deadlines: Heap<DueKey, Job>,
     pub(super) waiting: Option<Wait>,
     /// Whether the client has sent a `put`.
     pub(super) is_producer: bool,
     /// Whether the client has sent a `reserve` of any kind.
     pub(super) is_worker: bool,
-    /// Whether the client has disconnected. Its jobs are then returned, and its watches ended, step
-    /// by step.
+    /// Whether the client has disconnected. After that its jobs are returned, and its watches
+    /// ended, step by step.
     pub(super) has_left: bool,
-    /// Position in the timers' heap of clients.
+    /// The client's position in the heap of clients' timers.
     pub(super) timer: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Client {
         self.waiting.is_some()
     }
 
-    /// How many `waiters` entries the client's next wait must add.
+    /// How many entries the client's next wait must add to the `waiters` heaps of its tubes.
     pub fn unqueued_watches(&self) -> usize {
         self.unqueued.len()
     }
@@ -91,7 +91,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// Of the jobs that the client still holds, the one that it reserved first.
+    /// Of the jobs that the client has reserved now, the one with the earliest reservation.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }
@@ -106,9 +106,9 @@ impl Client {
         self.deadlines.peek().is_some_and(|(due, _)| due.at - SAFETY_MARGIN <= now)
     }
 
-    /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait.
-    /// If the client waits, the timer is due [`SAFETY_MARGIN`] before the first deadline, because
-    /// the client must be warned.
+    /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait,
+    /// whichever is earlier. If the client waits, the timer is due [`SAFETY_MARGIN`] before the
+    /// first deadline, because the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// The index of this tube among those that the client watches. O(tubes watched).
+    /// The index of a tube in the list of tubes that the client watches. O(tubes watched).
     pub fn watch_of(&self, tube: Key<Tube>) -> Option<usize> {
         self.watching.iter().position(|&(watched, _)| watched == tube)
     }

@@ -1,6 +1,6 @@
 //! Counters over all tubes. The counters of one tube are fields of the tube.
 
-/// Counts kept up to date by the queue; `stats` reports them.
+/// Counts that the queue keeps up to date, and that `stats` reports.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
     /// Ready jobs with an urgent priority.

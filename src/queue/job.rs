@@ -1,6 +1,6 @@
 //! A job: its fields, its body and its one place in the queue.
 //!
-//! The state of a job determines where the job is:
+//! The state of a job determines where in the queue the job is:
 //!
 //! | state | place | uses |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | Buried | its tube's `buried` list | `links` |
 //! | Reserved | its client's `reserved` list and `deadlines` heap | `links` and `position` |
 //!
-//! So a job needs one position and one pair of links, and takes 96 bytes besides its body.
+//! So a job needs only one position and one pair of links, and takes 96 bytes besides its body.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +20,7 @@ use crate::{
     queue::{client::Client, tube::Tube},
 };
 
-/// In statistics, jobs with a priority below this are urgent.
+/// Statistics call a job urgent if its priority is below this number.
 pub const URGENT_BELOW_PRI: u32 = 1024;
 
 /// How many bytes are counted towards the memory limit for a job, in addition to its body.
@@ -35,7 +35,7 @@ pub enum State {
     Reserved(Key<Client>),
     /// Becomes ready at `state_at`.
     Delayed,
-    /// Set aside until a client kicks, deletes or reserves the job.
+    /// The job is set aside until a client kicks, deletes or reserves it.
     Buried,
 }
 
@@ -69,13 +69,13 @@ pub struct History {
 /// The fields of a job, without its body and its position in the queue.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// Unique; ids count from 1.
+    /// The job's unique id; the first job has the id 1.
     pub id: u64,
     /// Smaller is more urgent.
     pub pri: u32,
     /// The delay requested last, in seconds.
     pub delay: u32,
-    /// Time to run: seconds that a worker may hold the job; at least 1.
+    /// Time to run: for how many seconds a worker may reserve the job; at least 1.
     pub ttr: u32,
     /// When the header of the job's `put` was read.
     pub created_at: Time,
@@ -102,17 +102,17 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job, if it is lost now, has been lost too often: `max` times. A job is
-    /// lost when its time to run is over or the connection of its client has closed.
+    /// Whether a reserved job, if it is lost now, has been lost `max` times, which is too often. A
+    /// job is lost when its time to run is over or the connection of its holder has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
-    /// buries` is the number of losses with this one, minus the number of burials that this
-    /// function caused.
+    /// buries` is the number of losses, including the present one, minus the number of burials that
+    /// this function caused.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial by this
-    /// function, the difference is one less than the limit, and a kick raises the limit by `max -
-    /// 1`. Only a job that was lost without a limit, or under a higher `max`, may exceed the limit;
-    /// it then gets fewer tries, but at least one.
+    /// function, that difference is one less than `limit`, and a kick raises `limit` by `max - 1`.
+    /// A job exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then
+    /// gets fewer tries, but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
@@ -121,14 +121,14 @@ impl Record {
     }
 }
 
-/// Which instants of a job were read from a binlog as dates, and not from the clock of this
-/// process. They change when the wall clock is set: see [`crate::queue::Queue::shift_dates`].
+/// Which instants of a job were read from a binlog as dates: these instants change when the wall
+/// clock is set. See [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
-    /// Whether `state_at` was read as a date: the end of a delay, which may have passed, or the
-    /// time of a bury. A ready job with this flag is still delayed in the binlog.
+    /// Whether `state_at` was read as a date: the end of a delay, which may be over, or the time of
+    /// a burial. The binlog still shows a ready job with this flag as delayed.
     pub is_state_at: bool,
 }
 
@@ -147,7 +147,7 @@ pub struct Job {
     pub(super) links: Links<Job>,
 }
 
-/// doc/architecture.md promises at most 96 bytes: a new field must fit, or the page must change.
+/// doc/architecture.md promises that a job takes at most 96 bytes, so a new field must fit.
 const _: () = assert!(size_of::<Option<Job>>() <= 96);
 
 impl Linked for Job {
@@ -164,7 +164,7 @@ impl Job {
         ReadyKey { pri: self.record.pri, id: self.record.id }
     }
 
-    /// The job's sort key among jobs with a deadline, for the deadline `at`.
+    /// The job's sort key in a heap of jobs by deadline, if the job's deadline is `at`.
     pub(super) fn due_key(&self, at: Time) -> DueKey {
         DueKey { at, id: self.record.id }
     }
@@ -183,8 +183,8 @@ impl Job {
     }
 }
 
-/// The order of ready jobs: by priority, then by id. Packed, so that an entry of the ready heap
-/// takes 16 bytes instead of 24.
+/// The order of ready jobs: by priority, then by id. The key is packed, so that an entry of the
+/// ready heap takes 16 bytes instead of 24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C, packed(4))]
 pub(super) struct ReadyKey {
@@ -193,7 +193,7 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Means no job, and sorts after every job.
+    /// Stands for no job, and sorts after the key of every job.
     pub(super) const NONE: Self = Self { pri: u32::MAX, id: u64::MAX };
 }
 
@@ -230,7 +230,7 @@ impl Jobs {
         key
     }
 
-    /// Removes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
+    /// Removes a job. The caller must pass the body to [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(align_of::<ReadyKey>().max(align_of::<DueKey>()), 4);
     }
 
-    /// Otherwise a job that kills its workers would run for ever, or a kick would have no effect.
+    /// If losses were counted wrongly, a job that kills its workers might run for ever.
     #[test]
     fn a_kick_gives_new_tries() {
         for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {
@@ -261,7 +261,7 @@ mod tests {
                 match step * step % 7 {
                     0 => job.history.releases += 1,
                     1 => {
-                        // A client buries the job, and another one kicks it for more tries.
+                        // A client buries the job, and another client kicks the job for more tries.
                         job.history.buries += 1;
                         job.history.kicks += 1;
                         wanted += max.get() - 1;

@@ -1,9 +1,9 @@
-//! The work queue as a library. It reads no bodies, files, sockets or clocks: `now` is an argument.
+//! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! No command hands out jobs to waiting clients. After a call that makes a job ready or ends a
-//! pause, the caller repeats [`Queue::hand_out`] for the tube until it returns `None`. That
-//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
-//! So `put` looks at one tube and `reserve` at the watched tubes.
+//! No method for a command hands out jobs to waiting clients. After a call that makes a job ready
+//! or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`,
+//! which restores the **resting invariant**: no unpaused tube has both a ready job and a waiting
+//! client. So a `put` must look only at its tube, and a `reserve` only at the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -46,16 +46,16 @@ use crate::{
     memory::{Body, BodyOwners},
 };
 
-/// A waiting client is warned this long before a job that it has reserved reaches its deadline.
+/// A waiting client is warned this long before the time to run of one of its reserved jobs ends.
 pub const SAFETY_MARGIN: Duration = Duration::from_secs(1);
 
-/// A `kick` in progress. [`Queue::begin_kick`] sets the number of jobs; each step kicks one.
+/// A `kick` in progress. [`Queue::begin_kick`] sets the number of jobs; each step kicks one job.
 #[derive(Debug, Clone, Copy)]
 pub struct Kick {
     tube: Key<Tube>,
     from: State,
     left: u32,
-    /// The number of jobs moved so far.
+    /// The number of jobs kicked so far.
     pub moved: u32,
 }
 
@@ -89,11 +89,11 @@ pub struct Queue {
     /// How many waits have begun so far, over all clients.
     wait_count: u64,
     is_frozen: bool,
-    /// The tube of the job restored last.
+    /// The tube of the job that was restored last.
     restored_last: Option<Key<Tube>>,
-    /// Whether memory kept for steps that cannot fail is written to, so that it is resident.
+    /// Whether memory that is kept for later steps is written to at once, so that it is resident.
     pub is_resident: bool,
-    /// When the daemon began to serve. The wait of a restored job for a worker counts from then on.
+    /// When the daemon began to serve: the waits of restored jobs are measured from then on.
     started_at: Time,
 }
 
@@ -124,7 +124,7 @@ impl Default for Queue {
 
 /// Clients that connect and disconnect.
 impl Queue {
-    /// Makes room for [`Queue::join`]. Fails if there is no memory. O(1), unless a list must be
+    /// Makes room for [`Queue::join`], or fails if there is no memory. O(1), unless a list must be
     /// reallocated.
     pub fn make_room_to_join(&mut self) -> Growth {
         self.clients.make_room()?;
@@ -144,8 +144,8 @@ impl Queue {
     }
 
     /// Marks a client as disconnected: ends its wait and removes the client from the counts. The
-    /// caller then repeats [`Queue::return_job`] or [`Queue::bury_lost`] for the jobs of the client
-    /// and [`Queue::unwatch_next`] for its tubes. At the end the caller calls [`Queue::forget`].
+    /// caller then calls [`Queue::return_job`] or [`Queue::bury_lost`] for each job of the client,
+    /// [`Queue::unwatch_next`] for each of its tubes, and at the end [`Queue::forget`].
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -155,8 +155,8 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must have one. With the last watch, also ends
-    /// the client's use of a tube. O(log n).
+    /// Ends one watch of a disconnected client, which must still watch a tube. After its last
+    /// watch, the client also stops using its tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
         // Watches end in the original's order, because the order of `list-tubes` depends on it.
         self.drop_watch(client, 0);
@@ -183,8 +183,8 @@ impl Queue {
         self.bury(job, record.pri, now);
     }
 
-    /// Removes a disconnected client that has no jobs and no watches. Its key may be reused from
-    /// now on.
+    /// Removes a disconnected client that has no jobs and no watches. The client's key may be
+    /// reused from now on.
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
@@ -214,8 +214,8 @@ impl Queue {
     }
 
     /// Reserves the best ready job of a tube for the client that has waited longest. Returns `None`
-    /// if there is no such job or client, the tube is paused, or the queue is frozen. To restore
-    /// the resting invariant, call it until it returns `None`. O(log n), amortised.
+    /// if there is no such job or client, the tube is paused, or the queue is frozen. Call this
+    /// method until it returns `None`, to restore the resting invariant. O(log n), amortised.
     pub fn hand_out(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         if self.tubes.arena.get(tube)?.pause.is_some() {
             return None;
@@ -257,8 +257,8 @@ impl Queue {
 
 /// Memory.
 impl Queue {
-    /// Releases one piece of unused memory to the system. Returns whether there was such a piece.
-    /// See [`Arena::release_one`].
+    /// Releases one piece of unused memory to the system, and returns whether there was one. See
+    /// [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.jobs.arena.release_one()
             || self.jobs.ids.release_one()
@@ -328,8 +328,8 @@ impl Queue {
         self.tubes.order.len()
     }
 
-    /// The names of all tubes, in the order of `list-tubes`; or of those that a client watches, in
-    /// the order of `list-tubes-watched`.
+    /// The names of all tubes, in the order of `list-tubes`, or of the tubes that the client `of`
+    /// watches, in the order of `list-tubes-watched`.
     pub fn tube_names(&self, of: Option<Key<Client>>) -> impl Iterator<Item = &str> {
         let watching = of.map(|client| self.clients[client].watching.iter().map(|&(tube, _)| tube));
         let all = of.is_none().then(|| self.tubes.order.iter().copied());

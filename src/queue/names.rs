@@ -1,11 +1,11 @@
-//! The names of tubes: a hash table that grows without a pause. Each new name adds one bucket, and
-//! moves only the names that belong there (linear hashing, Litwin 1980).
+//! A hash table of the names of tubes, which grows in small steps. Each new name adds one bucket,
+//! and moves only the names that belong in this bucket (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
-//! Many small tables would avoid that, but they would lie among other memory of the C library,
-//! which could then not be released. Here, one list by tube index has the names and chains, apart
-//! from the tubes; `list-tubes` reads this list in sequence. A bucket takes four bytes. Clients
-//! choose the names, so the hash is keyed with random bytes.
+//! Many small tables would lie among other memory of the C library, which could then not be
+//! released to the system. Instead, one list, indexed by tube, has all names and chains;
+//! `list-tubes` reads only this list. A bucket takes four bytes. Clients choose the names, so the
+//! hash is keyed with random bytes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that the hash of its name selects.
@@ -20,7 +20,7 @@ use crate::{
     queue::Tube,
 };
 
-/// The name of a tube, and its place in the table. The name is empty if there is no such tube.
+/// The name of a tube, and its place in the table. The name is empty if no tube has this index.
 #[derive(Debug, Default)]
 struct Entry {
     /// 1 to 200 bytes.
@@ -30,7 +30,7 @@ struct Entry {
     next: Option<Key<Tube>>,
 }
 
-/// A map from name to tube, and back.
+/// A map from names to tubes, and back.
 #[derive(Debug)]
 pub(super) struct Names {
     hasher: RandomState,
@@ -64,7 +64,7 @@ impl Names {
         at
     }
 
-    /// The name of a tube; empty if there is no such tube any more.
+    /// The name of a tube; empty if the tube does not exist any more.
     pub(super) fn name(&self, tube: Key<Tube>) -> &str {
         &self.entries[tube.index()].name
     }
@@ -106,15 +106,15 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it. With up to
-    /// 2^(n+1), the last n+1 bits select it if that bucket exists, otherwise the last n.
+    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it; with up to
+    /// 2^(n+1) buckets, the last n+1 bits do, or the last n if that bucket does not exist.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
         if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
     }
 
-    /// Adds the tubes of a chain, except for one, to the buckets that their hashes now select.
+    /// Adds the tubes of a chain to the buckets that their hashes now select, but skips `except`.
     fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
         while let Some(tube) = chain {
             chain = self.entries[tube.index()].next;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// If a name were lost, no client could reach its tube, or the tube would exist twice.
+        /// If a name were lost, no client could reach its tube, or two tubes would have the name.
         #[test]
         fn they_agree_with_a_map(
             operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),

@@ -7,12 +7,12 @@ use crate::{
     memory::Body,
 };
 
-/// How many slots are scanned for each job that may be shifted; the scan takes no longer.
+/// Slots to scan for each job to shift: to scan so many takes no longer than to shift one job.
 const SLOTS_PER_JOB: usize = 16;
 
-/// Restoring jobs, and freezing while the binlog has failed.
+/// Restores jobs, and freezes the queue while the binlog has failed.
 impl Queue {
-    /// Makes the waits of restored jobs count from `now`, when the daemon begins to serve.
+    /// Begins to measure the waits of restored jobs at `now`, when the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
         // If the replay has deleted all jobs of `default`, the tube needs no histograms yet.
@@ -20,24 +20,24 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, and returns the tube, which is created
-    /// if it does not exist. Fails if there is no memory.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Returns
+    /// the tube, which is made if it does not exist.
     pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
-        // Jobs of a tube are often restored in a row. The last tube may be gone, or its key reused.
+        // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
         let tube = match latest.or_else(|| self.tubes.find(tube)) {
             Some(tube) => tube,
             None => self.make_tube(tube)?,
         };
         self.restored_last = Some(tube);
-        // A later record may delay the job. For the first job of a tube no room is made: free
-        // memory suffices, and many tubes with one job each must fit again after a restart.
+        // A later record may show the job as delayed. For the first job of a tube no room is made:
+        // free memory suffices, and many tubes with one job each must fit in memory again.
         let may_delay = self.tubes.arena[tube].jobs > 0;
         self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
     }
 
-    /// Adds a job, new or from the binlog, in the place for its state, which is not `Reserved`.
-    /// Hands out no job.
+    /// Adds a new or restored job to the heap or list of its state, which is not `Reserved`. Hands
+    /// out no job.
     pub fn add(&mut self, record: Record, dated: Dated, tube: Key<Tube>, body: Body) -> Key<Job> {
         self.raise_id(record.id.saturating_add(1));
         let (state, at) = (record.state, record.state_at);
@@ -51,7 +51,7 @@ impl Queue {
         job
     }
 
-    /// Replaces the fields of a restored job and moves it to the place of its new state.
+    /// Replaces the fields of a restored job, which moves to the heap or list of its new state.
     pub fn replace_record(&mut self, job: Key<Job>, record: Record, dated: Dated) {
         self.detach(job);
         let (state, at) = (record.state, record.state_at);
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// Removes a job without counting a delete, as if the job was deleted before this process
-    /// began. The caller must pass its body to [`crate::memory::Bodies::remove`].
+    /// began. The caller must pass the body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
         let body = self.jobs.remove(job);
@@ -82,8 +82,8 @@ impl Queue {
         self.next_id
     }
 
-    /// Sorts the buried jobs of every tube by the time of the bury, without allocating. O(jobs), if
-    /// they are mostly sorted already.
+    /// Sorts the buried jobs of every tube by the time of the burial, and allocates nothing.
+    /// O(jobs) if the jobs are mostly sorted already.
     pub fn sort_buried(&mut self) {
         for &tube in &self.tubes.order {
             let buried = &mut self.tubes.arena[tube].buried;
@@ -91,13 +91,13 @@ impl Queue {
         }
     }
 
-    /// Stops handing out jobs until [`Queue::thaw`], because workers could not delete them before.
+    /// Makes the queue hand out no jobs until [`Queue::thaw`]: workers could not delete the jobs.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }
 
-    /// Ends a freeze. An unpaused tube with ready jobs and waiters gets a pause that ends at `now`,
-    /// so that ticks hand out its jobs in slices. O(tubes).
+    /// Ends a freeze. An unpaused tube with ready jobs and waiting clients gets a pause that ends
+    /// at `now`, so that ticks hand out its jobs in slices. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
         for index in 0..self.tubes.order.len() {
@@ -112,14 +112,14 @@ impl Queue {
 
 /// The calendar.
 impl Queue {
-    /// Applies `shift` to instants read as dates, after the wall clock was set. Each job must be
-    /// shifted once. Scans the arena from index `from` for up to `count` jobs, or fewer if many
-    /// slots are empty. Returns the index to resume from, or `None` at the end. O(count · log n).
+    /// After the wall clock was set, applies `shift` to instants that were read as dates, once for
+    /// each job. Scans the arena from index `from` for at most `count` jobs, or fewer if many slots
+    /// are empty. Returns the index for the next call, or `None` at the end. O(count · log n).
     ///
-    /// If a restored delay has ended too early by the new dates, its job is delayed again, unless a
-    /// client has reserved or kicked the job since. If a delay should have ended by now, it ends at
-    /// the next tick. `to_log` receives the jobs whose dates in the binlog are of the old calendar:
-    /// buried jobs, and all that have had a delay, because no record marks the end of a delay.
+    /// If, by the new dates, a delay has ended too early, the job is delayed again, unless a client
+    /// has reserved or kicked the job since. If a delay should be over by now, it ends at the next
+    /// tick. `to_log` receives the jobs whose records have dates of the old calendar: buried jobs,
+    /// and jobs that have had a delay, because no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -1,4 +1,4 @@
-//! A check of all invariants of the queue, for tests that call it after every step.
+//! A check of all invariants of the queue, which tests call after every step.
 
 use super::{Client, Counts, Queue, State, Tube, job::ReadyKey, timers::Timers, tube::Tubes};
 use crate::collections::{Key, SmallArena};
@@ -10,7 +10,7 @@ impl Queue {
         jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()
     }
 
-    /// Panics if an invariant does not hold. O(all jobs, tubes and clients): for tests.
+    /// Panics if an invariant is violated. O(all jobs, tubes and clients): for tests.
     pub fn check(&self) {
         self.tubes.check();
         self.timers.check(&self.tubes.arena, &self.clients);
@@ -89,7 +89,7 @@ impl Queue {
 }
 
 impl Timers {
-    /// Panics if a heap and the positions stored in its items disagree.
+    /// Panics if a heap of timers, or a position that a tube or client stores, is wrong.
     pub(super) fn check(&self, tubes: &SmallArena<Tube>, clients: &SmallArena<Client>) {
         let none = u32::MAX;
         self.delays.check(|tube| tubes[tube].delay_timer.unwrap_or(none));
@@ -112,7 +112,7 @@ impl Timers {
 }
 
 impl Tubes {
-    /// Panics if the tables of tubes by key, by name and by order disagree.
+    /// Panics if the tables of tubes by key, by name and by order do not have the same tubes.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.arena.len());
         assert_eq!(self.order.len() + 1, self.names.buckets.len());

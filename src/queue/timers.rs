@@ -1,10 +1,10 @@
-//! Timers: which tubes and clients are due now, which are next, and what changes when a delay, a
-//! pause, a time to run or the timeout of a reserve ends.
+//! Timers of tubes and clients: when the next one is due, and what changes when a delay, a pause, a
+//! time to run or the timeout of a `reserve` ends.
 //!
-//! Three heaps sort the tubes by their earliest delayed job, the paused tubes by the end of the
-//! pause and the clients by [`Client::due_at`]. A tick looks at the top of each heap and takes time
-//! only for due timers: ten thousand idle tubes cost nothing. Invariant: each heap has exactly the
-//! tubes or clients that have such an instant, sorted by that instant.
+//! Three heaps sort the tubes by their earliest end of a delay, the paused tubes by the end of the
+//! pause, and the clients by [`Client::due_at`]. A tick looks at the top of each heap, and spends
+//! time only on due timers: ten thousand idle tubes cost nothing. Invariant: each heap has exactly
+//! the tubes or clients that have a timer of its kind.
 
 use crate::{
     clock::Time,
@@ -19,7 +19,7 @@ pub enum Timer {
     Delays,
     /// Paused tubes.
     Pauses,
-    /// Clients that wait or have reserved jobs.
+    /// Clients that wait for a job or have reserved jobs.
     Clients,
 }
 
@@ -38,21 +38,21 @@ impl Timers {
         self.pauses.set_min_capacity(count);
     }
 
-    /// Updates the delay timer. Call it after a change to the top of `tube.delayed`. O(log tubes).
+    /// Updates a tube's delay timer after a change to the top of `tube.delayed`. O(log tubes).
     pub(super) fn update_delay(&mut self, tubes: &mut SmallArena<Tube>, tube: Key<Tube>) {
         let soonest = tubes[tube].delayed.peek().map(|(due, _)| due);
         let position = tubes[tube].delay_timer;
         set(&mut self.delays, position, soonest, tube, |key, at| tubes[key].delay_timer = at);
     }
 
-    /// Updates the pause timer. Call it after a change to `tube.pause`. O(log paused tubes).
+    /// Updates a tube's pause timer after a change to `tube.pause`. O(log paused tubes).
     pub(super) fn update_pause(&mut self, tubes: &mut SmallArena<Tube>, tube: Key<Tube>) {
         let until = tubes[tube].pause.map(|pause| (pause.until, tube));
         let position = tubes[tube].pause_timer;
         set(&mut self.pauses, position, until, tube, |key, at| tubes[key].pause_timer = at);
     }
 
-    /// Updates a client's timer. Call it when `Client::due_at` has changed. O(log clients).
+    /// Updates a client's timer after a change of `Client::due_at`. O(log clients).
     pub(super) fn update_client(&mut self, clients: &mut SmallArena<Client>, client: Key<Client>) {
         let at = clients[client].due_at().map(|at| (at, client));
         let position = clients[client].timer;
@@ -60,7 +60,7 @@ impl Timers {
     }
 }
 
-/// Adds or updates one item of a heap under `key`, or removes it if there is no key.
+/// Adds an item to a heap or changes its sort key to `key`; removes the item if `key` is `None`.
 fn set<K: Ord + Copy, T>(
     heap: &mut Heap<K, T>,
     position: Option<u32>,
@@ -82,8 +82,8 @@ fn set<K: Ord + Copy, T>(
 }
 
 impl Queue {
-    /// Takes one step in ending a pause: hands one ready job of the tube to a waiting client. If
-    /// there is no such job or client, ends the pause and returns `None`. O(log n).
+    /// Hands out one ready job of a paused tube to a waiting client. If there is no ready job or no
+    /// waiting client, ends the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -95,8 +95,8 @@ impl Queue {
 
 /// Timers.
 impl Queue {
-    /// Handles the earliest timer of kind `timer`. Returns `None` if none is due at `now`. A tick
-    /// handles the kinds in the order of the original. O(log n).
+    /// Handles the earliest timer of kind `timer`, or returns `None` if no timer of this kind is
+    /// due at `now`. A tick handles the kinds in the order of the original. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;
         match timer {

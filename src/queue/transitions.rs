@@ -1,8 +1,8 @@
-//! State transitions of jobs, from which all commands and timers are composed.
+//! The state transitions of jobs; all commands and timers use these functions.
 //!
-//! Only these functions move a job between heaps and lists, and they keep heaps, lists, timers and
-//! counters consistent. A detached job is in no heap or list, and its `state` is the old one until
-//! the job is assigned or placed.
+//! Only the functions of this file move a job between heaps and lists; they keep heaps, lists,
+//! timers and counters consistent. A detached job is in no heap or list, and its `state` is the old
+//! one until the job is assigned or placed.
 
 use super::{Queue, State, increment, seconds};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Removes a job from the heap or list of its state. Returns its tube.
+    /// Removes a job from the heap or list of its state, and returns the job's tube.
     pub(super) fn detach(&mut self, key: Key<Job>) -> Key<Tube> {
         let job = &self.jobs.arena[key];
         let (tube, position) = (job.tube, job.position);
@@ -42,7 +42,7 @@ impl Queue {
         tube
     }
 
-    /// Removes a reserved job from its client. Returns its tube.
+    /// Removes a reserved job from its client, and returns the job's tube.
     pub(super) fn unreserve(&mut self, key: Key<Job>) -> Key<Tube> {
         let Self { jobs, tubes, clients, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
@@ -79,7 +79,7 @@ impl Queue {
 
     /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. `at` is the
     /// time since which the job is in this state, or until which it is delayed. If the job is
-    /// ready, the caller must then call [`Queue::hand_out`] for its tube.
+    /// ready, the caller must then call [`Queue::hand_out`] for the job's tube.
     pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
         let Self { jobs, tubes, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;
@@ -111,13 +111,13 @@ impl Queue {
         }
     }
 
-    /// Removes one pin from a tube, and then the tube if nothing keeps it.
+    /// Unpins a tube after a long command, and removes the tube if nothing else keeps it.
     pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);
     }
 
-    /// Removes a tube that has no jobs, users, watchers or pins any more.
+    /// Removes a tube if it has no jobs, users, watchers or long commands any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.arena[tube].is_idle() {
             self.set_pause(tube, None);

@@ -1,4 +1,4 @@
-//! Tubes: named queues of jobs, and the clients that wait for these jobs.
+//! Tubes: named queues of jobs, with the clients that wait for these jobs.
 //!
 //! A tube exists while it has jobs, users, watchers or a long command in progress; `default` always
 //! exists.
@@ -16,35 +16,34 @@ use crate::{
 /// A pause in effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
-    /// The length requested, in seconds.
+    /// The requested length of the pause, in seconds.
     pub seconds: u32,
     /// When the pause ends.
     pub until: Time,
 }
 
-/// How long the jobs of a tube wait for a worker, and how long workers hold them, since its first
-/// job.
+/// How long jobs of a tube have waited for a worker, and how long workers have worked on them.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
-    /// From ready to reserved. This includes a pause of the tube, but not a delay of the job.
+    /// The times from ready to reserved, including pauses of the tube, but not delays of jobs.
     pub wait: LongTimes,
-    /// From reserved to deleted by the worker.
+    /// The times from a job's reservation to its delete by the worker.
     pub run: LongTimes,
 }
 
-/// doc/architecture.md promises 300 bytes, with the allocator's own, for a tube that has had a job.
+/// doc/architecture.md promises that `Times` takes at most 300 bytes, with the allocator's own.
 const _: () = assert!(size_of::<Times>() + 16 <= 300);
 
 /// One tube.
 #[derive(Debug, Default)]
 pub struct Tube {
-    /// Has capacity for all jobs of the tube: any job may become ready in a step that cannot fail.
+    /// Has capacity for all jobs of the tube: each may become ready in a step that must not fail.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The pause in effect, if any. Lasts until `Queue::end_pause`, even if `until` has passed.
+    /// The present pause, which lasts until `Queue::end_pause` ends it, even if `until` is over.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     pub(super) jobs: usize,
@@ -52,7 +51,7 @@ pub struct Tube {
     pub users: u32,
     /// Connections that watch the tube.
     pub watchers: u32,
-    /// Long commands in progress, which keep the tube until they end; for `default`, one more.
+    /// The number of long commands that need the tube until they end; for `default`, one more.
     pub(super) pins: u32,
     /// Ready jobs with a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
@@ -68,16 +67,16 @@ pub struct Tube {
     pub buried_for_losses: u64,
     /// Histograms of waits and runs; `None` before the first job of the tube, to save memory.
     pub times: Option<Box<Times>>,
-    /// Position in the timers' heap of tubes by earliest delayed job.
+    /// The tube's position in the heap of tubes sorted by their earliest end of a delay.
     pub(super) delay_timer: Option<u32>,
-    /// Position in the timers' heap of paused tubes.
+    /// The tube's position in the heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
-    /// Index in the order of `list-tubes`.
+    /// The tube's index in the order of `list-tubes`.
     pub(super) order_index: usize,
 }
 
 impl Tube {
-    /// The histograms, for adding the times of a job.
+    /// The histograms, to which the times of a job are added.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }
@@ -103,17 +102,18 @@ impl Tube {
     }
 }
 
-/// All tubes, by key, by name, and in the order `list-tubes` shows.
+/// All tubes, by key, by name, and in the order that `list-tubes` shows.
 #[derive(Debug, Default)]
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     pub(super) names: Names,
-    /// The original's order: a new tube is appended, and a removed one is replaced by the last.
+    /// The original's order: a new tube is appended, and the last one takes the place of a removed
+    /// one.
     pub(super) order: Vec<Key<Tube>>,
-    /// The sort key of each tube's best ready job, by tube index: one array for a fast search.
-    /// [`ReadyKey::NONE`] if the tube has no ready job or is paused.
+    /// The sort key of each tube's best ready job, by tube index, so that a search reads one array.
+    /// An entry is [`ReadyKey::NONE`] if the tube has no ready job or is paused.
     pub(super) best_ready: Vec<ReadyKey>,
-    /// How many of `best_ready` are not [`ReadyKey::NONE`]: a search ends after that many.
+    /// How many of `best_ready` are not [`ReadyKey::NONE`], so that a search can end after so many.
     pub(super) with_ready_job: usize,
 }
 
@@ -131,7 +131,7 @@ impl Tubes {
         grow(&mut self.best_ready, best_ready)
     }
 
-    /// Adds a tube. No other tube may have its name.
+    /// Adds a tube, whose name no other tube may have.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
         let tube = self.arena.insert(Tube { order_index, ..Tube::default() });
@@ -143,7 +143,7 @@ impl Tubes {
         tube
     }
 
-    /// Updates `best_ready`. Call it after each change to the top of `ready` or to `pause`.
+    /// Updates `best_ready` after a change to the top of `ready` or to `pause`.
     pub(super) fn update_best_ready(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
         let best = tube.ready.peek().filter(|_| tube.pause.is_none());

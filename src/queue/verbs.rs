@@ -1,4 +1,4 @@
-//! The commands, one method for each. The caller finds the job first, as by [`Queue::find`].
+//! One method for each command. The caller first finds the job, for example by [`Queue::find`].
 
 use super::{
     Client, Dated, Job, Kick, Pause, Queue, Record, State, Tube, client::Watch, increment,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Takes the next job id. A put that fails later leaves a gap in the ids.
+    /// Returns the next job id. If the `put` fails later, no job has this id.
     pub fn take_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -26,8 +26,8 @@ impl Queue {
         self.drop_if_idle(before);
     }
 
-    /// Makes a tube with a name that no tube has. A client must use or watch it in the same step.
-    /// Fails if there is no memory.
+    /// Makes a tube with a name that no tube has, or fails if there is no memory. A client must
+    /// begin to use or watch the tube in the same step.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
         self.timers.delays.make_room(self.is_resident)?;
@@ -37,8 +37,8 @@ impl Queue {
         Ok(tube)
     }
 
-    /// Makes room for a job of this tube, without the body. Fails if there is no memory. O(1),
-    /// unless a list is reallocated.
+    /// Makes room for a job of this tube, but not for the body, or fails if there is no memory.
+    /// O(1), unless a list is reallocated.
     pub fn make_room_to_put(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
         self.jobs.make_room()?;
         self.tubes.arena[tube].ready.make_room(self.is_resident)?;
@@ -53,8 +53,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a job to the tube that the client uses. Without a delay, the caller must then call
-    /// [`Queue::hand_out`] for that tube.
+    /// Adds a job to the tube that the client uses. If the job has no delay, the caller must then
+    /// call [`Queue::hand_out`] for that tube.
     pub fn put(
         &mut self,
         client: Key<Client>,
@@ -71,9 +71,9 @@ impl Queue {
 }
 
 impl Queue {
-    /// The best ready job of the unpaused tubes that the client watches: by the smallest `pri`,
-    /// then by the smallest id. O(tubes watched), but the search begins where the last one found a
-    /// job, and ends once it has seen all tubes with a ready job.
+    /// The best ready job of the unpaused tubes that the client watches: it has the smallest `pri`,
+    /// then the smallest id. O(tubes watched), but the search begins where the last search found a
+    /// job, and ends when it has seen all tubes with a ready job.
     pub fn best_ready_job(&mut self, client: Key<Client>) -> Option<Key<Job>> {
         let Client { watching, found_at, .. } = &mut self.clients[client];
         let mut unseen = if self.is_frozen { 0 } else { self.tubes.with_ready_job };
@@ -93,8 +93,8 @@ impl Queue {
         best.1.and_then(|tube| self.first_ready(tube))
     }
 
-    /// Reserves a job of any tube and state, but not one that a client has reserved. Fails, and
-    /// changes nothing, if there is no memory.
+    /// Reserves a job of any tube; no client may have reserved this job yet. If there is no memory,
+    /// fails and changes nothing.
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Growth {
         self.clients[client].deadlines.make_room(self.is_resident)?;
         self.detach(job);
@@ -107,7 +107,7 @@ impl Queue {
 impl Queue {
     /// The job with this id, in any state.
     pub fn find(&self, id: u64) -> Option<Key<Job>> {
-        // A restart looks up the id of each record, and most ids are new.
+        // A replay looks up the id of each record; for a new id, this check spares the search.
         if id < self.next_id { self.jobs.ids.get(id) } else { None }
     }
 
@@ -137,9 +137,9 @@ impl Queue {
         self.discard(job)
     }
 
-    /// Releases a reserved job with a new priority. Without a delay, the caller must then call
-    /// [`Queue::hand_out`] for the returned tube. Fails, and changes nothing, if there is no
-    /// memory.
+    /// Releases a reserved job with a new priority. If the job has no delay, the caller must then
+    /// call [`Queue::hand_out`] for the returned tube. If there is no memory, fails and changes
+    /// nothing.
     pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Growth<Key<Tube>> {
         self.make_room_to_delay(self.jobs.arena[job].tube, delay)?;
         let tube = self.unreserve(job);
@@ -175,8 +175,7 @@ impl Queue {
 
 /// Watching.
 impl Queue {
-    /// Makes room for another tube among those that the client watches. Fails if there is no
-    /// memory.
+    /// Makes room for one more tube that the client watches, or fails if there is no memory.
     pub fn make_room_to_watch(&mut self, client: Key<Client>) -> Growth {
         self.watches.make_room()?;
         let Client { watching, unqueued, .. } = &mut self.clients[client];
@@ -186,8 +185,8 @@ impl Queue {
         grow(unqueued, count)
     }
 
-    /// Removes a tube from the client's watched tubes and returns the number of those that remain.
-    /// Returns `None`, and changes nothing, if no other tube is watched. O(tubes watched).
+    /// Removes a tube from the client's watched tubes and returns how many watched tubes remain. If
+    /// the client watches no other tube, changes nothing and returns `None`. O(tubes watched).
     pub fn ignore(&mut self, client: Key<Client>, name: &str) -> Option<usize> {
         let watching = self.clients[client].watching();
         let tube = self.tubes.find(name);
@@ -239,8 +238,8 @@ impl Queue {
         Some(tube)
     }
 
-    /// Begins a `kick` of up to `bound` jobs: buried jobs if there are any, otherwise delayed ones,
-    /// and no more than there are now. The tube is kept until [`Queue::unpin`].
+    /// Begins a `kick` of at most `bound` buried jobs, or of delayed jobs if the tube has no buried
+    /// ones, but of no more than there are now. The tube exists at least until [`Queue::unpin`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;
@@ -253,8 +252,8 @@ impl Queue {
         Kick { tube, from, left, moved: 0 }
     }
 
-    /// Kicks the next job and returns it. The caller must then call [`Queue::hand_out`] for its
-    /// tube. Returns `None` at the end of the kick. O(log n).
+    /// Kicks the next job and returns it. The caller must then call [`Queue::hand_out`] for the
+    /// job's tube. Returns `None` at the end of the kick. O(log n).
     pub fn kick_next(&mut self, kick: &mut Kick, now: Time) -> Option<Key<Job>> {
         kick.left = kick.left.checked_sub(1)?;
         let job = match kick.from {
@@ -266,8 +265,8 @@ impl Queue {
         Some(job)
     }
 
-    /// Pauses a tube for `length` seconds. A `length` of 0 ends a pause: at once if the caller now
-    /// repeats [`Queue::end_pause`], otherwise at the next tick.
+    /// Pauses a tube for `length` seconds. If `length` is 0, the pause ends at the next tick, or at
+    /// once if the caller calls [`Queue::end_pause`] until that returns `None`.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));
@@ -280,7 +279,7 @@ impl Queue {
     }
 }
 
-/// The state of a job put or released at `now` with this delay, and its `state_at`.
+/// The state and the `state_at` of a job that is put or released at `now` with this delay.
 fn ready_or_delayed(delay: u32, now: Time) -> (State, Time) {
     if delay == 0 { (State::Ready, now) } else { (State::Delayed, now + seconds(delay)) }
 }

@@ -1,13 +1,13 @@
-//! The clients that wait for a job of each tube, and the one that has waited longest.
+//! For each tube, the clients that wait for a job, and which of them has waited longest.
 //!
-//! A client waits at every tube it watches, perhaps thousands, and gets its job from only one of
-//! them. So when a wait ends, its entries stay in the `waiters` heaps of its tubes. An entry keeps
-//! the number of the wait that it was made for, and is corrected when it comes to the top.
+//! A client waits at every tube it watches, perhaps thousands, and gets a job from only one tube.
+//! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. Each entry has the
+//! number of its wait; this number is corrected when the entry comes to the top.
 //!
-//! Invariant: a waiting client has an entry in `waiters` of each tube it watches, under the number
-//! of this wait or a smaller one. So if the top entry has the number of its client's wait, this
-//! client has waited longest. An entry is corrected at most once per wait, so corrections never
-//! cost more than adding all entries anew for each wait.
+//! Invariant: a waiting client has an entry in `waiters` of each tube it watches, with the number
+//! of its present wait or a smaller number. So if the top entry has the number of its client's
+//! present wait, this client has waited longest. An entry is corrected at most once per wait, so
+//! corrections never cost more than adding all entries anew for each wait.
 
 use super::{Client, Queue, Tube, client::Wait};
 use crate::{
@@ -23,9 +23,9 @@ impl Queue {
         tubes.map(|tube| tube.waiters.growth_bytes()).sum()
     }
 
-    /// Makes the client wait at every tube it watches until `until`, or for ever if `None`. These
-    /// tubes must have no job for the client. Fails, and changes nothing, if there is no memory for
-    /// the wait, or for its job. O(log n) for each entry removed since the last wait.
+    /// Makes the client wait at every tube it watches until `until`, or for ever if `until` is
+    /// `None`. None of these tubes may have a job for the client. Without memory for the wait or
+    /// its job, fails and changes nothing. O(log n) for each entry removed since the last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

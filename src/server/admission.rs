@@ -1,8 +1,8 @@
-//! Admission: how much memory must be free before each kind of growth. Without that memory, the
-//! command gets `OUT_OF_MEMORY`, like a put above the limit on bodies, or on a full disk.
+//! Admission: how much memory must be free before each kind of growth. If less is free, the command
+//! gets `OUT_OF_MEMORY`, as does a `put` if the limit on bodies is reached or the disk is full.
 //!
-//! A step is taken only if the memory of [`Level::Critical`] is free, which is more than any step
-//! takes. So no allocation of a step fails.
+//! The server takes a step only if the memory of [`Level::Critical`] is free, which is more than
+//! any step allocates. So no allocation of a step fails.
 
 use super::Server;
 use crate::{
@@ -20,13 +20,14 @@ const FEW_CONNECTIONS: usize = 64;
 /// could take all the memory that new clients need.
 const FEW_RESERVED_JOBS: usize = 16;
 
-/// How many long commands may be in progress even at [`Level::Critical`]: they may free memory.
+/// How many long commands may be in progress even at [`Level::Critical`], because they may free
+/// memory.
 const FEW_LONG_COMMANDS: usize = 16;
 
 /// The longest list, in bytes, that is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// The memory that a list may take beyond its own bytes: a copy of the replies before it.
+/// The memory that a list may take beyond its own bytes, because earlier replies may be copied.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.
@@ -84,7 +85,7 @@ impl Server {
         self.admit(Growing::Step).is_ok()
     }
 
-    /// Whether there is memory for the commands in an input, and to keep the input after them.
+    /// Whether there is memory for the commands in an input, and to keep the input behind them.
     pub fn may_keep_input(&mut self) -> bool {
         self.admit(Growing::Storage).is_ok()
     }
@@ -94,7 +95,7 @@ impl Server {
         self.admit(Growing::PartOfLine).is_ok()
     }
 
-    /// Makes room for [`Server::open`]. Fails if there is no memory. O(1), unless a list is
+    /// Makes room for [`Server::open`], or fails if there is no memory. O(1), unless a list is
     /// reallocated.
     pub fn make_room_to_open(&mut self) -> Growth {
         self.admit(Growing::Connections(self.conns.len()))?;
@@ -107,8 +108,8 @@ impl Server {
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }
 
-    /// Returns the tube of this name, or makes one if there is none. In the same step, a client
-    /// must begin to use or watch a tube that was made.
+    /// Returns the tube of this name, which is made if it does not exist. A client must begin to
+    /// use or watch a new tube in the same step.
     pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
         if let Some(tube) = self.queue.find_tube(name) {
             return Ok(tube);
@@ -124,17 +125,16 @@ impl Server {
         grow_deque(&mut self.slices.long_commands, count + 1)
     }
 
-    /// Fails if too little memory is free for a growth by `bytes` bytes at once.
+    /// Fails if too little memory is free for a growth by `bytes` bytes in one piece.
     pub(super) fn admit_bytes(&mut self, growing: Growing, bytes: usize) -> Growth {
         self.admit(growing)?;
         let is_small = bytes <= LARGE_GROWTH_BYTES;
         ensure(is_small || self.bodies.memory.has_piece(bytes, growing.level()))
     }
 
-    /// Fails if there is no memory for a list of `size` bytes that is appended to a buffer of
-    /// replies.
+    /// Fails if there is too little memory to append a list of `size` bytes to a buffer of replies.
     pub(super) fn admit_list(&mut self, size: usize) -> Growth {
-        // Each of its buffers may have room for most of another name: less than a 64th of it.
+        // At the end of each buffer of the list, less than a 64th of the buffer is unused.
         self.admit_bytes(Growing::List(size), size + size / 64 + LIST_EXTRA_BYTES)
     }
 }

@@ -13,18 +13,18 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// How many reserved jobs a step of `list-jobs` visits. So many visits take as long as a delete.
+/// How many reserved jobs a step of `list-jobs` visits. So many visits take as long as one delete.
 const RESERVED_PER_STEP: usize = 16;
 
-/// How many bytes of bodies may move in a turn. The next turn moves more.
+/// How many bytes of bodies may move in a turn; later turns move the others.
 pub(super) const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// A command that may take more than one turn.
 #[derive(Debug)]
 pub(super) struct LongCommand {
-    /// The connection to answer. `None` if the client has disconnected; its command continues then.
+    /// The connection to answer; `None` if the client has disconnected while its command continues.
     pub(super) by: Option<Key<Conn>>,
-    /// The tube that the command works on. It exists at least until the command ends.
+    /// The tube that the command works on, which exists at least until the command ends.
     pub(super) tube: Key<Tube>,
     pub(super) work: LongWork,
 }
@@ -49,13 +49,13 @@ pub(super) struct Slices {
     pub(super) disconnect_steps: u32,
     /// Closed connections whose clients have no reserved jobs and no watches any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
-    /// Whether there may be more unused memory than the last turn has released.
+    /// Whether there may be unused memory that is not yet released to the system.
     pub(super) has_releasable: bool,
 }
 
 impl Server {
     /// Returns whether there is memory for the next step of due timers or large work. If there is
-    /// none, sets the time at which all of this work is tried again.
+    /// no memory, sets the time at which all this work is tried again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {
@@ -68,7 +68,7 @@ impl Server {
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
-        // In the order of the original.
+        // The original handles the kinds of timers in the same order.
         for timer in [Timer::Delays, Timer::Pauses, Timer::Clients] {
             for _ in 0..limit {
                 if !self.may_step_or_defer(now) {
@@ -94,13 +94,13 @@ impl Server {
         }
     }
 
-    /// Ends the reservation of a lost job, whose time to run is over or whose connection has
-    /// closed. Makes the job ready, with `since` as the beginning of its wait, or buries it if
-    /// `--bury-after` requires that. With `--bury-after`, appends a record of the loss.
+    /// Ends the reservation of a job whose time to run is over or whose holder has disconnected.
+    /// The job becomes ready, as if it had waited since `since`, or is buried if `--bury-after`
+    /// requires that. With `--bury-after`, the binlog gets a record of the loss.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job becomes ready, and is buried at its next loss.
+        // If the binlog has failed, the job becomes ready, and can only be buried at its next loss.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
@@ -115,7 +115,7 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Releases one piece of unused memory to the system. Returns whether there was such a piece.
+    /// Releases one piece of unused memory to the system, and returns whether there was one.
     pub(super) fn release_one(&mut self) -> bool {
         self.bodies.release_one()
             || self.queue.release_one()
@@ -125,8 +125,8 @@ impl Server {
 }
 
 impl Server {
-    /// Ends the pause of a tube: hands out at most [`JOBS_PER_SLICE`] jobs now. The timer of the
-    /// pause, which is due, hands out the other jobs.
+    /// Ends the pause of a tube: hands out at most [`JOBS_PER_SLICE`] jobs now. The next ticks hand
+    /// out the other jobs, because the timer of the pause is due.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -137,8 +137,8 @@ impl Server {
         }
     }
 
-    /// Takes steps of a long command until it ends, or until this turn has taken all its steps.
-    /// Then answers the command, or queues it for the next turn.
+    /// Takes steps of a long command until the command ends or the steps of this turn are used up.
+    /// Then answers the command if it has ended, or else queues it for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps < JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -167,7 +167,7 @@ impl Server {
         self.slices.long_commands.push_back(long);
     }
 
-    /// Kicks one job. Returns the reply if there is no further job, or if no change is permitted.
+    /// Kicks one job. If no job remains, or the binlog permits no change, returns the reply.
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
         let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
@@ -182,8 +182,8 @@ impl Server {
         None
     }
 
-    /// Deletes at most one job. Returns the reply if there is no further job, or if no delete is
-    /// permitted.
+    /// Deletes at most one job. If no job remains, or the binlog permits no delete, returns the
+    /// reply.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
         let Ok(permit) = self.permit(Change::Delete, now) else {
             return Some(Reply::INTERNAL_ERROR);
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command. Returns the connection to answer, after making it take commands again.
+    /// Ends a long command. The command's connection takes commands again, and is returned.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;
@@ -229,14 +229,14 @@ impl Server {
         }
     }
 
-    /// Makes the reserved jobs of closed connections ready, and ends their watches, until this turn
-    /// has taken all its steps. Each connection gets one step at a time.
+    /// Ends reservations and watches of disconnected clients, until the steps of this turn are used
+    /// up. Each client gets one step at a time.
     pub(super) fn process_disconnects(&mut self, now: Time) {
         while self.slices.disconnect_steps < JOBS_PER_SLICE {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If there is no memory to return this job, other connections may free some.
+                // If no memory is left to return this job, other connections may free memory.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }
@@ -272,8 +272,8 @@ mod tests {
         server.queue().counts().ready
     }
 
-    /// A closed client may have a job that cannot be returned for lack of memory. If clients that
-    /// closed later waited for this job, their tubes would keep much memory.
+    /// A disconnected client may have a job that cannot be returned for lack of memory. If clients
+    /// that disconnect later had to wait for this job, their tubes would keep much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);
@@ -373,7 +373,7 @@ mod tests {
         server.check();
     }
 
-    /// Urgent jobs move others in the heap: a command that scanned the heap would miss jobs.
+    /// If the command scanned the heap, it would miss jobs that new jobs move within the heap.
     #[test]
     fn a_deleted_tube_keeps_no_job_that_was_there() {
         for seed in 0..20 {

@@ -1,5 +1,5 @@
-//! Calls of the binlog: a permit before each change, a record after the change, the commit, the
-//! check of the lock, the shutdown; also [`Health`]. Without a binlog, these calls do nothing.
+//! How the server calls the binlog: for permits before changes, records after changes, commits, the
+//! check of the lock, and the shutdown; also [`Health`]. Without a binlog, these calls do nothing.
 
 use std::io;
 
@@ -13,12 +13,12 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// How far the daemon can serve its clients. If several of these apply, the first is reported.
+/// Whether the daemon can execute all commands. If several states apply, the first is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: commands that change something get an error reply.
-    /// Or no further segment can be made, although there may be disk space: `put` gets an error
-    /// reply as soon as the present segments are full.
+    /// Or the daemon cannot make another segment, although there may be disk space: a `put` gets an
+    /// error reply as soon as the present segments are full.
     BinlogFailed,
     /// The disk has no space for another segment of the binlog.
     BinlogFull,
@@ -40,16 +40,16 @@ impl Health {
     }
 }
 
-/// Permission to change a job, which the record of the change consumes; `None` without a binlog.
+/// Permission to change a job, and to append one record of the change; `None` without a binlog.
 pub(super) type Permit = Option<wal::Permit>;
 
 impl Server {
-    /// Writes the records of the turn, and syncs them if the flags require it. Releases the held
-    /// replies to changes whose records are as safe as the flags promise. Must be called before
-    /// replies are sent, except those that [`Server::write_changes`] permits. If the commit fails,
-    /// closes each connection with held replies, or with a reply that shows a job without any
-    /// record, and drops its replies. Also removes the jobs without a record: no client knows their
-    /// ids, and a restart may assign these ids again.
+    /// Writes the records of the turn, and syncs them if the flags require it. Releases held
+    /// replies when the changes that they confirm are written, or synced if the flags require it.
+    /// Call this method before you send replies, except those that [`Server::write_changes`]
+    /// permits. If the commit fails, closes each connection that has held replies, or unsent
+    /// replies that show a job without a record, and drops its replies. Also removes jobs without a
+    /// record: no client knows their ids, and a restart may assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -88,8 +88,8 @@ impl Server {
         }
     }
 
-    /// Removes the jobs whose puts could not be written, and closes the connections with unsent
-    /// replies that may show such a job. O(connections + jobs put in this turn).
+    /// Removes the jobs whose records could not be written, and closes each connection with unsent
+    /// replies that may show one of these jobs. O(connections + jobs put in this turn).
     fn remove_unrecorded(&mut self, now: Time) {
         let unrecorded = self.wal.as_mut().map(Wal::take_unrecorded).unwrap_or_default();
         let Some(&first) = unrecorded.iter().min() else { return };
@@ -107,15 +107,15 @@ impl Server {
         }
     }
 
-    /// Checks whether this daemon still has the lock of the binlog's directory, unless it has done
-    /// so shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been read
-    /// from the clock. Returns whether this call made the check. If the lock is lost,
+    /// Checks whether this daemon still has the lock of the binlog's directory, unless the last
+    /// check was shortly before `now`: see [`Wal::confirm_lock_if_due`]. `now` must have just been
+    /// read from the clock. Returns whether this call made a check. If the lock is lost,
     /// [`Server::lost_lock`] returns the reason.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_some_and(|wal| wal.confirm_lock_if_due(now))
     }
 
-    /// Returns why another daemon may have taken over the binlog, if so. The process must then end.
+    /// If another daemon may have taken over the binlog, returns why; then the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.wal.as_ref()?.lost_lock()
     }
@@ -128,21 +128,21 @@ impl Server {
         self.held.gather_until(time, now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread. Before a commit that will, the caller
-    /// sends the replies that are not held, and waits until the time of [`Server::gather_until`].
+    /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
+    /// replies that are not held, and waits until [`Server::gather_until`].
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
-    /// Writes the records of the turn before the commit, so that replies that show its changes to
-    /// other clients may be sent. Returns whether the records are written. If not, the commit
-    /// reports the error.
+    /// Writes the records of the turn before the commit, so that replies that are not held may be
+    /// sent even if they show changes of this turn. Returns whether the records are written; if
+    /// not, the commit reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
-    /// Syncs the binlog, unless `-F` is given, and releases held replies. Must be called after the
-    /// last commit. If the sync fails, the replies stay held.
+    /// Syncs the binlog, unless `-F` is given, and releases held replies. Call this method after
+    /// the last commit. If the sync fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
             wal.shut_down(&self.queue)?;
@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Gives the binlog the calendar of the present wall clock, which may have been set.
+    /// Gives the binlog the present calendar, because the wall clock may have been set.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);
@@ -170,7 +170,7 @@ impl Server {
         self.wal.as_ref()
     }
 
-    /// How far the daemon can serve its clients now.
+    /// Whether the daemon can execute all commands now.
     pub fn health(&self) -> Health {
         match self.wal.as_ref().and_then(Wal::trouble) {
             Some(Unavailable::Failed) => Health::BinlogFailed,
@@ -180,8 +180,8 @@ impl Server {
         }
     }
 
-    /// Since when the binlog has failed, so that changes are refused. `None` if it was working, or
-    /// only full, at the last commit.
+    /// Since when the binlog has refused all changes because of a failure; `None` if, at the last
+    /// commit, the binlog worked or was only full.
     pub fn binlog_failed_since(&self) -> Option<Time> {
         let (reason, since) = self.trouble?;
         (reason == Unavailable::Failed).then_some(since)
@@ -220,7 +220,7 @@ impl Server {
         }
     }
 
-    /// Appends the record of a delete to the binlog. Must be called before the job is removed.
+    /// Appends the record of a delete to the binlog. Call this method before the job is removed.
     pub(super) fn record_delete(&mut self, permit: Permit, job: Key<Job>) {
         if let (Some(wal), Some(permit)) = (&mut self.wal, permit) {
             wal.delete(permit, &self.queue, job);
@@ -240,11 +240,11 @@ impl Server {
         }
     }
 
-    /// Must be called before a reply that shows a job. Holds that reply if the id of the job could
-    /// be given to another job after a power cut.
+    /// Prepares a connection for a reply that shows a job: holds the reply if another job could get
+    /// the id of the shown job after a power cut.
     pub(super) fn show(&mut self, key: Key<Conn>, id: u64) {
         let conn = &mut self.conns[key];
-        // Each job shown in a reply that has been sent has a record.
+        // A reply that has been sent shows only jobs that have a record.
         let before = if conn.output.is_empty() { 0 } else { conn.shown_id };
         conn.shown_id = id.max(before);
         if self.wal.as_ref().is_some_and(|wal| !wal.may_show(id)) {

@@ -1,4 +1,4 @@
-//! The commands except `put`: each one checks, gets a permit, changes the queue, and answers.
+//! The commands except `put`: each method checks, gets a permit, changes the queue, and answers.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::{
 /// The result of a command. An error is the reply to a command that was not executed.
 type Answer = Result<(), Reply<'static>>;
 
-/// Deleting this many bytes of a body is counted as one command: freeing their pages takes the
-/// kernel about as long.
+/// To delete this many bytes of a body is counted as one command, because the kernel takes about as
+/// long to free their pages.
 const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
@@ -43,7 +43,7 @@ impl Server {
         }
     }
 
-    /// Executes a command. Fails with the error reply: if the job or tube does not exist, if the
+    /// Executes a command. Fails with an error reply if the job or tube does not exist, if the
     /// client may not change the job, or if memory or the binlog does not permit the change.
     fn execute(
         &mut self,
@@ -107,8 +107,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the client watch a tube, unless it does so already. Answers with the number of watched
-    /// tubes.
+    /// Makes the client watch a tube, unless the client already watches it. Answers with the number
+    /// of watched tubes.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
@@ -169,7 +169,7 @@ impl Server {
             Some(JobState::Ready) => Some(State::Ready),
             Some(JobState::Delayed) => Some(State::Delayed),
             Some(JobState::Buried) => Some(State::Buried),
-            // The parser has refused this state.
+            // The parser does not accept this state.
             Some(JobState::Reserved) => return Err(Reply::BAD_FORMAT),
         };
         let work = LongWork::DeleteTube(self.queue.begin_delete_tube(tube, state, last_id));
@@ -203,7 +203,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lists the first jobs of a tube in one state, in the order of service.
+    /// Lists jobs of a tube in one state, first those that will be the first to leave this state.
     fn list_jobs(
         &mut self,
         key: Key<Conn>,
@@ -238,9 +238,9 @@ impl Server {
         self.send_list(key, &jobs, now)
     }
 
-    /// Sends a list of jobs. Fails if there is no memory for the list.
+    /// Sends a list of jobs, or fails if there is no memory for the list.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
-        // Memory for the document, and for its copy in the output.
+        // Checks the memory for the document, and for its copy in the output.
         self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
@@ -310,7 +310,7 @@ impl Server {
         self.bodies.remove(body);
     }
 
-    /// Releases a job. A full disk prevents this only if there is a delay.
+    /// Releases a job. If the disk is full, only a release without a delay succeeds.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
@@ -379,8 +379,8 @@ mod tests {
         testing::{Left, START, connect, exchange, receive, send, server},
     };
 
-    /// A read may return the end of input before an event reports it. If the wait went on, the next
-    /// job would be reserved for a connection that will soon close.
+    /// A read may return the end of input before an event reports the end. If the `reserve` still
+    /// waited, the next job would be reserved for a connection that will soon close.
     #[test]
     fn the_end_of_input_ends_a_wait() {
         let mut server = server(None);
@@ -393,8 +393,8 @@ mod tests {
         server.check();
     }
 
-    /// If a client that reads its replies were deferred after each command, clients that do not
-    /// read theirs would be served before it in the next turns.
+    /// If a client without further input were deferred, clients that do not read their replies
+    /// would be served before it in the next turns.
     #[test]
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);

@@ -1,9 +1,9 @@
-//! Decides whether a sync waits for more changes, and until when.
+//! Decides whether a commit waits for more changes before its sync, and until when.
 //!
-//! Clients that wait for each reply send their next change right after it. If a sync begins before
-//! all of these changes have arrived, from then on each sync serves only some of the clients. So a
-//! commit may wait briefly until all connections that the last commit answered have sent another
-//! change. If waits are in vain, fewer commits wait. No clock is read here.
+//! A client that waits for each reply sends its next change right after the reply. If a sync began
+//! before all these changes have arrived, each later sync would cover the changes of only some
+//! clients. So a commit may wait briefly until all connections that the last commit answered have
+//! sent another change. After waits in vain, fewer commits wait. This file reads no clock.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::clock::Time;
 /// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
 const MISSES_MAX: u32 = 8;
 
-/// The longest wait for more changes before a sync in the queue's thread. In this time, a worker
-/// can get a job and delete it.
+/// The longest wait for more changes before a sync in the queue's thread. During this wait, a
+/// worker can get a job and delete the job.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The longest wait for the next change before a sync in the queue's thread. A client on the same
+/// The longest wait for one more change before a sync in the queue's thread. A client on the same
 /// machine sends its next change within this time after a reply.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
@@ -33,7 +33,7 @@ pub(super) struct GatheringTime {
 }
 
 impl GatheringTime {
-    /// Computes how long the next sync may wait, if syncs take `average` on average.
+    /// Computes how long the next sync may wait, if a sync takes `average` on average.
     pub(super) fn new(average: Duration, in_background: bool) -> Self {
         if in_background {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
@@ -43,53 +43,53 @@ impl GatheringTime {
     }
 }
 
-/// The connections that are expected to send a change before the next sync.
+/// Counts the connections that are expected to send a change before the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections; wraps around after billions.
+    /// The number of the last commit that answered connections; wraps around after 2^32 commits.
     round: u32,
     /// How many connections that the last commit answered have sent no change since then.
     expected: u32,
-    /// How many of the next commits do not wait.
+    /// How many commits from now on do not wait for more changes.
     skip: u32,
-    /// The number of waits in a row that were in vain.
+    /// How many of the last waits, in a row, were in vain.
     misses: u32,
-    /// The wait before the next commit, if it has begun.
+    /// The wait before the next commit, if this wait has begun.
     wait: Option<Wait>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Wait {
-    /// The latest end of the wait.
+    /// When the wait ends at the latest.
     until: Time,
-    /// How many connections were expected when the wait began.
+    /// How many connections were expected to send a change when the wait began.
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
 }
 
 impl Gathering {
-    /// Stops expecting a connection that round `answered_in` answered: it sent a change or closed.
+    /// Expects no change any more from a connection that the commit `answered_in` answered.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));
         *answered_in = 0;
     }
 
-    /// Begins a round: from now on, only connections that the present commit answers are expected.
+    /// From now on, expects changes only from connections that the present commit answers.
     pub(super) fn begin_round(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.expected = 0;
     }
 
-    /// Expects a change from a connection that is answered in this round, and returns the round.
+    /// Expects a change from a connection that this commit answers; returns the commit's number.
     pub(super) fn expect(&mut self) -> u32 {
         self.expected += 1;
         self.round
     }
 
-    /// Returns the time until which the next commit should wait, if at all. The time may change
-    /// when a connection sends a change.
+    /// Returns the time until which the next commit should wait; `None` if it should not wait. The
+    /// returned time may change when a connection sends a change.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {
@@ -107,7 +107,7 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends the wait of a commit. If few connections sent a change, the next commits do not wait.
+    /// Ends a commit's wait. If most expected changes did not come, the next commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(gathering.wait_until(TIME, now), None);
     }
 
-    /// If all commits waited, producers that put once a second would slow each other down.
+    /// If all commits waited, producers that put one job a second would slow each other down.
     #[test]
     fn it_waits_less_and_less_often_if_none_joins() {
         let mut gathering = Gathering::default();

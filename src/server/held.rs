@@ -12,8 +12,8 @@ use crate::{
 /// Connections whose output or readiness for input has changed, each once.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    /// Connections of workers whose wait has ended with a job. A worker is sent its job before
-    /// producers are sent confirmations, because the time of an idle worker is wasted.
+    /// Connections of workers that have waited for a job and now get one. Workers get their jobs
+    /// before producers get their confirmations, because idle workers waste time.
     first: VecDeque<Key<Conn>>,
     others: VecDeque<Key<Conn>>,
 }
@@ -25,7 +25,7 @@ impl Dirty {
         grow_deque(&mut self.others, count)
     }
 
-    /// Adds a connection, unless it is dirty already.
+    /// Adds a connection, unless the connection is already dirty.
     pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.others.push_back(key);
@@ -51,12 +51,12 @@ impl Dirty {
     }
 }
 
-/// Connections with held replies. A connection may be on both lists.
+/// Connections with held replies; a connection may be on both lists.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Connections with replies held until the next commit.
     until_commit: Vec<Key<Conn>>,
-    /// Connections with replies held until the sync that is under way has ended.
+    /// Connections with replies held until the present sync ends.
     until_sync: Vec<Key<Conn>>,
     gathering: Gathering,
 }
@@ -107,17 +107,17 @@ impl Held {
         }
     }
 
-    /// Ends the wait before a failed commit. The caller then empties the lists by [`Held::pop`].
+    /// Ends the wait of a failed commit. Then the caller must empty both lists by [`Held::pop`].
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }
 
-    /// Removes and returns a connection. A connection on both lists is returned twice.
+    /// Removes a key from a list and returns the key. A key on both lists is returned twice.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }
 
-    /// Releases all held replies, because they need not wait for another sync.
+    /// Releases all held replies, because they need not wait for a sync any more.
     pub(super) fn release_all(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         if !self.until_sync.is_empty() {
             self.end_sync(conns, dirty);

@@ -19,19 +19,19 @@ pub struct Identity {
     pub os: String,
     /// The architecture of the processor.
     pub platform: String,
-    /// Returns the CPU time used so far: by the process itself, and by the kernel on its behalf.
+    /// Returns the CPU time that the process, and the kernel for the process, have used so far.
     pub rusage: fn() -> (Duration, Duration),
 }
 
 /// The flags that the server needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The largest job body in bytes: `-z`.
+    /// The flag `-z`: the largest job body in bytes.
     pub job_size_limit: u32,
-    /// The size of a binlog file in bytes: `-s`.
+    /// The flag `-s`: the size of a binlog file in bytes.
     pub binlog_size: u64,
-    /// `--max-memory`: the limit on the total size of bodies in bytes, with uploads and unsent
-    /// replies. [`crate::queue::JOB_OVERHEAD_BYTES`] are added for each body.
+    /// `--max-memory`: the limit in bytes on all bodies, including uploads and unsent replies, with
+    /// [`crate::queue::JOB_OVERHEAD_BYTES`] added for each body.
     pub memory_limit: Option<u64>,
     /// `--bury-after`: after how many losses a job is buried. See
     /// [`Record::is_lost_too_often`](crate::queue::Record::is_lost_too_often).

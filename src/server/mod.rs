@@ -9,12 +9,12 @@
 //!   changed, [`Server::output`] for bytes to send, [`Server::next_deadline`] for the next call;
 //! - [`Server::reclaim`], which ends the turn: keys of closed connections may be reused.
 //!
-//! Large work, such as a long `kick` or the disconnect of a client with many jobs, is done in
-//! slices of [`JOBS_PER_SLICE`] steps a turn. Until the slice that changes a job or tube, all
-//! clients see its old state.
+//! The server does large work, such as a long `kick` or the disconnect of a client with many jobs,
+//! in slices of [`JOBS_PER_SLICE`] steps a turn. Until a slice changes a job or tube, all clients
+//! see the old state of this job or tube.
 //!
-//! No two commands have the same time: each is dated at least a nanosecond after the one before. So
-//! jobs with equal delays keep their order, and `time-left` of a new reservation is below the TTR.
+//! Each command has a later time than the command before, by at least a nanosecond. So jobs with
+//! equal delays keep their order, and `time-left` of a new reservation is below the TTR.
 //!
 //! | module | contents |
 //! |---|---|
@@ -67,16 +67,16 @@ use crate::{
     wal::{Restored, Unavailable, Wal},
 };
 
-/// How many steps one kind of large work takes in a turn, each for one job. A tick handles the same
-/// number of timers of each kind, or twice the number of commands since the last tick, if that is
-/// more. A command sets at most one timer, so timers are late by a bounded time.
+/// How many steps each kind of large work takes in a turn; each step is for one job. A tick handles
+/// this many timers of each kind, or twice the number of commands since the last tick, if that is
+/// more. A command sets at most one timer, so no timer is late without bound.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// The most commands of one connection that a turn executes.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands a turn executes over all connections; the last connection may exceed this
-/// number. So many commands take a millisecond or two, for which all other clients wait.
+/// How many commands of all connections a turn executes; the last connection of the turn may exceed
+/// this number. So many commands take a millisecond or two, for which all other clients wait.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. The release of a piece takes some tens
@@ -95,14 +95,14 @@ const HTTP_LOGGED_BYTES: usize = 20;
 /// Why [`Server::feed`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// More input is needed. The unconsumed bytes must be fed again, followed by more bytes.
+    /// More input is needed: the caller must feed the unconsumed bytes again, and more bytes.
     More,
-    /// The connection has used up its share of the turn. The other bytes must be fed next turn.
+    /// The connection's share of this turn is used up: feed the other bytes in the next turn.
     Later,
-    /// The connection takes no input until [`Server::next_dirty`] names it.
+    /// The connection takes no input until [`Server::next_dirty`] returns its key.
     Paused,
-    /// There is no memory for the next step. The unconsumed bytes must be fed again when there may
-    /// be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.
+    /// There is no memory for the next step. The caller must feed the unconsumed bytes again when
+    /// there may be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.
     Short,
 }
 
@@ -114,13 +114,13 @@ pub struct Server {
     bodies: Bodies,
     wal: Option<Wal>,
     held: Held,
-    /// Parallel to the queue's clients: a connection and its client have the same index.
+    /// All connections; a connection and its client in the queue have the same index.
     conns: SmallArena<Conn>,
     identity: Identity,
     settings: Settings,
     figures: Figures,
     is_draining: bool,
-    /// Why the binlog refuses changes, and since when, as of the last commit; `None` if it works.
+    /// Why the binlog refused changes at the last commit, and since when; `None` if it worked then.
     trouble: Option<(Unavailable, Time)>,
     /// The latest instant at which a command or a step was executed.
     latest: Time,
@@ -147,7 +147,7 @@ impl Server {
     }
 
     /// Makes a server with the jobs of a binlog. The server hands out no jobs until the binlog
-    /// works and holds every job. Restored jobs stay, even if they exceed the memory limit.
+    /// works and contains every job. Restored jobs stay, even if they exceed the memory limit.
     pub fn with_wal(
         identity: Identity,
         settings: Settings,
@@ -185,8 +185,8 @@ impl Server {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// Limits resident memory from now on: memory that is kept for changes that cannot be refused
-    /// is written to at once, so that it is resident.
+    /// Prepares for a limit on resident memory: the server now writes at once to all memory that it
+    /// keeps for changes that cannot be refused, so that this memory is resident.
     pub fn keep_resident(&mut self) {
         self.bodies.memory.limits_resident = true;
         self.queue.is_resident = true;
@@ -205,8 +205,8 @@ impl Server {
         key
     }
 
-    /// Executes the commands in `bytes`, and returns how many bytes it consumed; the caller keeps
-    /// the others. Stops after `command_limit` commands, or earlier if some are slow.
+    /// Executes the commands in `bytes`, and returns the number of consumed bytes; the caller keeps
+    /// the others. Returns after `command_limit` commands, or after fewer if some are slow.
     /// `command_limit` is at most [`COMMANDS_PER_CONNECTION`].
     pub fn feed(
         &mut self,
@@ -218,11 +218,11 @@ impl Server {
         let mut rest = bytes;
         let mut feed_result = FeedResult::Later;
         let end = self.commands_this_turn.saturating_add(command_limit);
-        // If memory is short, only clients that have read all their replies are served.
+        // If memory is short, only commands of clients without unsent replies are executed.
         let has_unsent = !self.conns[key].output.is_empty();
         let mut growing = if has_unsent { Growing::UnsentReplies } else { Growing::Step };
         while self.commands_this_turn < end {
-            // Without input, a step takes no memory, and only returns `More` or `Paused`.
+            // Without input, `Conn::step` takes no memory, and returns `More` or `Paused`.
             if !rest.is_empty() && self.admit(growing).is_err() {
                 feed_result = FeedResult::Short;
                 break;
@@ -258,8 +258,8 @@ impl Server {
         (bytes.len() - rest.len(), feed_result)
     }
 
-    /// Marks a connection whose client has closed its sending side, or all of the connection. A
-    /// `reserve` that waits gets no job; [`Server::half_close`] answers it.
+    /// Marks a connection whose client has closed its sending side or the whole connection. If a
+    /// `reserve` waits, it gets no job any more; [`Server::half_close`] answers this `reserve`.
     pub fn hang_up(&mut self, key: Key<Conn>) {
         self.conns[key].is_half_closed = true;
         if self.queue.client(key.paired()).is_waiting() {
@@ -277,7 +277,7 @@ impl Server {
         }
     }
 
-    /// Makes the connection end once its replies are sent. All input must have been fed.
+    /// Makes the connection end when its replies are sent. The caller must have fed all input.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
         if self.conns[key].is_waiting() {
             self.half_close(key);
@@ -286,8 +286,8 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Removes a connection whose socket is closed. Returns the reserved jobs of its client to
-    /// their tubes and ends its watches: one slice at once, the others in later turns.
+    /// Removes a connection whose socket is closed. Ends the reservations and watches of its
+    /// client: a slice of them now, the others in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_long_commands(key);
         self.held.forget(key, &mut self.conns[key]);
@@ -310,7 +310,7 @@ impl Server {
         self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
         self.slices.long_steps = 0;
-        // An unfinished command moves to the end of the queue, so that all commands progress.
+        // An unfinished command goes behind the other long commands, so that all of them progress.
         while self.slices.long_steps < JOBS_PER_SLICE {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
@@ -341,13 +341,13 @@ impl Server {
         self.conns[key].output.sent(count, &mut self.bodies);
     }
 
-    /// Removes and returns the next dirty connection: its output or readiness for input changed.
+    /// Removes the next dirty connection from the list of dirty connections, and returns its key.
     pub fn next_dirty(&mut self) -> Option<Key<Conn>> {
         self.dirty.next(&mut self.conns)
     }
 
-    /// When [`Server::tick`] or [`Server::commit`] next has work to do; an instant in the past if
-    /// one of them has work now.
+    /// The next time at which [`Server::tick`] or [`Server::commit`] has work to do; an instant in
+    /// the past if there is work now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.slices.has_releasable || self.bodies.should_move() {
             return Some(Time::AT_ONCE);
@@ -363,7 +363,7 @@ impl Server {
 
     /// Ends a turn: frees the keys of closed connections for reuse, and releases some unused
     /// memory. Before this call, the event loop must call [`Server::next_dirty`] until it returns
-    /// `None`, and drop all copies of these keys.
+    /// `None`, and drop all copies of keys of closed connections.
     pub fn reclaim(&mut self) {
         assert!(self.dirty.is_empty(), "a note may refer to a connection that is gone");
         for key in self.slices.reclaimable.drain(..) {
@@ -394,10 +394,10 @@ impl Server {
     }
 }
 
-/// Steps that several commands share.
+/// Methods that several commands use.
 impl Server {
-    /// Returns the time of a new command or step: `now`, or one nanosecond after the last command
-    /// or step if that is later.
+    /// Returns the time of a new command or step, which is `now`, or one nanosecond after the last
+    /// command or step if `now` is earlier.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest

@@ -12,7 +12,7 @@ use crate::{
 
 impl Server {
     /// Handles the header of a `put`. `rest` is the input after the header. The job gets its id
-    /// here, so a body that is rejected later leaves a gap in the ids.
+    /// now; if its body is rejected later, no job has this id.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -33,7 +33,7 @@ impl Server {
         }
     }
 
-    /// Adds the job whose body has arrived with its CR LF, or sends the error reply.
+    /// Adds the job of a `put` whose whole body has arrived, or sends an error reply.
     pub(super) fn put(&mut self, key: Key<Conn>, put: PendingPut, body: Body, now: Time) {
         let now = self.instant(now);
         let PendingPut { id, header: PutHeader { pri, delay, ttr, .. }, received_at } = put;
@@ -79,7 +79,7 @@ impl Server {
 mod tests {
     use super::super::testing::{connect, exchange, send, server};
 
-    /// If several checks fail, the reply is that of the first; their order is part of the protocol.
+    /// If several checks fail, the first decides the reply; the protocol defines their order.
     #[test]
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// If a body that is refused after its arrival were not freed, it would take memory for ever.
+    /// If a body that is refused after its arrival were not freed, its memory would be lost.
     #[test]
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);

@@ -24,8 +24,8 @@ impl Server {
         now.max(self.latest.next())
     }
 
-    /// Sends a job to the waiting client for which it was just reserved. Each job is reserved at a
-    /// new instant, so that jobs handed out in one step time out in the same order.
+    /// Sends a job to the client for which the job was just reserved. Jobs handed out in one step
+    /// have different instants, so that they time out in the order in which they were handed out.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         let conn = &mut self.conns[client.paired()];
@@ -34,7 +34,7 @@ impl Server {
         self.send_job(client.paired(), job, "RESERVED");
     }
 
-    /// Sends a line of `word`, the id and the size of a job, and then the body of the job.
+    /// Sends a line with `word`, the job's id and the body's size, and then the body.
     pub(super) fn send_job(&mut self, key: Key<Conn>, job: Key<Job>, word: &'static str) {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);

@@ -19,13 +19,13 @@ use crate::{
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
-/// The commands that `stats` counts, in the original's order. Like the original, `stats` has no
-/// keys for `reserve-job`, `kick-job` and `quit`, and none for extensions.
+/// The commands that `stats` counts, in the original's order. Like the original's, this `stats` has
+/// no keys for `reserve-job`, `kick-job`, `quit` and extensions.
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
 
-/// The keys of the counted commands, and the indexes of these commands in [`Figures::commands`].
+/// The key in `stats` of each counted command, and the command's index in [`Figures::commands`].
 static COUNTED: LazyLock<Vec<(String, usize)>> = LazyLock::new(|| {
     let names = COUNTED_COMMANDS.split_whitespace();
     names.map(|name| (format!("cmd-{name}"), proto::place(name))).collect()
@@ -42,7 +42,7 @@ pub(super) struct Figures {
     pub(super) commands: [u64; COMMAND_COUNT],
     /// How long turns take.
     pub(super) turns: ShortTimes,
-    /// Limits the log lines about connections that were closed because they sent HTTP.
+    /// Limits how often the log reports connections that were closed because they sent HTTP.
     pub(super) http_closed: Throttle,
 }
 

@@ -1,4 +1,4 @@
-//! A check of all invariants of the server; for unit tests, also clients without sockets.
+//! A check of all invariants of the server, and clients without sockets for unit tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Server;
 use crate::{clock::Time, collections::Key, wal::Jobs};
 
 impl Server {
-    /// How many connections take memory, including closed ones whose jobs are not all returned.
+    /// How many connections take memory, including closed ones whose clients still have jobs.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -22,13 +22,13 @@ impl Server {
     }
 
     /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
-    /// simulator checks that all work that is due by this time is done.
+    /// simulator checks that the server has done all work that was due by the returned time.
     pub fn latest(&self) -> Time {
         self.latest
     }
 
-    /// Checks all invariants except those of the binlog, and panics if one does not hold. O(all
-    /// jobs, tubes and connections): for tests.
+    /// Checks all invariants except those of the binlog, and panics if one is violated. O(all jobs,
+    /// tubes and connections): for tests.
     pub fn check(&self) {
         self.queue.check();
         let handles: usize = self.conns.iter().map(|(_, conn)| conn.handles()).sum();

@@ -3,7 +3,7 @@
 use super::{Heap, Key};
 
 impl<K: Ord + Copy, T> Heap<K, T> {
-    /// Panics if an entry is smaller than its parent, or if `position_of` an item is wrong.
+    /// Panics if an entry is smaller than its parent, or if `position_of` returns a wrong position.
     pub fn check(&self, position_of: impl Fn(Key<T>) -> u32) {
         for (position, &(key, item)) in self.entries.iter().enumerate() {
             assert!(position == 0 || self.entries[(position - 1) / 2].0 <= key);

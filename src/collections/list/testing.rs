@@ -3,7 +3,7 @@
 use super::{Arena, Linked, List};
 
 impl<T: Linked> List<T> {
-    /// Panics if links and length disagree.
+    /// Panics if the links or the length are wrong.
     pub fn check(&self, items: &Arena<T>) {
         let mut before = None;
         let mut len = 0;

@@ -1,4 +1,4 @@
-//! The bodies in the output, for the checks of tests.
+//! Counts the bodies in the output, for checks in tests.
 
 use super::{Output, Piece};
 

@@ -1,4 +1,4 @@
-//! Slots for bodies in blocks: takes and frees slots, and empties blocks with few bodies.
+//! Takes and frees slots in blocks, and moves bodies out of blocks that have few of them.
 
 use std::mem;
 
@@ -14,22 +14,21 @@ use crate::{
 /// The most free slots that are remembered.
 const HOLES_MAX: usize = 16;
 
-/// An empty block is kept for later bodies if the slot freed last had at least this many bytes. A
-/// block has some ten thousand smaller slots, so for these a new block is rarely needed.
+/// An empty block is kept for later bodies if the slot freed last had at least this many bytes.
+/// Some ten thousand smaller slots fit in a block, so smaller bodies rarely need another block.
 const KEPT_SLOTS_MIN_BYTES: usize = 32;
 
-/// Bodies move if freed slots take more bytes than one block plus the bytes of all blocks divided
-/// by this.
+/// Bodies move if freed slots take more bytes than one block plus 1/`FREED_PART` of all blocks.
 pub(super) const FREED_PART: usize = 7;
 
-/// If memory is short, a block is emptied if at least one byte in this many is in freed slots.
+/// A block is sparse if freed slots take at least 1/`SPARSE_PART` of its bytes.
 const SPARSE_PART: usize = 64;
 
-/// The most bytes that a daemon takes between the replay and its first connection. If this much is
-/// not left in addition to the memory that a connection must leave, no client could be served.
+/// The most bytes that a daemon takes between the replay and its first connection. If less than
+/// this is free, beside the memory that a connection must leave free, no client can be served.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
-/// The place of a slot.
+/// The block of a slot, and where the slot starts in the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: Key<Block>,
@@ -64,11 +63,11 @@ pub(super) enum Pace {
     Normal,
     /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// No body moves until a body is removed: there is no memory for a move, or no block is sparse.
+    /// No body moves until one is removed, because no block is sparse or a move lacks memory.
     Stuck,
 }
 
-/// Finds the [`Body`] of a job: this handle changes when the body's bytes move.
+/// Gives access to the handles of jobs' bodies: a [`Body`] changes when its bytes move.
 pub trait BodyOwners {
     /// Returns the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
@@ -76,7 +75,7 @@ pub trait BodyOwners {
 
 /// Slots and blocks.
 impl Bodies {
-    /// Takes a slot from the smallest hole that is large enough, or else from a new block.
+    /// Takes a slot out of the smallest hole that is large enough, or out of a new block.
     pub(super) fn take_slot(&mut self, size: usize, level: Level) -> Growth<Place> {
         if self.holes.last().is_none_or(|hole| hole.size < size) {
             self.add_block(level)?;
@@ -90,14 +89,14 @@ impl Bodies {
         } else {
             block.end += size;
             if self.memory.limits_resident {
-                // A freed slot is reused without a check of memory, so its bytes are written now.
+                // Later uses of the slot do not check memory, so its bytes become resident now.
                 block.bytes[place.start()..block.end].fill(0);
             }
         }
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // The usual case: the rest of the hole keeps the holes in order.
+            // Usually the rest of the hole is still larger than the holes before it.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -109,7 +108,7 @@ impl Bodies {
         Ok(place)
     }
 
-    /// Marks a slot as free. Remembers large slots, but none in the block that is being emptied.
+    /// Marks a slot as free, and remembers it unless the slot's block is being emptied.
     fn add_hole(&mut self, place: Place, size: usize) {
         self.blocks[place.block].set_mark(place.start(), Mark::Free(size));
         if self.moving.is_some_and(|moving| moving.block == place.block) {
@@ -122,8 +121,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees a slot of a body. If its block has no other slot in use, the block becomes one hole,
-    /// or its memory becomes releasable.
+    /// Frees the slot of a body. If the slot's block is empty then, the block becomes one hole, or
+    /// its memory may be released.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -152,7 +151,7 @@ impl Bodies {
 
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
-        // The memory that must be left may be in empty blocks. Only a release makes it usable.
+        // Memory of empty blocks is free for other uses only after it is released.
         self.ensure_left(level)?;
         let bytes = if let Some(bytes) = self.releasable.pop_back() {
             bytes
@@ -165,7 +164,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Fails if less than the memory of this level is left, even after empty blocks are released.
+    /// Fails if less memory is free than `level` requires, even after empty blocks are released.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
         if self.memory.admits(level) {
             return Ok(());
@@ -183,13 +182,13 @@ impl Bodies {
 
 /// Returning memory.
 impl Bodies {
-    /// Releases the memory of all empty blocks to the system. Returns whether there was any. Call
-    /// this only in a shortage: each block takes some ten microseconds.
+    /// Releases the memory of all empty blocks to the system. Returns whether any block was empty.
+    /// To release a block takes some ten microseconds, so call this method only in a shortage.
     pub fn release_all(&mut self) -> bool {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Begins to store the bodies of a binlog's jobs.
+    /// Begins the replay of a binlog, during which other `Marks` apply.
     pub fn begin_replay(&mut self) {
         self.memory.set_marks(REPLAY_MARKS);
     }
@@ -205,10 +204,10 @@ impl Bodies {
         ensure(self.memory.leaves(UNTIL_SERVING_BYTES, Level::Scarce))
     }
 
-    /// Moves bodies until no block is sparse, even if that takes all memory, and releases the
-    /// memory of all empty blocks. Returns whether there were any. O(all bodies).
+    /// Moves bodies until no block is sparse, even if that takes all memory. Then releases the
+    /// memory of all empty blocks, and returns whether any block was empty. O(all bodies).
     pub fn compact(&mut self, owners: &mut impl BodyOwners) -> bool {
-        // Moves need one more block, so they may take even the last memory.
+        // A move may need one more block, so moves may take even the last memory.
         let marks = self.memory.set_marks(Marks::default());
         self.expect_shortage();
         self.move_some(owners, u32::MAX, usize::MAX);
@@ -218,14 +217,14 @@ impl Bodies {
     }
 
     /// Releases to the system the memory of the block that became empty first. One empty block may
-    /// be kept, unless memory is short. Returns whether a block was released. Each call is a slow
-    /// system call, so do not repeat it many times in a row.
+    /// be kept, unless memory is short. Returns whether a block was released. Each call makes a
+    /// slow system call, so avoid many calls in a row.
     pub fn release_one(&mut self) -> bool {
         let kept = usize::from(self.keeps_block && self.pace == Pace::Normal);
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn. If anything was refused in the last turn, bodies move, which frees memory.
+    /// Begins a turn. If memory was refused in the last turn, bodies move, which frees memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();
@@ -233,12 +232,12 @@ impl Bodies {
         self.memory.begin_turn();
     }
 
-    /// Makes bodies move even if free slots take little, until no block is sparse.
+    /// Makes bodies move until no block is sparse, even if free slots take little memory.
     pub fn expect_shortage(&mut self) {
         self.pace = Pace::Short;
     }
 
-    /// Whether bodies should move, because free slots take too much memory.
+    /// Whether bodies should move, because free slots take too much memory or memory is short.
     pub fn should_move(&self) -> bool {
         let tolerated = BLOCK_BYTES + self.blocks.len() * BLOCK_BYTES / FREED_PART;
         let is_sparse = self.moving.is_some() || self.freed > tolerated;
@@ -246,7 +245,7 @@ impl Bodies {
     }
 
     /// Moves bodies out of sparse blocks: visits at most `count` slots, and ends once `bytes` bytes
-    /// have moved. To choose a block to empty takes O(blocks).
+    /// have moved. To choose the next block takes O(blocks).
     pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
         let mut moved = 0;
         for _ in 0..count {
@@ -260,8 +259,8 @@ impl Bodies {
         }
     }
 
-    /// Moves the next slot of the block being emptied, or skips that slot if it is free. Returns
-    /// how many bytes moved; `None` if no block is sparse, or there is no memory for the slot.
+    /// Moves the body in the next slot of the block being emptied, or skips a free slot. Returns
+    /// how many bytes moved; `None` if no block is sparse, or there is no memory for the move.
     fn move_next(&mut self, owners: &mut impl BodyOwners) -> Option<usize> {
         let from = self.moving.or_else(|| self.begin_to_move())?;
         let mark = self.blocks[from.block].mark(from.start());
@@ -274,8 +273,8 @@ impl Bodies {
             Mark::Referenced(key) => slot_bytes(self.referenced[key].size),
         };
         let to = self.take_slot(size, Level::Low).ok()?;
-        // Both blocks are in one arena, so the memory of one is taken out of the arena during the
-        // copy.
+        // Two blocks of one arena cannot be borrowed at once, so the memory of one is taken out of
+        // the arena during the copy.
         let bytes = mem::take(&mut self.blocks[from.block].bytes);
         let slot = &bytes[from.start()..][..size];
         self.blocks[to.block].bytes[to.start()..][..size].copy_from_slice(slot);
@@ -290,7 +289,7 @@ impl Bodies {
         Some(size)
     }
 
-    /// Chooses the sparsest block as the one to be emptied, but never the one filled next.
+    /// Chooses the sparsest block as the next to be emptied, but not the block that is filled next.
     fn begin_to_move(&mut self) -> Option<Place> {
         let filled_next = self.filled_next();
         let others = self.blocks.iter().filter(|&(key, _)| Some(key) != filled_next);

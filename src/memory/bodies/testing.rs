@@ -1,4 +1,4 @@
-//! A check of all invariants of the bodies, for tests that call it after every step.
+//! A check of all invariants of the bodies, which tests call after every step.
 
 use super::{
     Bodies, Body, Referenced,
@@ -7,8 +7,8 @@ use super::{
 use crate::memory::block::{BLOCK_BYTES, Mark, slot_bytes};
 
 impl Bodies {
-    /// Checks the invariants, and panics if one does not hold. `job_body` returns the body of the
-    /// job with a given index. Returns the number of handles. O(all): for tests.
+    /// Checks the invariants, and panics if one is violated. `job_body` returns the body of the job
+    /// with a given index. Returns the number of handles. O(all): for tests.
     pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) -> usize {
         let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
         for (key, block) in self.blocks.iter() {

@@ -57,7 +57,7 @@ impl Jobs {
         self.bodies.check(|index| &self.owned[&index])
     }
 
-    /// Bytes of memory that all bodies take, including those that could be released.
+    /// How many bytes of memory bodies take, including the blocks that could be released.
     fn held(&self) -> usize {
         let own = self.bodies.referenced.iter().map(|(_, entry)| entry.own.capacity());
         let blocks = self.bodies.blocks.len() + self.bodies.releasable.len();
@@ -142,7 +142,7 @@ fn a_lone_body_uses_the_memory_of_the_one_before() {
     }
 }
 
-/// If bodies did not move, a few jobs of each earlier size would keep all memory allocated.
+/// If bodies did not move, the last few jobs of each size would keep all memory allocated.
 #[test]
 fn a_few_survivors_of_each_size_keep_little_memory() {
     let mut all = Jobs::default();
@@ -205,7 +205,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// An empty block kept beside twelve thousand small jobs would take 22 bytes more for each job.
+/// If an empty block were kept, each of twelve thousand small jobs would take 22 bytes more.
 #[test]
 fn if_bodies_are_small_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -218,7 +218,7 @@ fn if_bodies_are_small_no_empty_block_is_kept() {
     assert!(all.held() <= BLOCK_BYTES);
 }
 
-/// If an empty block were kept, no memory might be left for a worker to connect.
+/// If an empty block were kept, a worker might find no memory to connect.
 #[test]
 fn if_a_connection_was_refused_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -235,7 +235,7 @@ fn if_a_connection_was_refused_no_empty_block_is_kept() {
     assert_eq!(all.held(), BLOCK_BYTES);
 }
 
-/// If the failed attempt were repeated in each turn, the event loop would never sleep again.
+/// If each turn tried again in vain to move bodies, the event loop would never sleep.
 #[test]
 fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     let mut all = Jobs::default();
@@ -257,7 +257,7 @@ fn without_memory_to_move_bodies_the_attempt_waits_for_a_removal() {
     all.check();
 }
 
-/// Clients that announce jobs and send little must not take the memory that others need to connect.
+/// Clients that announce jobs but send little must not take the memory of other connections.
 #[test]
 fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     let mut all = Jobs::default();
@@ -271,8 +271,8 @@ fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     }
 }
 
-/// If moves did not end, the daemon would be busy for ever beside clients that send nothing more:
-/// the slots of their uploads can move, but are not free.
+/// If moves did not end, clients that never finish their uploads would keep the daemon busy for
+/// ever: the unfinished bodies can move, but free nothing.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
@@ -294,7 +294,7 @@ fn beside_unfinished_uploads_the_moves_end() {
     assert_eq!(all.check(), begun.len());
 }
 
-/// If the moved bytes had no limit, a single turn might move all large bodies.
+/// If one turn could move all large bodies, all clients would wait during this turn.
 #[test]
 fn a_turn_moves_no_more_bytes_than_allowed() {
     const BYTES: usize = 4_000_000;
@@ -320,7 +320,7 @@ fn a_turn_moves_no_more_bytes_than_allowed() {
     }
 }
 
-/// A memory source with a limit, for bodies.
+/// A source of memory that has a limited number of bytes for bodies.
 #[derive(Debug)]
 struct Limited {
     bytes: usize,
@@ -334,8 +334,8 @@ impl Supply for Limited {
     fn refill(&mut self, _: usize) {}
 }
 
-/// If blocks that bodies have left were used for more jobs, no client could connect after some
-/// rounds of jobs that come and go at the limit.
+/// If more jobs took the blocks that moves have emptied, no client could connect after a while in
+/// which jobs come and go at the limit.
 #[test]
 fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;
@@ -378,7 +378,7 @@ proptest! {
         let mut wanted = BTreeMap::<usize, Vec<u8>>::new();
         let mut shared = Vec::<(Body, Vec<u8>)>::new();
         for (len, byte, operation, index) in operations {
-            // From a few bytes to more than a slot can have; small lengths are more frequent.
+            // From a few bytes to more than fit in a slot; small lengths are more frequent.
             let len = len * len * 7;
             let bytes = filled(len, byte);
             let at = index.index(all.owned.len().max(1));
@@ -434,8 +434,8 @@ proptest! {
     }
 }
 
-/// Uploads that wait have memory that is not resident yet. If all uploads continued at once, they
-/// would exceed the limit.
+/// An unfinished upload has memory that is not resident yet. If all uploads continued at once,
+/// resident memory would exceed the limit.
 #[test]
 fn an_upload_asks_for_memory_again_when_its_bytes_arrive() {
     let held = Arc::new(AtomicUsize::new(0));

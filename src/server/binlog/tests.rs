@@ -28,7 +28,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
-/// If a worker were shown the job, after a kill another job could get the id that it has seen.
+/// If a worker saw a job without a record, another job could get its id after a restart.
 #[test]
 fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
@@ -55,8 +55,8 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
-/// A job gets its id before its body has arrived. If the job cannot be written then, jobs with
-/// later ids must stay, in the binlog too.
+/// A job gets its id before its body has arrived. If the record of a job cannot be written, jobs
+/// with larger ids must stay, in the binlog too.
 #[test]
 fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
     let (disk, mut server) = serve();
@@ -149,7 +149,7 @@ fn while_a_sync_is_under_way_others_are_answered() {
     server.check();
 }
 
-/// A client takes replies in the order of its commands.
+/// A client takes each reply for the reply to its oldest unanswered command.
 #[test]
 fn no_reply_overtakes_one_that_waits() {
     let (disk, mut server) = serve_slowly();
@@ -165,8 +165,8 @@ fn no_reply_overtakes_one_that_waits() {
     assert_eq!(receive(&mut server, client), "INSERTED 3\r\nUSING b\r\n");
 }
 
-/// The key of a closed connection is soon reused. If it were still on a list of held replies, the
-/// replies of the next client with that key would be released too early.
+/// The key of a closed connection is soon reused. If the key were still on a list of held replies,
+/// the replies of the next client with that key would be released too early.
 #[test]
 fn a_client_that_leaves_while_its_reply_waits_leaves_nothing_behind() {
     let (disk, mut server) = serve_slowly();
@@ -211,7 +211,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     assert_eq!(receive(&mut server, client), "");
 }
 
-/// If a closed connection stayed on the list, the end of the sync would look for it in vain.
+/// If a closed connection stayed on the list, the daemon would panic at the end of the sync.
 #[test]
 fn a_client_may_leave_while_its_reply_is_being_synced() {
     let (disk, mut server) = serve_slowly();
@@ -230,8 +230,8 @@ fn a_client_may_leave_while_its_reply_is_being_synced() {
     server.check();
 }
 
-/// If a power cut made an id free that a worker has seen, a new job would get the id, and the
-/// worker, when it returns, would delete the new job.
+/// If, after a power cut, a new job could get an id that a worker has seen before, the worker might
+/// delete the new job by mistake.
 #[test]
 fn an_id_that_a_client_has_seen_does_not_come_back() {
     let (disk, mut server) = serve_slowly();
@@ -249,7 +249,7 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
     assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
 }
 
-/// If unused reserved ids were not returned, each shutdown would leave a gap of thousands of ids.
+/// If a shutdown did not return unused reserved ids, each restart would skip thousands of ids.
 #[test]
 fn an_orderly_end_skips_no_ids() {
     let (disk, mut server) = serve_slowly();
@@ -331,7 +331,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
 }
 
 /// If a burial were not written at once, a kill before the next command would undo the burial. If
-/// the binlog has failed, the job becomes ready, because a restart would not find a burial.
+/// the binlog has failed, the job becomes ready, because no burial can be written.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();
