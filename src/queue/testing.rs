@@ -4,7 +4,7 @@ use super::{Client, Counts, Queue, State, Tube, job::ReadyKey, timers::Timers, t
 use crate::collections::{Key, SmallArena};
 
 impl Queue {
-    /// How many jobs, tubes, watches and clients have been looked up so far; see [`Arena::visits`].
+    /// How many jobs, tubes, watches and clients have been looked up so far; see `Arena::visits`.
     pub fn visits(&self) -> u64 {
         let jobs = self.jobs.arena.visits();
         jobs + self.tubes.arena.visits() + self.watches.visits() + self.clients.visits()

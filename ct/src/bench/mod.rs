@@ -3,7 +3,7 @@
 //! Reading order:
 //! - [`op`] has the commands and their bytes, [`reader`] parses the replies;
 //! - [`group`] describes connections and the limits of a run, `connection` sends and receives on
-//! one connection, [`load`] is the event loop of all, and [`tally`] has the counters;
+//!   one connection, [`load`] is the event loop of all, and [`tally`] has the counters;
 //! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
 //! - [`measure`] pins daemon and load to cores and reads their CPU time, `syscalls` counts calls;
 //! - [`scenario`] lists the presets, and `special` runs those without a repeated load;
