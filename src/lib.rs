@@ -23,8 +23,7 @@
 //! 4. [`net`]: the event loop, which waits for events, accepts, reads, sends and closes;
 //! 5. [`wal`]: the binlog, a third of the code: disk space, records, segments, syncs, recovery, the
 //!    real directory, and a reader for any bytes (doc/architecture.md has the map of its files);
-//! 6. [`collections`]: arena, heap, list, map, histogram; [`memory`]: the blocks that hold bodies,
-//!    and the levels of free memory;
+//! 6. [`collections`]: arena, heap, list, map; [`memory`]: blocks of bodies, levels of free memory;
 //! 7. [`clock`]: instants and dates; [`cli`]: flags and usage; [`service`]: log lines, messages to
 //!    the service manager; [`sys`]: all calls of libc; [`startup`]: startup, the health check, the
 //!    page of `--check-binlog`; `main.rs`: exit statuses.
@@ -59,17 +58,13 @@
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
 //! - The state of a job determines in which collection of its tube or client the job is.
-//! - Every order is total: if all else is equal, a job id or a key decides. No two commands have
-//!   the same time.
+//! - Every order is total: a job id or a key breaks ties. No two commands have the same time.
 //! - A command takes O(log n). Large work that one event causes is done in slices.
-//! - Memory and disk space for a change are obtained before the change begins, so that no change
-//!   can fail.
+//! - No change fails halfway: its memory and disk space are obtained before the change begins.
 //! - No reply confirms a change before the change's record is written, and with `-f0` also synced.
-//! - No bytes from the network or the disk cause a panic: wrong bytes are answered with an error or
-//!   reported.
+//! - No bytes from clients or the disk cause a panic: wrong bytes cause error replies or reports.
 //!
-//! doc/architecture.md has the glossary, the details, and the features that were omitted on
-//! purpose.
+//! doc/architecture.md has the glossary, the details, and the features omitted on purpose.
 
 pub mod cli;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! A check of all invariants of the binlog, for tests that call it after every step; restored jobs.
+//! For tests: checks all invariants of the binlog, which tests do after every step; borrows jobs.
 
 use super::{Jobs, Restored, Wal, log::Log};
 
