@@ -34,7 +34,7 @@ static ALLOCATOR: Ballasted = Ballasted;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
-    // If a container's entry point is this program, the first argument may repeat its name.
+    // If this program is a container's entry point, its name may be the first argument, too.
     if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
         arguments.remove(0);
     }
@@ -82,7 +82,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // This check comes after the inspection, which needs no permission to write.
+        // Checks the permission to write last, because the inspection does not need it.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

@@ -311,7 +311,7 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
 /// What is requested by the arguments that have been read.
 #[derive(Debug, Default)]
 struct Draft {
-    /// The action to take instead of serving, if any. `finish` gives a ping its addresses.
+    /// The action to take instead of serving, if any. `finish` adds the addresses of a ping.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
@@ -400,7 +400,7 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses a number of digits, in `range`, for a flag that the original does not have.
+/// Parses a number of digits only, in `range`, for a flag that the original does not have.
 fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
@@ -410,7 +410,7 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 
 /// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
 /// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
-/// number, and so does a number that is too large.
+/// number. A larger number means that number, too.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

@@ -34,8 +34,8 @@ const MISS: u32 = 16;
 /// If [`Phase::Polling`] has more misses than this, the loop stops polling at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// Waits are short if their average is less than this many times the longest poll. A wait that one
-/// poll could have ended may take three times as long if loop and client sleep.
+/// Waits are short if their average is less than this many times the longest poll. If loop and
+/// client sleep, a wait that a poll could have ended may take as long as three polls.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -67,7 +67,7 @@ enum Phase {
     Rest { left: u32 },
     /// Compares sleeping with polling.
     Try(HalfTrial),
-    /// The loop polls before each sleep, because the last trial has succeeded.
+    /// The loop polls before each sleep, because the last trial favoured polling.
     Polling { left: u32, misses: u32 },
 }
 
@@ -160,7 +160,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_micros(50);
 
     /// A simulated machine with the daemon and a client. A sleep takes the time `sleep`, and as
-    /// much CPU time. If the two share a processor, the client runs only while the daemon sleeps.
+    /// much CPU time. If both share a processor, the client runs only while the daemon sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,

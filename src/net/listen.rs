@@ -155,7 +155,7 @@ impl Listener {
 }
 
 /// Removes the file of the socket, unless another file has replaced it. So a process that exits
-/// cleanly removes the file, even if the process has not served yet.
+/// cleanly removes its socket's file, even before it serves.
 impl Drop for Listener {
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
@@ -185,7 +185,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // If this were no error, the daemon would listen on the address of its flags, although the
+        // If 0 were no error, the daemon would listen on the address of its flags, although the
         // operator meant the manager's sockets.
         return Err(io::Error::other("LISTEN_FDS is 0: the service manager passed no socket"));
     }
@@ -229,8 +229,8 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// How often the daemon tries to lock the directory of a UNIX socket: for two seconds in total. A
-/// daemon that starts holds the lock on the directory for at most one second.
+/// How often the daemon tries to lock the directory of a UNIX socket: for two seconds in total.
+/// During startup, a daemon has the lock on the directory for at most one second.
 const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts to lock the directory.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);

@@ -55,7 +55,7 @@ const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 /// fits in one read, so the job's body is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// The most events that one poll takes. Handling an event is far faster than running a connection.
+/// The most events of one poll. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
@@ -103,7 +103,7 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    /// The loop ends once the binlog has failed for this time; `None` if the loop is not to end.
+    /// The loop ends once the binlog has failed for this time; with `None`, the loop goes on.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
@@ -239,8 +239,8 @@ impl EventLoop {
         }
     }
 
-    /// Waits for an event or the next deadline; only looks for events if there is already work to
-    /// do. `now` is the end of the previous turn.
+    /// Waits for an event or the next deadline; does not sleep if there is already work to do.
+    /// `now` is the end of the previous turn.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
@@ -311,8 +311,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // The client that hung up gets no more jobs. Its connection is queued as busy,
-                    // so that thousands of clients that hang up at once do not delay other clients.
+                    // The client that hung up gets no more jobs. A connection that has hung up is
+                    // queued as busy, so that thousands of such connections do not delay others.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {
@@ -324,7 +324,7 @@ impl EventLoop {
 
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Some systems report a descriptor that mio does not read only once per registration.
+        // Some systems report a descriptor once per registration, unless mio reads from it.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

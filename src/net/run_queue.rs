@@ -20,7 +20,7 @@ const COMMANDS_PER_VISIT_MIN: u32 = 32;
 /// microseconds, even if the connection has few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// The most connections of the queue `busy` that run in a turn. Each of them could use up the turn.
+/// The most connections of the queue `busy` in a turn. A busy connection could use up the turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections with work to do.
@@ -116,7 +116,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs a connection for its share: passes stored input, or input read now, to the server.
+    /// Runs a connection for its share: passes input, stored or read now, to the server.
     fn advance(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;

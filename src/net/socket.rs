@@ -6,9 +6,9 @@ use mio::{Interest, event::Event, net::TcpStream};
 
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
-/// Whether, after a short read or write, an event reports when more can be read or written. Epoll
-/// reports that, and also an urgent byte at which a read stops. With a poll other than epoll, reads
-/// and writes may have to be repeated until they return `WouldBlock`.
+/// Whether, after a short read or write, an event reports when more can be read or written, as with
+/// epoll. Epoll also reports an urgent byte at which a read stops. With a poll other than epoll,
+/// reads and writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
@@ -33,10 +33,10 @@ pub(super) struct Socket {
     pub(super) is_readable: bool,
     /// Whether the kernel may accept a write.
     pub(super) is_writable: bool,
-    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input. If so, a
-    /// short read does not mean that all input has been read; only `WouldBlock` does.
+    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input. After
+    /// that, a short read does not mean that all input has been read; only `WouldBlock` does.
     reads_until_blocked: bool,
-    /// Whether `half_close` must be called: the client has shut down its output, or disconnected.
+    /// Whether the client has shut down its output or disconnected, and `half_close` is still due.
     pub(super) has_hung_up: bool,
     /// Whether the connection is in the queue `runnable` or `busy`.
     pub(super) is_runnable: bool,
@@ -83,8 +83,8 @@ impl Socket {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
-        // Finds out whether the socket has more input. If the next turn found that out, the
-        // connection would be queued as busy until then.
+        // The peek finds out whether the socket has more input. Without the peek, the next turn
+        // would find out, but the connection would be queued as busy until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }
@@ -141,7 +141,7 @@ impl Socket {
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
-            // An idle connection, as this may be from now on, must not keep a large buffer.
+            // The connection may now become idle, and an idle one must not keep a large buffer.
             self.unconsumed = rest.to_vec();
         } else {
             self.unconsumed.drain(..consumed);

@@ -26,8 +26,8 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// How long the loop waits for each freed byte after it has closed a connection to free memory,
-/// before it closes the next one (0.5 MB/s).
+/// After the loop has closed a connection to free memory, it waits this long for each freed byte
+/// before it closes the next connection (0.5 MB/s).
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
@@ -49,8 +49,8 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // A part of a line is stored even if little memory is free. In the kernel, an unread part
-        // would take a whole buffer, and perhaps leave no TCP window for the rest of the line.
+        // A part of a line is stored even if little memory is free. In the kernel, that part would
+        // take a whole buffer, and perhaps leave no TCP window for the rest of the line.
         let stores =
             may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };
@@ -69,7 +69,7 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Passes the bytes that were stored in an earlier turn to the server.
+    /// Passes the stored bytes of a connection, which earlier turns read, to the server.
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
@@ -91,8 +91,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Sends the replies that need not wait for a sync. Such a reply may show a change of this turn
-    /// to another client, so the records of all changes are written first: a kill then loses no
+    /// Sends the replies that need not wait for a sync. A reply may show a change of this turn to
+    /// another client, so the records of all changes are written first: a kill then loses no
     /// change. If the write fails, sends nothing; the commit decides which connections are closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
@@ -166,7 +166,8 @@ impl EventLoop {
             self.queues.ended.push_back(key);
         }
         if socket.is_deferred {
-            // The connection must leave the queue `deferred` before it is closed and frees memory.
+            // A deferred connection must leave its queue before it is closed and its memory is
+            // freed.
             self.deferred.retry_at = Some(Time::AT_ONCE);
         }
     }
@@ -174,8 +175,8 @@ impl EventLoop {
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes the
     /// connection with the most unread output and unfinished input, first among connections that
     /// were idle for that time. Closes one connection in a turn until there is memory; if resident
-    /// memory is limited, waits some turns before the next. Call this after sending all that
-    /// clients accept. O(connections) if a connection is closed, O(listeners) if none is.
+    /// memory is limited, waits some turns before the next. Call this after all replies that
+    /// clients accept are sent. O(connections) if a connection is closed, O(listeners) if none is.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -193,8 +194,8 @@ impl EventLoop {
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // Output for a writable socket does not count, because a later turn or a sync sends it.
-        // Input of a readable or deferred connection does not count, because it will be read.
+        // Output for a writable socket does not count, because a later turn sends the output. Input
+        // of a readable or deferred connection does not count, because it will be read.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
@@ -232,7 +233,7 @@ impl EventLoop {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // While a queue has this key, no other connection may get the key.
+                // While a queue has a connection's key, no other connection may get the key.
                 self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);

@@ -59,8 +59,8 @@ pub enum Command<'a> {
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube with ids up to `last_id`, or only those in `state`. `state` is
-    /// never `Reserved`, because the command does not delete reserved jobs.
+    /// Deletes the jobs of a tube with ids up to `last_id`: all, or only those in `state`. `state`
+    /// is never `Reserved`, because the command does not delete reserved jobs.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,

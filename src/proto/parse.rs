@@ -16,7 +16,7 @@ type Parsed<'a> = Option<Command<'a>>;
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 /// Returns the command and its index among all commands (see [`place`]), or the error reply.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
-    // If a line matches two prefixes, such as `reserve-job ` and `reserve`, the first one applies.
+    // If two prefixes match a line, such as `reserve-job ` and `reserve`, the first one applies.
     let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
         let mut arguments =
             Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
@@ -24,7 +24,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
-        // The functions of all other commands have checked every byte of the line.
+        // `TooBig` and `Malformed` are found before all bytes of the line are checked.
         None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
             Err(Reply::BAD_FORMAT)
         }
@@ -129,8 +129,8 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The prefix `pause-tube` does not end in a space, so none need precede the name of the tube. The
-/// original counts the command before it checks the whole name, so a wrong name is no `None`.
+/// The prefix `pause-tube` does not end in a space, so no space need precede the name. The original
+/// counts the command before it checks the whole name, so a wrong name gives `Malformed`.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();

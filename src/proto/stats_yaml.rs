@@ -88,7 +88,7 @@ impl Value for Microseconds {
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
-        // A million more keeps the leading zeros; the decimal point replaces its digit 1.
+        // Adding a million to the microseconds keeps leading zeros; the point replaces the 1.
         (1_000_000 + self.0.subsec_micros()).append(out);
         out[point] = b'.';
     }

@@ -18,7 +18,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about an action that clients can repeat.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, with its line feed. A pipe that is writable accepts this many at once.
+/// The most bytes of a line, with its line feed. A writable pipe accepts this many bytes at once.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// Starts logging: lines for the operator; with a `verbosity` of 1, also lines about connections;
@@ -98,8 +98,8 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// Whether standard error is the stream to the journal, whose device and inode `JOURNAL_STREAM`
-/// has. Standard error that was redirected has another device or inode.
+/// Whether standard error is the journal's stream: `JOURNAL_STREAM` has the stream's device and
+/// inode. If standard error was redirected, it has another device or inode.
 #[expect(clippy::disallowed_types, reason = "it is no file of the binlog")]
 fn is_journal() -> bool {
     let own = io::stderr().as_fd().try_clone_to_owned().map(std::fs::File::from);

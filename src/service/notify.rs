@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without the variable `NOTIFY_SOCKET`, no message is sent.
 //!
-//! The messages report the progress of a long startup, the moment from which the daemon serves, and
-//! its state; those for a watchdog report that the event loop still runs.
+//! The messages report the progress of a long startup, that the daemon serves, and its state.
+//! Messages for a watchdog report that the event loop still runs.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -52,7 +52,7 @@ impl Notifier {
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // Three messages in the time limit allow two of them to be late.
+            // With three messages in each time limit, two may be late before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });

@@ -39,8 +39,8 @@ impl Holder {
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
     /// So this daemon writes nothing for a longer time than the other daemon relies on its lock,
-    /// and then checks its own lock again. During this time `lock` keeps the other daemon's line:
-    /// if this process is killed, the next one must wait, too.
+    /// and then checks its own lock again. Until then, the file `lock` keeps the other daemon's
+    /// line: if this process is killed, the next process must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,
@@ -71,7 +71,7 @@ impl Holder {
 }
 
 impl Start<'_> {
-    /// Waits until no other daemon has the lock of the binlog's directory, and then locks it.
+    /// Waits until no other daemon has the lock of the binlog's directory, and then takes the lock.
     /// `None` if a signal ends the wait.
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
         let mut has_waited = false;

@@ -45,7 +45,7 @@ const SERVICE_BYTES: u64 = 5_000_000;
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
-    // If signals were caught only after a socket file is made, a signal could leave the file.
+    // Signals are caught first: an uncaught signal would leave the file of a UNIX socket behind.
     let signals = Signals::catch().map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
@@ -80,7 +80,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let made = match start.make_server(identity, directory) {
         Ok(made) => made,
         Err(error) => {
-            // The listeners are closed, so that clients do not wait for the lock, too.
+            // Closes the listeners, so that no client waits while this daemon waits for the lock.
             drop(listeners);
             let held =
                 path.filter(|_| matches!(error, StartError::Binlog(_, wal::Error::Locked(_))));
@@ -223,8 +223,8 @@ impl Start<'_> {
     }
 }
 
-/// Gives the server the object that reports free memory. With `--max-memory`, this object also
-/// limits resident memory, if the system reports resident memory.
+/// Gives the server the object that reports free memory. With `--max-memory`, the object also
+/// limits resident memory, if the system reports how much memory is resident.
 fn supply_memory(server: &mut Server, config: &Config) {
     server.set_supply(Box::new(SystemMemory));
     let Some(bytes) = config.settings.memory_limit else { return };

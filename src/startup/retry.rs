@@ -20,7 +20,7 @@ const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager; each report extends the timeout by more.
+/// Seconds between reports to the service manager; each extends the startup timeout by more.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
@@ -77,8 +77,8 @@ impl Start<'_> {
             self.check_directory()?;
             Listener::bind_all(addresses).map_err(StartError::Listen)
         };
-        // A daemon with `--wait-for-lock` has the lock by now. If such a daemon cannot listen, it
-        // ends at once, so that another machine takes over.
+        // A daemon with `--wait-for-lock` has the lock by now. If a daemon with the lock cannot
+        // listen, it ends at once, so that another machine takes over.
         let bound = if self.config.waits_for_lock { bind().map(Some) } else { self.retry(bind) };
         if inherited.is_empty() {
             return bound;

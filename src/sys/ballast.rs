@@ -11,7 +11,7 @@ use std::{
 /// heap has space for the piece.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The largest allocation in bytes for which ballast is freed. For a larger one it would not help,
+/// The largest allocation in bytes for which ballast is freed. Ballast would not help a larger one,
 /// because freed pieces need not be next to each other.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
@@ -21,7 +21,7 @@ const PIECES_MAX: usize = 96;
 /// Smaller allocations are not counted: all those of one turn take little memory in total.
 const COUNTED_MIN_BYTES: usize = 512;
 
-/// The addresses of the pieces. A piece from the heap is marked: its address plus [`FROM_HEAP`].
+/// The addresses of the pieces. [`FROM_HEAP`] is added to the address of a piece from the heap.
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
@@ -41,7 +41,7 @@ const PIECE: Layout = match Layout::from_size_align(PIECE_BYTES, 16) {
     Err(_) => panic!("a power of two"),
 };
 
-/// The system's allocator, with ballast. Only the daemon must install this allocator.
+/// The system's allocator, with ballast. The daemon installs this allocator; tests need not.
 #[derive(Debug)]
 pub struct Ballasted;
 
@@ -56,8 +56,8 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds `bytes` to the allocated bytes: so many were written to memory that may have been allocated
-/// long before, and that the write makes resident.
+/// Adds `bytes` to the allocated bytes: so many bytes were written to memory that may have been
+/// allocated long before, but becomes resident by the write.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
@@ -72,7 +72,7 @@ pub fn refill(bytes: usize) {
         PIECES[HELD.load(Relaxed)].store(piece, Relaxed);
         HELD.fetch_add(1, Relaxed);
     }
-    // The C library could release no memory of the heap before a piece at the heap's end.
+    // A piece at the heap's end would keep the C library from releasing memory before the piece.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
         // Another thread may have freed the piece from the heap meanwhile.
@@ -123,7 +123,7 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes. While that fails, frees a piece and calls `allocate` again.
+/// Calls `allocate` for `size` bytes. While a call fails, frees a piece and calls `allocate` again.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {

@@ -47,8 +47,8 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes the BSD lock on a file or a directory. The lock ends when this descriptor is closed. If
-/// another process has the lock, fails with `WouldBlock` without waiting.
+/// Takes the BSD lock on a file or a directory. The lock ends when `file` is closed. If another
+/// process has the lock, fails with `WouldBlock` without waiting.
 pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
@@ -117,8 +117,8 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system of this directory. Returns false if the system cannot do
-/// that. If a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
+/// Syncs all files of the file system of this directory. Returns false if the system has no such
+/// call. If a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     /// The type of FUSE file systems: the kernel does not ask their servers to sync all files.
@@ -159,7 +159,7 @@ fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
 const ENOTSUPP: c_int = 524;
 
 /// Makes a file `size` bytes long, and allocates disk space for all of it. If the file system does
-/// not support that, changes nothing and returns false.
+/// not support such an allocation, changes nothing and returns false.
 #[cfg(target_os = "linux")]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     let size = off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;

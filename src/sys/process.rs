@@ -61,9 +61,9 @@ pub fn find_user(name: &str) -> io::Result<Option<(libc::uid_t, libc::gid_t)>> {
     Ok(unsafe { found.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid)))
 }
 
-/// Makes the kernel kill the command's process once the thread that starts it has ended for any
-/// reason. Does not affect processes that the command starts, nor a command that gains privileges.
-/// Does nothing outside Linux.
+/// Makes the kernel kill the command's process once the thread that starts the process has ended
+/// for any reason. Does not affect processes that the command starts, nor a command that gains
+/// privileges. Does nothing outside Linux.
 pub fn kill_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     {
@@ -150,8 +150,8 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// Returns a random number, which distinguishes this run from all other runs. The source is the
-/// standard library's hasher, whose random keys come from the system.
+/// Returns a random number, which distinguishes this run from all other runs. The number comes from
+/// the standard library's hasher, whose keys come from the system.
 pub fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -52,7 +52,7 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     if address.ai_family == libc::AF_INET6 {
         let only = set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only));
         match only {
-            // On OpenBSD, no IPv6 socket accepts IPv4, and this option cannot change that.
+            // On OpenBSD, no IPv6 socket accepts IPv4, whatever this option is.
             Err(error) if !ipv6_only && error.raw_os_error() == Some(libc::EINVAL) => {}
             result => result?,
         }
@@ -84,7 +84,7 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
 /// The interval between probes. A peer that vanished is noticed after [`KEEPALIVE_PROBES`] probes:
-/// five minutes after its last byte; by default, it would be more than two hours.
+/// five minutes after its last byte; with the default settings, after more than two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 

@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! This file also makes the fields of a job's record, because most of that is to convert instants.
+//! This file also makes the fields of a job's record, because that is mostly such conversion.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub(super) struct Dates {
     calendar: Calendar,
     /// The calendar for instants that the binlog had as dates.
     restored: Calendar,
-    /// After the wall clock was set, until all restored jobs follow `calendar`: jobs whose index is
-    /// below this one already do so.
+    /// `None` if all restored jobs follow `calendar`; if not, those with an index below this one
+    /// do.
     shifted: Option<usize>,
     /// The time from which [`SHIFTS_AT_ONCE_MAX`] shifts without delay are allowed again. Each
     /// shift postpones this time by [`SHIFT_INTERVAL`].
@@ -45,7 +45,7 @@ impl Dates {
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
-        // A restart makes a reserved job ready, so a reservation that has not ended does not count.
+        // A restart makes reserved jobs ready, so only ended reservations are recorded.
         let is_open = u32::from(matches!(record.state, State::Reserved(_)));
         let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;

@@ -77,7 +77,7 @@ pub(super) struct SegmentIndex {
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// How many of the oldest segments no job needs. Such segments are removed once that is safe.
+    /// How many of the oldest segments no job needs; these are removed once that is safe.
     unneeded: usize,
     /// Bytes used in the unneeded segments.
     unneeded_bytes: u64,
@@ -151,8 +151,8 @@ impl SegmentIndex {
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. Visits a limited number of locations, after those of
-    /// the last call; `None` if none of them has a deferred record.
+    /// Returns a job with a deferred record. Each call visits a limited number of locations, the
+    /// next call those after them. `None` if no visited location has a deferred record.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);
@@ -170,7 +170,7 @@ impl SegmentIndex {
         self.link(job.paired());
     }
 
-    /// Adds a short record, just appended, to the live bytes. The job's older one becomes garbage.
+    /// Adds an appended short record to the live bytes. An older short record becomes garbage.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
@@ -241,7 +241,7 @@ impl SegmentIndex {
     }
 
     /// Returns the job to write again next, if any. Jobs of suspect segments come first, then jobs
-    /// of other segments up to `rewrite_through`. Then come jobs of the oldest segment that jobs
+    /// of other segments up to `rewrite_through`. Last come jobs of the oldest segment that jobs
     /// need, but only while garbage in the closed segments that jobs need exceeds `eighths` eighths
     /// of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {

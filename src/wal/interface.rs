@@ -48,12 +48,12 @@ pub struct Options {
     pub segment_size: u64,
     /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// A random number. It becomes the directory's key if no file in the directory has a key yet.
+    /// A random number, which becomes the directory's key if no file in the directory has a key.
     pub key: u64,
 }
 
-/// Why a binlog cannot be opened or read. No record has been changed. The error's message is one
-/// line that names the file or the call, and says what the operator can do, if anything.
+/// Why a binlog cannot be opened or read. A failed call has changed no record. The error's message
+/// is one line that names the file or the call, and says what the operator can do, if anything.
 #[derive(Debug)]
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
@@ -137,10 +137,10 @@ pub enum Change {
     /// A new state, priority or delay.
     Update,
     /// A new state, priority or delay that even a full disk must not prevent. The record is
-    /// appended once there is disk space. A crash before that undoes the change.
+    /// appended once there is space; a crash before the append undoes the change.
     DeferrableUpdate,
-    /// The delete of a job. It is permitted during recovery, and on a full disk, because space is
-    /// kept for deletes.
+    /// The delete of a job. Deletes are permitted on a full disk, because space is kept for them,
+    /// and during recovery.
     Delete,
 }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records. More records can be appended only after these are written.
+/// The most bytes of pending records, which must be written before more records are appended.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number that a segment may have: the original reads no larger number.
@@ -160,7 +160,7 @@ impl Log {
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
-            // The caller has ensured space, except at startup and after a shortage.
+            // The caller has ensured such a file, except at startup and after a shortage.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// If a full XFS has no space for a new name, the error would close all connections.
+    /// If a rename failed for lack of space, as on a full XFS, it would close all connections.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

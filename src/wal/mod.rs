@@ -12,8 +12,8 @@
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
 //! bytes, jobs that need the oldest segment are written again, a bounded number in each turn.
 //!
-//! **Failure.** After a failed write or sync, the disk's contents are unknown. Then no change is
-//! acknowledged before a new segment is open, and only deletes before all jobs are written again.
+//! **Failure.** After a failed write or sync, the disk's contents are unknown. No change is
+//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
 //! The server calls [`Wal`]. doc/architecture.md has a map of the modules below.
 
@@ -111,11 +111,11 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, and syncs them if a sync is due. Also does a bounded part of
-    /// compaction and preallocation. After it, replies may be sent unless the outcome is `Failed`.
+    /// Writes the turn's records, syncs them if that is due, and does a bounded part of compaction
+    /// and preallocation. After a commit, replies may be sent unless the outcome is `Failed`.
     ///
     /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
-    /// must then wait for a later `Done` or [`CommitOutcome::Syncing`] that `has_ended`.
+    /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
@@ -173,7 +173,7 @@ impl Wal {
         CommitOutcome::Syncing(events)
     }
 
-    /// Writes the pending records now. Returns whether that worked. The commit reports any error.
+    /// Writes the pending records now. Returns whether that worked. The next commit reports errors.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
@@ -243,7 +243,7 @@ impl Wal {
         self.index.make_room()
     }
 
-    /// Whether the binlog works and holds every job. If it does not, no jobs may be handed out.
+    /// Whether the binlog works and holds every job. If false, no jobs may be handed out.
     pub fn is_sound(&self) -> bool {
         self.recovery.state == State::Sound && self.log.failure.is_none()
     }
@@ -406,7 +406,7 @@ impl Wal {
         self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
-    /// Opens a new segment after a failure. After that, every job must be written again.
+    /// Opens a new segment after a failure, so that every job can be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
         // While the disk failed, another daemon may have taken over the directory.
         self.log.lease.ask()?;
@@ -424,12 +424,12 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Returns why the lock is lost, if so. After that, nothing is written: the process must end.
+    /// Returns why the lock is lost, if so: without it, nothing is written; the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
 
-    /// Checks the lock if a check is due at the present time `now`. Returns whether one was due.
+    /// Checks the lock, and returns true, if a check is due at the present time `now`.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
         // If the lock is lost, the lease keeps the reason.

@@ -199,7 +199,7 @@ impl NewRecord<'_> {
     }
 
     /// Appends the record without its body to `out`. The record will be at `offset` of a segment
-    /// with this salt. Its checksum includes the body, which the caller writes next.
+    /// with this salt. The record's checksum includes the body, which the caller writes next.
     pub(super) fn encode(&self, salt: u64, offset: u64, out: &mut Vec<u8>) {
         let (start, name) = (out.len(), self.name.as_bytes());
         let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");

@@ -32,7 +32,7 @@ pub(super) struct Recovery {
     delay: Duration,
     /// When to try to remove the oldest segment again, if its removal has failed.
     pub(super) removal_retry_at: Option<Time>,
-    /// How many more bytes of segments that no job needs the limit allows to remove now.
+    /// How many bytes of unneeded segments may still be removed within the limit.
     pub(super) removable: u64,
 }
 
@@ -46,8 +46,8 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Whether recovery is complete: all segments up to `rewrite_through` are removed. If the
-    /// oldest cannot be removed, no job may need these, and all records must be synced.
+    /// Whether recovery is complete: all segments up to `rewrite_through` are removed or, if the
+    /// oldest cannot be removed, no job needs these segments and all records are synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();

@@ -25,12 +25,12 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded()
 }
 
-/// Removes segments that no job needs, oldest first: at least one segment, and more until they have
-/// twice the `budget` of this turn, plus the bytes that earlier turns could have removed but did
-/// not. Fails if the lock is lost, or if the directory cannot be synced.
+/// Removes segments that no job needs, oldest first: at least one segment, and more until the
+/// removed ones have twice the `budget` of this turn, plus the bytes that earlier turns could have
+/// removed but did not. Fails if the lock is lost, or if the directory cannot be synced.
 ///
-/// The directory is synced after each removal. If not, a power cut could undo only the removal of
-/// an older segment, and its jobs would come back without the deletes in a newer segment.
+/// The directory is synced after each removal. Without these syncs, a power cut could undo only the
+/// removal of an older segment, and its jobs would return without the deletes in a newer segment.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -89,7 +89,7 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
 
 /// On a full disk, removes segments without a record, which would pile up with each restart. If no
 /// new segment could be opened, also removes segments that no job needs; but if one segment is
-/// damaged, removes none, because that one may need the header of any other. Ignores errors.
+/// damaged, removes none, because a damaged segment may need the header of another. Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,

@@ -1,4 +1,4 @@
-//! Startup: opens the first segment of this run. Until then, no record of the last run is changed.
+//! Startup: opens the first segment of this run, before any record of the last run is changed.
 
 use log::{error, warn};
 
@@ -69,7 +69,7 @@ impl Log {
     }
 }
 
-/// Removes a preallocated file. If that fails, the file takes up space until the next startup.
+/// Removes a preallocated file. If this fails, the file takes up space until the next startup.
 fn remove_of_last_run(disk: &mut Writable, name: Name) {
     if let Err(error) = disk.remove(name) {
         warn!("cannot remove a preallocated file of the last run: {error}");

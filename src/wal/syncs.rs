@@ -78,7 +78,7 @@ impl Syncs {
         }
     }
 
-    /// Whether records are ever synced: not with `-F`.
+    /// Whether records are ever synced: false with `-F`.
     pub(super) fn are_on(&self) -> bool {
         self.policy != SyncPolicy::Never
     }

@@ -67,7 +67,7 @@ impl Directory {
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
-            // If the file `lock` has no line, a running daemon's file may have been removed.
+            // Without a line in `lock`, the file of a running daemon may have been removed.
             _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
         }
     }
@@ -301,8 +301,8 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, because its descriptor may be invalid. If that fails, the next
-        // failed sync opens it.
+        // Opens the directory again, because its descriptor may be invalid. If this fails, the next
+        // failed sync opens the directory.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
             // Some file systems cannot sync directories: vboxsf and old CIFS.

@@ -14,7 +14,7 @@ use crate::clock::Time;
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A disk to which this daemon may write, as long as no other daemon can have the lock. Every
-/// access to its files needs a check of the lock; once a check has failed, nothing is written.
+/// access to the disk needs a check of the lock; once a check has failed, nothing is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
@@ -27,7 +27,7 @@ pub(in crate::wal) struct Lease {
 #[derive(Debug)]
 pub(in crate::wal) struct Writable {
     disk: Box<dyn Disk>,
-    /// Whether files are synced: not with `-F`.
+    /// Whether files are synced: false with `-F`.
     is_synced: bool,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A daemon takes the POSIX lock on the file `lock`, as the original does. If a network file system
 //! has no contact with this machine for some time, it may revoke the lock, and another daemon may
-//! take it. The first daemon must then not write any more. So at startup each daemon writes a line
-//! of its own into the file `lock`. From time to time, before it writes or replies, a daemon checks
-//! that it can still take the lock, and that its line is still in the file.
+//! take it. The daemon that has lost the lock must not write any more. So at startup each daemon
+//! writes a line of its own into the file `lock`. From time to time, before it writes or replies, a
+//! daemon checks that it can still take the lock, and that its line is still in the file.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -36,7 +36,7 @@ pub(super) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory. If the file names the daemon that has it, so does the error.
+    /// Takes the lock. If the file names the daemon that has the lock, so does the error.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -80,7 +80,7 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon ends cleanly. The lock stays until the process ends.
+    /// Writes into the file that the daemon ends cleanly. Keeps the lock until the process ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)

@@ -84,7 +84,7 @@ pub trait Disk: fmt::Debug {
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and size then survive a power cut. Returns how long that took.
+    /// Syncs a file: its contents and size then survive a power cut. Returns the sync's duration.
     fn sync(&mut self, name: Name) -> io::Result<Duration>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {

@@ -15,7 +15,7 @@ use crate::wal::{
 pub(super) const START: u64 = VERSION_BYTES as u64;
 
 /// Returns the key, and the name of the file that has the key: the newest segment with an intact
-/// header or, without one, a preallocated file. `None` if no file has a key, as in the original.
+/// header or, without one, a preallocated file. `None` if no file has a key: the original has none.
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],

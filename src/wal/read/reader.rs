@@ -28,8 +28,8 @@ use crate::{
 /// The largest id accepted without a checksum. A damaged id must leave ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted from a record with a checksum. This leaves enough ids for later
-/// jobs, whose records must be accepted, too. A segment header has 63 bits for the next id.
+/// The largest id that is accepted from a record with a checksum. The limit leaves enough ids for
+/// later jobs, whose records must be accepted, too. A segment header has 63 bits for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may exceed all known ids: by as many jobs as may be put
@@ -72,7 +72,7 @@ impl Reader<'_> {
 
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // An original that is killed while it makes a file, or a power cut, leaves such a file.
+            // An original that is killed while it makes a file, or a power cut, leaves only zeros.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }

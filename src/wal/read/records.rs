@@ -2,9 +2,9 @@
 //! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each of
-//! these. Such bodies must not delay startup. So the searches in a segment compute checksums of
-//! full records only up to a limit in bytes. Beyond the limit, a search still finds short records
-//! and segment headers, and there is a header in every few KiB.
+//! these. Bodies of such bytes must not delay startup. So the searches in a segment compute
+//! checksums of full records only up to a limit in bytes. Beyond the limit, a search still finds
+//! short records and segment headers, and there is a header in every few KiB.
 
 use super::window::Window;
 use crate::{

@@ -99,7 +99,7 @@ impl Report {
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. If it returns a break, the replay changes nothing, and ends with [`Error::Interrupted`].
+/// bytes. After a break, the replay has changed nothing, and ends with [`Error::Interrupted`].
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
