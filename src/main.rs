@@ -34,7 +34,7 @@ static ALLOCATOR: Ballasted = Ballasted;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
-    // If this program is a container's entry point, its name may be the first argument, too.
+    // If this program is a container's entry point, the first argument may be the program's name.
     if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
         arguments.remove(0);
     }
@@ -82,7 +82,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // Checks the permission to write last, because the inspection does not need it.
+        // Checks the permission to write last, because the inspection needs no such permission.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

@@ -185,7 +185,7 @@ pub struct Config {
     pub is_address_given: bool,
     /// `-u`.
     pub user: Option<String>,
-    /// `-z`, `-s`, `--max-memory` and `--bury-after`.
+    /// The values of `-z`, `-s`, `--max-memory` and `--bury-after`.
     pub settings: Settings,
     /// `-b`.
     pub binlog: Option<PathBuf>,
@@ -410,7 +410,7 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 
 /// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
 /// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
-/// number. A larger number means that number, too.
+/// number. A number too large for 64 bits means the largest, too.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

@@ -43,10 +43,10 @@ pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
     /// When to run the connections in `queue` again.
     pub(super) retry_at: Option<Time>,
-    /// From this instant on, connections are closed to free memory. `None` if there is enough
-    /// memory for steps and for new clients.
+    /// From this instant on, connections are closed in order to free memory. `None` if there is
+    /// enough memory for steps and for new clients.
     pub(super) close_at: Option<Time>,
-    /// Limits the log lines about connections that were closed to free memory.
+    /// Limits the log lines about connections that were closed in order to free memory.
     pub(super) closed: Throttle,
 }
 

@@ -33,8 +33,8 @@ pub(super) struct Socket {
     pub(super) is_readable: bool,
     /// Whether the kernel may accept a write.
     pub(super) is_writable: bool,
-    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input. After
-    /// that, a short read does not mean that all input has been read; only `WouldBlock` does.
+    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input: only
+    /// `WouldBlock`, and not a short read, then shows that all input has been read.
     reads_until_blocked: bool,
     /// Whether the client has shut down its output or disconnected, and `half_close` is still due.
     pub(super) has_hung_up: bool,
@@ -141,7 +141,7 @@ impl Socket {
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
-            // The connection may now become idle, and an idle one must not keep a large buffer.
+            // The connection may now become idle, and an idle connection must keep no large buffer.
             self.unconsumed = rest.to_vec();
         } else {
             self.unconsumed.drain(..consumed);

@@ -33,7 +33,7 @@ pub struct Notifier {
     status: &'static str,
 }
 
-/// The watchdog of the manager, which assumes that the process hangs if a message is too late.
+/// The manager's watchdog. If a message is too late, the manager assumes that the process hangs.
 #[derive(Debug)]
 struct Watchdog {
     every: Duration,

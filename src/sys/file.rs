@@ -117,8 +117,8 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system of this directory. Returns false if the system has no such
-/// call. If a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
+/// Syncs all files of the file system of this directory. Returns false if that is not supported. If
+/// a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     /// The type of FUSE file systems: the kernel does not ask their servers to sync all files.

@@ -32,7 +32,7 @@ impl ResidentMemory {
 ///
 /// Also makes all threads allocate small blocks from one arena. By default, the C library takes 64
 /// MiB of address space for each thread, however little the thread allocates, and a limit on
-/// address space would include these.
+/// address space would include these 64 MiB.
 pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (option, value) in [

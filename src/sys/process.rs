@@ -57,7 +57,7 @@ pub fn find_user(name: &str) -> io::Result<Option<(libc::uid_t, libc::gid_t)>> {
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
     }
-    // SAFETY: `found` is null for an unknown user; if not, it points at the filled `entry`.
+    // SAFETY: `found` is null for an unknown user; if not null, it points at the filled `entry`.
     Ok(unsafe { found.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid)))
 }
 
@@ -72,7 +72,7 @@ pub fn kill_with_parent(command: &mut Command) {
         let prepare = move || {
             // SAFETY: takes two numbers.
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-            // SAFETY: takes nothing and cannot fail.
+            // SAFETY: the call takes no arguments and cannot fail.
             let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
             // If the parent ended before the call of prctl, the kernel sends no signal.
             if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
@@ -89,7 +89,7 @@ pub fn kill_with_parent(command: &mut Command) {
 const OPEN_MAX: libc::rlim_t = 10_240;
 
 /// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
-/// Returns the new limit, whose type each system defines.
+/// Returns the new limit, whose type differs between systems.
 pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.

@@ -118,7 +118,7 @@ extern "C" fn on_signal(signal: c_int) {
     last.store(signal, Ordering::Relaxed);
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
-    // SAFETY: returns a pointer to this thread's errno, valid as long as the thread.
+    // SAFETY: the call returns a pointer to this thread's errno, valid as long as the thread.
     let errno = unsafe { errno_location() };
     // SAFETY: the pointer leads to this thread's errno.
     let before = unsafe { *errno };

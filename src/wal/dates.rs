@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! This file also makes the fields of a job's record, because that is mostly such conversion.
+//! This file also makes the fields of a job's record: the conversion is most of that work.
 
 use std::time::Duration;
 

@@ -68,7 +68,7 @@ pub(super) struct Segment {
     jobs: List<Location>,
 }
 
-/// The location of every job, and every segment, oldest first. The last segment is the current one.
+/// All segments, oldest first, and the location of each job. The last segment is the current one.
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
     locations: Arena<Location>,
@@ -151,8 +151,8 @@ impl SegmentIndex {
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. Each call visits a limited number of locations, the
-    /// next call those after them. `None` if no visited location has a deferred record.
+    /// Returns a job with a deferred record. Each call visits a limited number of locations; the
+    /// next call continues after them. `None` if no visited location has a deferred record.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);

@@ -160,7 +160,7 @@ impl Log {
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
-            // The caller has ensured such a file, except at startup and after a shortage.
+            // The caller ensured space, so a file is missing only at startup or after a shortage.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
@@ -208,7 +208,7 @@ impl Log {
     }
 }
 
-/// Writing, and the end of a turn.
+/// Writes records, and ends turns and the binlog.
 impl Log {
     /// Writes the pending records before the turn ends, and returns whether they are written.
     /// [`Log::write_turn`] reports any error.
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// If a rename failed for lack of space, as on a full XFS, it would close all connections.
+    /// If a rename failed for lack of space, as on XFS, the error would close all connections.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -7,7 +7,7 @@
 //!
 //! **Space first.** Before each change, the server asks for space for its record, so no record is
 //! ever written to a full disk. *Preallocated files* have space for later segments, and space for
-//! the delete of every job is kept. A put that needs more space than there is gets an error reply.
+//! the delete of every job is kept. A put gets an error reply if it needs more space than there is.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
 //! bytes, jobs that need the oldest segment are written again, a bounded number in each turn.
@@ -77,10 +77,10 @@ pub struct Wal {
 }
 
 impl Wal {
-    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage or
-    /// a full disk is no error. Fails if a file cannot be listed, read or created, if memory or
-    /// descriptors are short, or if `progress` returns a break. A call that fails has changed no
-    /// record, but may have removed preallocated files and zeros after records.
+    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Neither
+    /// damage nor a full disk is an error. Fails if a file cannot be listed, read or created, if
+    /// memory or descriptors are short, or if `progress` returns a break. A call that fails has
+    /// changed no record, but may have removed preallocated files and zeros after records.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,

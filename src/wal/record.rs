@@ -286,7 +286,7 @@ pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
-/// Returns the initial state of the checksum of a record at `offset`, without the record's bytes.
+/// Returns the checksum's initial state for a record at `offset`, before the record's bytes.
 fn checksum(salt: u64, offset: u64) -> Hasher {
     // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into them.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);

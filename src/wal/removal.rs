@@ -26,8 +26,8 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
 }
 
 /// Removes segments that no job needs, oldest first: at least one segment, and more until the
-/// removed ones have twice the `budget` of this turn, plus the bytes that earlier turns could have
-/// removed but did not. Fails if the lock is lost, or if the directory cannot be synced.
+/// removed segments have twice the `budget` of this turn, plus the bytes that earlier turns could
+/// have removed but did not. Fails if the lock is lost, or if the directory cannot be synced.
 ///
 /// The directory is synced after each removal. Without these syncs, a power cut could undo only the
 /// removal of an older segment, and its jobs would return without the deletes in a newer segment.
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // Twice the budget: for the bytes that became garbage, and for those that were written again.
+    // The limit is twice the budget: for bytes that became garbage, and for bytes written again.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0

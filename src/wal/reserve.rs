@@ -176,7 +176,7 @@ impl Reserve {
 
     /// Ends a shortage for large jobs if no attempt has failed for [`LARGE_SHORTAGE_TIME`].
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        // A shortage for smaller jobs is never that old, because a file is tried each second.
+        // A shortage for smaller jobs is never that old, because an attempt is made each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }

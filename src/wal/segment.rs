@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The length of a piece of zeros in bytes. Also the least budget of a turn for compaction and
-/// files; the budget is eight times the bytes appended and made garbage if that is more.
+/// preallocation; the budget is eight times the bytes appended and made garbage if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
@@ -48,12 +48,12 @@ impl End {
         Name::Segment(self.number)
     }
 
-    /// Moves the end to the beginning of segment `number`.
+    /// Moves the end of the binlog to the beginning of segment `number`.
     pub(super) fn open(&mut self, number: u32) {
         (self.number, self.used) = (number, 0);
     }
 
-    /// Moves the end to the offset `used` of the newest segment.
+    /// Moves the end of the binlog to the offset `used` of the newest segment.
     pub(super) fn advance(&mut self, used: u64) {
         self.length += used - self.used;
         self.used = used;

@@ -134,7 +134,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns how many slots are needed.
+    /// Returns how many slots must be available.
     pub(super) fn slots(self) -> u64 {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }

@@ -1,4 +1,4 @@
-//! For tests: checks all invariants of the binlog, which tests do after every step; borrows jobs.
+//! For tests: a check of all invariants of the binlog, made after every step, and restored jobs.
 
 use super::{Jobs, Restored, Wal, log::Log};
 

@@ -93,7 +93,7 @@ impl Directory {
         })
     }
 
-    /// Fails if this process may not take the lock or not create files. Changes nothing.
+    /// Fails if this process may not take the lock, or may not create files. Changes nothing.
     pub fn check_writable(&self) -> io::Result<()> {
         DirectoryLock::check(&self.path)?;
         sys::check_can_create(&self.handle)

@@ -60,7 +60,7 @@ impl Lease {
         Ok(&mut self.disk)
     }
 
-    /// Whether a check is due at `now`.
+    /// Whether a check of the lock is due at `now`.
     pub(in crate::wal) fn is_due(&self, now: Time) -> bool {
         self.lost.is_some() || now >= self.confirmed_at + LOCK_CONFIRM_INTERVAL
     }

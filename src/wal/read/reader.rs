@@ -37,7 +37,7 @@ const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 const TORN_ID_REACH: u64 = 1 << 16;
 
 /// The most bytes of an unfinished record whose length cannot be read, at the end of the newest
-/// segment. If more bytes are left there, they are damage.
+/// segment. If more bytes than this are left at the end, they are damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// A reader of segments, oldest first.

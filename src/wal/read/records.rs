@@ -2,7 +2,7 @@
 //! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each of
-//! these. Bodies of such bytes must not delay startup. So the searches in a segment compute
+//! these. Bodies full of such bytes must not delay startup. So the searches in a segment compute
 //! checksums of full records only up to a limit in bytes. Beyond the limit, a search still finds
 //! short records and segment headers, and there is a header in every few KiB.
 
