@@ -233,7 +233,7 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// Parses the arguments, without the name of the program.
+/// Parses the arguments, which do not include the name of the program.
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
 /// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
@@ -391,7 +391,7 @@ impl Draft {
     }
 }
 
-/// Parses the list of `-l`. A comma ends an address, so the path of a UNIX socket can have none.
+/// Parses the list of `-l`. A comma ends an address, even the path of a UNIX socket.
 fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
@@ -410,7 +410,7 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 
 /// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
 /// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
-/// number. A number too large for 64 bits means the largest, too.
+/// number. A number too large for 64 bits means that number, too.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

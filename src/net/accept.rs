@@ -68,7 +68,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Stops accepting until an event reports a client. If a failure was logged, logs its end.
+    /// Stops accepting until the next event. If a failure to accept was logged, logs its end.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {

@@ -11,7 +11,7 @@
 //! The decision does not depend on the number of processors. A client on this thread's processor
 //! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon pinned
 //! to one processor gains from polling for clients on other processors. Polling does not use up a
-//! CPU quota, because the loop polls only while that takes no more CPU time than sleeping.
+//! CPU quota, because the loop polls only while polls take no more CPU time than sleeping.
 
 use std::time::Duration;
 

@@ -229,8 +229,8 @@ fn is_stale(path: &Path) -> Result<bool, ListenError> {
     }
 }
 
-/// How often the daemon tries to lock the directory of a UNIX socket: for two seconds in total.
-/// During startup, a daemon has the lock on the directory for at most one second.
+/// How many times the daemon tries, in two seconds, to lock the directory of a UNIX socket. During
+/// startup, a daemon has the lock on the directory for at most one second.
 const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts to lock the directory.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);

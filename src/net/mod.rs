@@ -161,8 +161,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal ends the daemon. Completes the turn of the signal, but accepts no more
-    /// clients: those at the socket of a service manager wait for the next daemon.
+    /// Serves until a signal ends the daemon. Completes the turn in which the signal arrives, but
+    /// accepts no more clients: clients at a service manager's socket wait for the next daemon.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());

@@ -84,7 +84,7 @@ impl Socket {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
         // The peek finds out whether the socket has more input. Without the peek, the next turn
-        // would find out, but the connection would be queued as busy until then.
+        // would find that out, but the connection would be queued as busy until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }

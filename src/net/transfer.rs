@@ -22,8 +22,8 @@ const LOCK_ATTEMPTS_MAX: u32 = 4;
 /// with much unread input, the kernel may take a millisecond.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// If for this time there is no memory for any step, or for new clients, connections are closed to
-/// free memory.
+/// If memory for any step, or for new clients, is missing for this time, connections are closed in
+/// order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// After the loop has closed a connection to free memory, it waits this long for each freed byte

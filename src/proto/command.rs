@@ -17,7 +17,7 @@ pub enum Command<'a> {
     Use(&'a str),
     /// `None` for `reserve`; for `reserve-with-timeout`, the seconds to wait.
     Reserve(Option<u32>),
-    /// Like `reserve`, but further input ends the wait for a job. The original lacks this command.
+    /// Like `reserve`, but input from the client ends the wait. The original lacks this command.
     ReserveWithAbort,
     ReserveJob(JobId),
     Delete(JobId),

@@ -40,7 +40,7 @@ pub fn tune_allocator() {
         (libc::M_TRIM_THRESHOLD, 256 * 1024),
         (libc::M_ARENA_MAX, 1),
     ] {
-        // SAFETY: takes no pointers. If the call fails, memory is released later, or more address
+        // SAFETY: takes no pointers. If this call fails, memory is released later, or more address
         // space is used.
         unsafe { libc::mallopt(option, value) };
     }

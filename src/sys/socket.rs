@@ -12,8 +12,8 @@ use std::{
 use super::check;
 
 /// Listens on the first usable TCP address of `host` and `service`, each a name or a number.
-/// Connections inherit the socket's options, no delay and keepalive. A socket that listens on all
-/// IPv6 addresses also accepts IPv4, unless `ipv6_only` is set.
+/// Connections inherit two options of the socket: no delay and keepalive. A socket that listens on
+/// all IPv6 addresses also accepts IPv4, unless `ipv6_only` is set.
 pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpListener> {
     Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }

@@ -24,7 +24,7 @@ pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 pub(super) struct Dates {
     /// The calendar for instants that were set in this run.
     calendar: Calendar,
-    /// The calendar for instants that the binlog had as dates.
+    /// The calendar for instants that were read from the binlog as dates.
     restored: Calendar,
     /// `None` if all restored jobs follow `calendar`; if not, those with an index below this one
     /// do.

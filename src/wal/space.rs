@@ -150,9 +150,9 @@ impl Demand {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed: the large job, or the many
-    /// small jobs, for which the file was made are deleted. For small jobs, the slots of one more
-    /// segment are kept, so that files are not made and removed alternately.
+    /// Whether a preallocated file of `size` bytes should be removed, because the large job, or the
+    /// many small jobs, for which the file was made are deleted. For small jobs, the slots of one
+    /// more segment are kept, so that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Returns the most short records that are admitted after a record of `length` bytes.
+    /// Returns how many short records at most are admitted after a record of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
         assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");

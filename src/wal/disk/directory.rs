@@ -139,7 +139,7 @@ impl Directory {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
                 // The file's mode lets only root open the file for writing. So the mode is changed
-                // for a moment: a descriptor that is open stays writable.
+                // while the file is opened; the descriptor then stays writable.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
                     let opened = open();

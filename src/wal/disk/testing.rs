@@ -25,7 +25,7 @@ pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 #[derive(Debug, Default)]
 pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
-    /// Each call that changes or syncs a file or the directory, such as `write binlog.1`.
+    /// The text of each call that changes or syncs a file or directory, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
     /// Calls whose text in `calls` begins with this text fail.
     pub(crate) failing: Option<&'static str>,

@@ -19,7 +19,7 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a record of the usual
-/// layout, even a damaged one, the bytes at this offset are a small number.
+/// layout, even a damaged one, the bytes at the date's offset are a small number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
