@@ -230,7 +230,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     let Some(bytes) = config.settings.memory_limit else { return };
     let restored = server.bodies().counted;
     if restored > bytes {
-        warn!("the binlog's jobs take {restored} bytes, more than --max-memory: jobs are refused");
+        warn!("jobs take {restored} bytes, more than --max-memory: new jobs are refused");
     }
     let opened = sys::ResidentMemory::open();
     match opened.and_then(|resident| Ok((resident.bytes()?, resident))) {
