@@ -18,29 +18,30 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `host:port` or `unix:/path`.
+    /// Connects the client to `host:port` or `unix:/path`.
     pub fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
         stream.set_read_timeout(READ_TIMEOUT)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sets the time limit of a read; 10 seconds by default.
+    /// Sets the time limit of the client's reads; 10 seconds by default.
     pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(timeout)
     }
 
-    /// Sends bytes without changing them.
+    /// Sends bytes on the client's connection without changing them.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Shuts down the sending side; the daemon's remaining replies can still be read.
+    /// Shuts down the client's sending side; the daemon's remaining replies can still be read.
     pub fn half_close(&mut self) -> io::Result<()> {
         self.stream.get_ref().shut_down_writing()
     }
 
-    /// Reads a line and returns it without its CR LF; the end of the connection is an error.
+    /// Reads a line from the client's connection and returns it without its CR LF; the end of the
+    /// connection is an error.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
@@ -48,14 +49,14 @@ impl Client {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Reads exactly `count` bytes.
+    /// Reads exactly `count` bytes from the client's connection.
     pub fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads until the daemon closes the connection.
+    /// Reads from the client's connection until the daemon closes it.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest)?;

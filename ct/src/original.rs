@@ -30,7 +30,7 @@ impl Original {
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the binary for its release. The error says why no comparison is possible.
+    /// Asks the original's binary for its release. The error says why no comparison is possible.
     pub fn at(path: PathBuf) -> Result<Self, String> {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {

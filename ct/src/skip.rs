@@ -43,7 +43,8 @@ fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }
 
-/// Appends a line in a single write, because other threads may append at the same time.
+/// Appends a line to the list of skipped tests in a single write, because other threads may append
+/// at the same time.
 fn append(list: &Path, line: &str) -> std::io::Result<()> {
     let mut list = OpenOptions::new().append(true).create(true).open(list)?;
     list.write_all(format!("{line}\n").as_bytes())

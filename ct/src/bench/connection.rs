@@ -87,6 +87,7 @@ impl Plan {
 }
 
 impl Step {
+    /// Prepares a step of the cycle: its command, the expected reply and, if possible, the batch.
     fn new(op: Op, group: &Group, bare: bool) -> Self {
         let expected = if bare { Kind::Inserted } else { op.answer() };
         let body = if expected == Kind::Reserved { group.body.bytes.len() } else { 0 };
@@ -107,7 +108,7 @@ fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prn
 }
 
 impl Run {
-    /// Makes the state before the first run.
+    /// Makes the state that the connections of a load share, before the first run.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             tally: Tally::new(),
@@ -121,7 +122,8 @@ impl Run {
         }
     }
 
-    /// Begins a run; its random numbers continue those of the previous run.
+    /// Begins a run of the load's connections; its random numbers continue those of the previous
+    /// run.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;
@@ -225,6 +227,8 @@ impl Connection {
         }
     }
 
+    /// Takes the replies to the batch from received bytes, and begins the next step after the last
+    /// reply.
     fn take_replies(
         &mut self,
         plan: &Plan,
@@ -269,6 +273,7 @@ impl Connection {
         self.next_step(plan, run, now)
     }
 
+    /// Begins the next step of the connection's cycle, or completes the cycle.
     fn next_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<bool> {
         self.step += 1;
         if self.step < plan.steps.len() {

@@ -44,7 +44,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns median and range of a figure, if it was measured.
+    /// Returns median and range of a figure of a target, if it was measured.
     pub fn spread(&self, figure: &str) -> Option<Spread> {
         let values: Vec<f64> =
             self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
@@ -77,6 +77,7 @@ impl Outcome {
     }
 }
 
+/// Divides counts for a figure of a measurement, such as calls per command.
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
     count as f64 / divisor.max(1) as f64
@@ -113,10 +114,12 @@ pub fn sample(figures: &Figures) -> Sample {
     sample
 }
 
+/// Makes a sample of figures by their names.
 pub(crate) fn named<const N: usize>(figures: [(&str, f64); N]) -> Sample {
     figures.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
+/// Converts nanoseconds to microseconds, the unit of the figures for latency.
 pub(crate) fn microseconds(nanoseconds: u64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64() * 1e6
 }

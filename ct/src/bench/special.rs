@@ -151,13 +151,14 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Stops a daemon by SIGTERM, or kills it if that fails.
+/// Stops a daemon that was measured without a load by SIGTERM, or kills it if that fails.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));
     }
 }
 
+/// Returns the bytes of memory per job or connection.
 #[expect(clippy::cast_precision_loss, reason = "bytes stay below 2^53")]
 fn each(bytes: u64, count: u64) -> f64 {
     bytes as f64 / count as f64

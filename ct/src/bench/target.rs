@@ -171,7 +171,7 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes a new directory in `parent`.
+    /// Makes a new scratch directory for a daemon in `parent`.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -180,13 +180,14 @@ impl ScratchDir {
         Ok(Self { path })
     }
 
-    /// Returns the directory's path.
+    /// Returns the path of the scratch directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Drop for ScratchDir {
+    /// Removes the scratch directory.
     fn drop(&mut self) {
         // Ignores errors: a directory that cannot be removed stays in its parent.
         let _ = fs::remove_dir_all(&self.path);

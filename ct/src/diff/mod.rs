@@ -81,6 +81,7 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// Returns the default options of a comparison of two daemons.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -182,6 +183,7 @@ enum RunEnd {
 }
 
 impl Summary {
+    /// Adds the end of a run to the summary of the comparison.
     fn count(&mut self, end: RunEnd) {
         match end {
             RunEnd::Agreed(events) => {
@@ -205,7 +207,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Gets the version and the limits of both daemons.
+    /// Prepares the comparison: gets the version and the limits of both daemons.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
         let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
@@ -222,6 +224,7 @@ impl<'a> Comparison<'a> {
         Ok(Self { targets, options, dialects, masks, job_size_limit })
     }
 
+    /// Returns whether the comparison starts both daemons itself.
     fn is_started(&self) -> bool {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
@@ -236,6 +239,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
+    /// Executes the run of a seed, and shrinks the run if the two daemons differ.
     fn run(&self, seed: u64) -> io::Result<RunEnd> {
         let Options { steps, garbage, restart, .. } = *self.options;
         let can_drain = self.is_started() && !restart;
@@ -289,6 +293,7 @@ impl<'a> Comparison<'a> {
         self.run_once(operations, inspects)
     }
 
+    /// Executes operations once more, without an inspection at the end.
     fn reproduce(&self, operations: &[Operation]) -> io::Result<Verdict> {
         self.run_with_retries(operations, false)
     }
@@ -345,6 +350,7 @@ impl<'a> Comparison<'a> {
         (None, is_sure)
     }
 
+    /// Counts how often the two daemons differ if the operations are repeated.
     fn count_reproductions(&self, operations: &[Operation]) -> io::Result<(usize, usize)> {
         let mut reproduced = 0;
         for _ in 0..REPRODUCTION_ATTEMPTS {
@@ -353,6 +359,7 @@ impl<'a> Comparison<'a> {
         Ok((reproduced, REPRODUCTION_ATTEMPTS))
     }
 
+    /// Describes a difference of the two daemons, with its script.
     fn finding(&self, seed: u64, found: &Difference, reproduced: (usize, usize)) -> Finding {
         let Options { steps, garbage, .. } = *self.options;
         let garbage = if garbage { " --garbage" } else { "" };
@@ -364,7 +371,7 @@ impl<'a> Comparison<'a> {
         Finding { seed, message, script, is_shortest: false, reproduced, check }
     }
 
-    /// Plays the script on both daemons.
+    /// Plays the script of a difference on both daemons.
     fn check(&self, text: &str) -> String {
         let script = match Script::parse("found", text) {
             Ok(script) => script,

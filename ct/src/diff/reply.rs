@@ -26,7 +26,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Takes the first complete reply from the received bytes.
+    /// Takes the first complete reply from the bytes that one of the two daemons sent.
     pub(crate) fn take(arrived: &mut Vec<u8>) -> Option<Self> {
         let end = arrived.windows(2).position(|pair| pair == b"\r\n")?;
         let Some(length) = body_length(&arrived[..end]) else {
@@ -128,6 +128,7 @@ enum Rule {
 }
 
 impl Kind {
+    /// Returns the kind of a YAML body, by its second line.
     fn of(lines: &[Vec<u8>]) -> Self {
         match lines.get(1) {
             Some(line) if line.starts_with(b"current-jobs-urgent: ") => Self::Daemon,
@@ -137,6 +138,7 @@ impl Kind {
         }
     }
 
+    /// Returns how the values of a key are compared.
     fn rule(self, key: &str) -> Rule {
         match (self, key) {
             (
@@ -149,6 +151,7 @@ impl Kind {
         }
     }
 
+    /// Writes a line of a YAML body as an expectation of a script.
     fn expectation(self, line: &[u8]) -> String {
         let Some((key, value)) = entry(line) else { return trimmed(&whole(line)) };
         match (self.rule(key), value.parse::<i64>()) {
@@ -159,6 +162,7 @@ impl Kind {
     }
 }
 
+/// Splits a line of a YAML body into key and value.
 fn entry(line: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(line).ok()?.split_once(": ")
 }
@@ -197,6 +201,7 @@ impl Comparator {
         (!message.is_empty()).then(|| message.join("; "))
     }
 
+    /// Returns whether two lines of YAML bodies are equal, apart from values that may differ.
     fn is_same_line(&self, kind: Kind, lines: [&[u8]; 2]) -> bool {
         let [Some((left_key, left)), Some((right_key, right))] = lines.map(entry) else {
             return lines[0] == lines[1];
@@ -256,6 +261,7 @@ impl Baseline {
         }
     }
 
+    /// Replaces the id in a reply's first line, as for a daemon that was started for this run.
     fn relative_head(&self, head: &[u8]) -> Vec<u8> {
         let words: Vec<&[u8]> = head.split(|&byte| byte == b' ').collect();
         let [b"INSERTED" | b"RESERVED" | b"FOUND" | b"BURIED", id, rest @ ..] = &words[..] else {
@@ -266,6 +272,7 @@ impl Baseline {
         words.join(&b' ')
     }
 
+    /// Replaces ids and counters of a YAML body, as for a daemon that was started for this run.
     fn relative_yaml(&self, lines: Vec<Vec<u8>>) -> Reply {
         let kind = Kind::of(&lines);
         let name = |line: &Vec<u8>| line == b"name: default" || line == b"name: \"default\"";
@@ -330,6 +337,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     shown
 }
 
+/// Counts equal bytes at the beginning, for the notation of scripts.
 fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }

@@ -24,7 +24,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Parses an address or a command line; a command line is split at spaces.
+    /// Parses a daemon to compare: an address or a command line; a command line is split at spaces.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace().map(str::to_owned);
         let first = words.next().ok_or("give an address or a command")?;
@@ -44,6 +44,7 @@ pub(super) struct DaemonInfo {
 }
 
 impl DaemonInfo {
+    /// Reads the version and the limits of a daemon to compare, which is started if necessary.
     pub(super) fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),
@@ -65,7 +66,7 @@ impl DaemonInfo {
     }
 }
 
-/// Returns the dialect of a version. An unknown version is assumed to be ours.
+/// Returns the dialect of a compared daemon's version. An unknown version is assumed to be ours.
 pub(super) fn dialect_of(version: &str) -> Dialect {
     Dialect::named(version)
         .or_else(|| Dialect::named("ours"))

@@ -81,7 +81,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Makes the state of a new connection.
+    /// Makes the tracker of a new connection.
     pub(crate) fn new(job_size_limit: u64) -> Self {
         Self {
             input: Input::Line(Vec::new()),
@@ -93,7 +93,8 @@ impl Tracker {
         }
     }
 
-    /// Processes bytes that are sent. The first put in the bytes has the number `put`.
+    /// Tracks the bytes that are sent on a connection. The first put in the bytes has the number
+    /// `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -124,7 +125,7 @@ impl Tracker {
         }
     }
 
-    /// Processes the next reply, which answers the oldest command without a reply.
+    /// Tracks the next reply, which answers the oldest command without a reply.
     pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
         let line = String::from_utf8_lossy(line);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -224,7 +225,7 @@ impl Tracker {
         &self.quirks
     }
 
-    /// Processes one line with its CR LF.
+    /// Tracks one line with its CR LF.
     fn line(&mut self, whole: &[u8], put: &mut Option<usize>) {
         let line = &whole[..whole.len() - 2];
         let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
@@ -247,7 +248,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Parses the fields of a put; the put's body is expected afterwards.
+    /// Tracks a put: parses its fields; the put's body is expected afterwards.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;
@@ -268,6 +269,7 @@ impl Tracker {
         Verb::Put(put.take())
     }
 
+    /// Parses a tracked line, as far as the command matters.
     fn verb(&mut self, line: &[u8]) -> Verb {
         let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
             Some(space) => (&line[..space], &line[space + 1..]),
@@ -285,6 +287,7 @@ impl Tracker {
         }
     }
 
+    /// Parses the timeout of a tracked `reserve-with-timeout`.
     fn reserve_with_timeout(&mut self, rest: &[u8]) -> Verb {
         if let Some((seconds, _)) = number(rest).filter(|(seconds, _)| *seconds <= 0x7FFF_FFFF) {
             Verb::Reserve { may_wait: seconds > 0 }
@@ -295,7 +298,7 @@ impl Tracker {
     }
 }
 
-/// Skips spaces, parses a number, and returns the number and the rest of the text.
+/// Parses a number of a tracked line after spaces, and returns the number and the rest of the text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];

@@ -10,6 +10,7 @@ use crate::diff::tracker::Tracker;
 const DRAIN_ROUNDS_MAX: usize = 40;
 
 impl Runner<'_> {
+    /// Inspects both daemons at the end of a run: reads all state, and reserves every job.
     pub(super) fn inspect(&mut self) -> Result<(), StopReason> {
         self.burst_time_max = INSPECTION_TIME_MAX;
         let peers: Vec<Peer> = self.trackers.keys().copied().collect();
@@ -35,7 +36,7 @@ impl Runner<'_> {
         self.inspect_all().map(drop)
     }
 
-    /// Reads all statistics and jobs, and returns the names of the tubes.
+    /// Inspects all statistics and jobs, and returns the names of the tubes.
     fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
         self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
         let tubes: Vec<String> = match self.record.events.last() {
@@ -90,6 +91,7 @@ impl Runner<'_> {
         })
     }
 
+    /// Executes an operation of the inspection, and adds it to the inspection's operations.
     fn inspect_by(&mut self, operation: &Operation) -> Result<(), StopReason> {
         self.inspection.push(operation.clone());
         self.run_one(operation)?;
