@@ -96,7 +96,8 @@ pub(crate) struct PlannedChange {
 }
 
 impl PlannedChange {
-    /// Prepares a change. If there is a file, each job is saved to the file before its change.
+    /// Prepares a change of the jobs of a plan. If there is a file, each job is saved to the file
+    /// before its change.
     pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
         Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
     }
@@ -131,6 +132,7 @@ impl PlannedChange {
         plan.each_batch(size, progress, interrupt, |batch| self.change_batch(client, batch, plan))
     }
 
+    /// Changes a batch of the jobs of a plan.
     fn change_batch(
         &mut self,
         client: &mut Client,

@@ -48,6 +48,7 @@ pub(crate) enum Outcome {
 }
 
 impl From<Outcome> for ExitCode {
+    /// Converts the outcome of a command to the exit status.
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Done => Self::SUCCESS,
@@ -210,6 +211,7 @@ impl Context {
         self.ask_user(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
     }
 
+    /// Shows the plan, and returns whether the user answers yes or has given `--yes`.
     fn ask_user(&self, yes: bool, plan: &str) -> Result<bool> {
         print_notice(&format!("Will {plan}."));
         if yes {

@@ -50,7 +50,8 @@ impl Copies {
         })
     }
 
-    /// Returns the items whose results `is_selected` accepts; `items` has one item for each job.
+    /// Returns the items of the copied jobs whose results `is_selected` accepts; `items` has one
+    /// item for each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],
@@ -60,7 +61,7 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all jobs of this batch were put. In earlier batches, the server has accepted
+    /// Fails unless all copies of this batch were put. In earlier batches, the server has accepted
     /// `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
@@ -176,6 +177,7 @@ fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[
     out.extend_from_slice(b"\r\n");
 }
 
+/// Puts copies of the jobs by pipelined commands, and stores the result of each.
 fn pipeline_copies(
     client: &mut Client,
     jobs: &[Job],

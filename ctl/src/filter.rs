@@ -14,7 +14,7 @@ pub(crate) struct Tubes {
 }
 
 impl Tubes {
-    /// Parses globs.
+    /// Parses globs for names of tubes.
     pub(crate) fn new(patterns: &[String]) -> Result<Self> {
         if patterns.is_empty() {
             return Ok(Self::default());

@@ -22,6 +22,7 @@ pub(crate) struct InputSource {
 }
 
 impl Read for InputSource {
+    /// Reads from the input; fails if a signal arrives first.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.interrupt.wait_to_read(&self.file)?;
         self.file.read(buffer)

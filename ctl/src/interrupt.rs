@@ -54,6 +54,7 @@ struct Shared {
 pub(crate) struct Interrupted;
 
 impl fmt::Display for Interrupted {
+    /// Formats the error that a signal has ended the work.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("interrupted")
     }
@@ -82,7 +83,8 @@ impl Shared {
 }
 
 impl Interrupt {
-    /// Locks data, even after a panic, because a panic cannot leave the data half changed.
+    /// Locks data of signals or child processes, even after a panic, because a panic cannot leave
+    /// the data half changed.
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }

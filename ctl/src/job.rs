@@ -49,6 +49,7 @@ impl State {
 }
 
 impl fmt::Display for State {
+    /// Formats the state of a job as the protocol's word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
     }

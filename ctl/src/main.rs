@@ -120,6 +120,7 @@ const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at on
 const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
                           once, but then the last commands may or may not be carried out";
 
+/// Runs `beanstalkctl`, and returns its exit status.
 fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
@@ -163,7 +164,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments. An empty environment variable `BEANSTALKD_SERVER` is treated as unset.
+/// Parses the arguments of `beanstalkctl`. An empty environment variable `BEANSTALKD_SERVER` is
+/// treated as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {
@@ -172,6 +174,7 @@ fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command.try_get_matches()?)
 }
 
+/// Runs the command that the arguments name.
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     let is_text = matches!(command, Command::Report | Command::Work(_) | Command::Metrics(_));
     let why = "this command has no output in JSON: leave out --json";

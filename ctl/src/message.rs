@@ -19,6 +19,7 @@ pub(crate) enum Refusal {
 }
 
 impl fmt::Display for Refusal {
+    /// Formats the text of a refusal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Usage(text) | Self::Conflict(text)) = self;
         f.write_str(text)

@@ -37,7 +37,8 @@ const NAMED_TUBES_MAX: usize = 10;
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the dictionary of `stats`. Old releases report a pid, but no random id.
+    /// Reads the instance of a server from the dictionary of `stats`. Old releases report a pid,
+    /// but no random id.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))
@@ -70,7 +71,7 @@ impl Summary {
         }
     }
 
-    /// Returns the numbers by state as text, such as `2 ready, 1 buried`.
+    /// Returns the plan's numbers of jobs by state as text, such as `2 ready, 1 buried`.
     fn by_state(&self) -> String {
         let shown = self.states.iter().map(|(state, count)| format!("{count} {state}"));
         shown.collect::<Vec<_>>().join(", ")
@@ -88,6 +89,7 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
+    /// Formats the numbers of the plan's jobs, for the question.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
         write!(f, "{}: ", counted(self.count(), "job"))?;
@@ -182,6 +184,7 @@ impl Plan {
         Ok((plan, coverage))
     }
 
+    /// Adds jobs to the plan.
     fn add(&mut self, jobs: &[Job]) {
         for job in jobs {
             let place = match job.state {
@@ -242,6 +245,7 @@ impl Plan {
         Ok(())
     }
 
+    /// Makes a plan with this number of jobs, for tests.
     #[cfg(test)]
     pub(crate) fn of_count(count: u64) -> Self {
         Self { jobs: (0..count).map(|id| ((0, 0), id)).collect(), ..Self::default() }

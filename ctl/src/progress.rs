@@ -32,18 +32,19 @@ impl Progress {
         Self(ProgressBar::hidden())
     }
 
-    /// Sets the number of items done.
+    /// Sets the number of items done in the progress line.
     pub(crate) fn set_count(&self, count: u64) {
         self.0.set_position(count);
     }
 
-    /// Adds to the number of items done.
+    /// Adds to the number of items done in the progress line.
     pub(crate) fn add(&self, count: u64) {
         self.0.inc(count);
     }
 }
 
 impl Drop for Progress {
+    /// Removes the progress line from the terminal.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

@@ -72,7 +72,7 @@ impl Sampler {
         Self { address, client: None, limit, before: Totals::default() }
     }
 
-    /// Takes a sample. After an error, the next call connects again.
+    /// Takes a sample of the server. After an error, the next call connects again.
     pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
         let (mut client, mut stats) = Client::reuse(self.client.take(), &self.address, deadline)?;
@@ -90,6 +90,7 @@ impl Sampler {
         self.client.as_mut()
     }
 
+    /// Makes a sample, with the rates since the last sample.
     fn compare_to_last(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
         let number = |key| yaml::number(stats, key);
         let instance = Instance::from_stats(stats);

@@ -125,6 +125,7 @@ impl Counters {
         Ok(Self::from_stats(&text, tubes))
     }
 
+    /// Reads the counters of a server from the dictionary of `stats`.
     fn from_stats(text: &str, tubes: BTreeMap<String, (u64, u64)>) -> Self {
         let number = |key| yaml::number(text, key);
         let (puts, uptime) = (number("cmd-put"), number("uptime"));

@@ -55,6 +55,7 @@ fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Soc
     Ok(socket)
 }
 
+/// Connects a socket to an address, TCP or UNIX.
 fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
     let (host, port) = match address {
         Address::Tcp(host, port) => (host.as_str(), *port),
@@ -72,8 +73,8 @@ fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<So
 }
 
 impl Stream {
-    /// Connects within [`TIMEOUT`], which also limits each later read and write. If a deadline is
-    /// given, all calls fail after the deadline.
+    /// Connects a stream within [`TIMEOUT`], which also limits each later read and write. If a
+    /// deadline is given, all calls fail after the deadline.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -93,12 +94,14 @@ impl Stream {
 }
 
 impl AsFd for Stream {
+    /// Returns the descriptor of the stream's socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 impl Read for Stream {
+    /// Reads from the stream, within the time limits of the socket and of the reply.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let reply_end = self.reply.map(|(began, bytes)| {
             began + TIMEOUT + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
@@ -117,6 +120,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
+    /// Writes to the stream, within the time limit.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
             self.socket.set_write_timeout(Some(stream_call_time_limit(TIMEOUT, self.deadline)?))?;
@@ -124,6 +128,7 @@ impl Write for Stream {
         self.socket.write(bytes)
     }
 
+    /// Does nothing, because the stream has no buffer.
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // Nothing is buffered.
     }

@@ -135,6 +135,7 @@ impl Sweep<'_> {
         Ok(lowest.unwrap_or(1))
     }
 
+    /// Searches all ids from `begin` on, in batches.
     fn search_all(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
@@ -165,6 +166,7 @@ impl Sweep<'_> {
         Ok(Coverage::Incomplete(self.found_count(), now.jobs()))
     }
 
+    /// Returns the number of jobs that the sweep has found.
     fn found_count(&self) -> u64 {
         self.found.values().sum()
     }

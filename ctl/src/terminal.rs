@@ -64,7 +64,8 @@ impl Terminal {
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. A frame equal to the last frame is not written.
+    /// Draws lines that fit into a terminal of this size. A frame equal to the last frame is not
+    /// written.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
@@ -97,16 +98,19 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
+    /// Leaves full-screen mode.
     fn drop(&mut self) {
         let _ = leave_full_screen(&self.before);
     }
 }
 
+/// Leaves full-screen mode, and restores the terminal's settings.
 fn leave_full_screen(before: &Termios) -> io::Result<()> {
     write_terminal(LEAVE_SEQUENCE)?;
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
 }
 
+/// Writes a text to the terminal at once.
 fn write_terminal(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;

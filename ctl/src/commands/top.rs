@@ -90,6 +90,7 @@ fn print_top_samples(
     Ok(Outcome::Done)
 }
 
+/// Makes the object of a sample for `top --json`.
 fn top_sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
         let mut object = line.counts_json();

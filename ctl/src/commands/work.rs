@@ -81,6 +81,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
+    /// Makes a worker, with its own connection to the server.
     fn new(args: &'a WorkArgs, address: &Address, interrupt: &'a Interrupt) -> Result<Self> {
         let mut client = Client::connect(address)?;
         reserve_only_from(&mut client, std::slice::from_ref(&args.tube))?;
@@ -224,7 +225,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Decides what to do with a job that was released `releases` times before.
+    /// Decides what `work` does with a job that was released `releases` times before.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> WorkVerdict {
         if is_success {
             return WorkVerdict::Delete;

@@ -61,7 +61,7 @@ pub(super) struct RunningCommand<'a> {
 }
 
 impl<'a> RunningCommand<'a> {
-    /// Starts a command for a job.
+    /// Starts the command of `work` for a job.
     pub(super) fn start(line: &[OsString], job: &'a Job, interrupt: &'a Interrupt) -> Result<Self> {
         let (program, arguments) = line.split_first().context("no command is given")?;
         let mut command = Command::new(program);

@@ -208,6 +208,7 @@ const TUBE_METRICS: &[Row] = &[
     ("run_seconds", "Times from reserved to deleted.", Histogram("run-seconds")),
 ];
 
+/// Makes the metrics of these rows, with a prefix before each name.
 fn metric_families(prefix: &str, rows: &[Row]) -> Vec<Family> {
     let family = |&(name, help, source): &Row| {
         let mut family = Family::new(format!("{prefix}{name}"), help, source);

@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line. `own` has the labels of only this line, as pieces of text.
+    /// Writes a line of a metric. `own` has the labels of only this line, as pieces of text.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -119,14 +119,14 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key, to write it in a line of a metric.
     fn find_pair<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
         pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 }
 
 impl Page {
-    /// Makes a page without lines.
+    /// Makes a page of metrics without lines.
     pub(crate) fn new(names: &Names, server: &str) -> Self {
         let label = names.server_label.map(|label| format!("{label}=\"{}\"", escape_label(server)));
         let lines = vec![String::new(); names.server.len() + names.tube.len()];
@@ -150,6 +150,7 @@ impl Page {
     }
 }
 
+/// Writes the lines of a metric.
 fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     let mut lines = Lines { out, name: &family.name, common };
     for source in &family.sources {

@@ -125,10 +125,12 @@ impl Guard {
         Ok(Self { hosts, open_ports, passwords, pauses, token, is_read_only, rooms })
     }
 
+    /// Returns the token that requests of our page must have.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
+    /// Whether the page refuses all actions.
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only
     }
@@ -242,6 +244,7 @@ fn read_passwords(path: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// Makes the error response to a refused request.
 fn forbidden(why: &str) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, why)
 }

@@ -71,7 +71,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// Makes the filter of the request.
+    /// Makes the filter of the page's request.
     fn filter(&self) -> Result<Filter, Failure> {
         let text = self.pattern.as_deref();
         let pattern = text.map(|text| Filter::to_pattern(text, self.plain, self.ignore_case));
@@ -80,7 +80,7 @@ impl ListRequest {
         Ok(Filter { tubes, states, pattern, ..Filter::default() })
     }
 
-    /// Finds jobs, and reports whether the server has more jobs.
+    /// Finds the jobs that the page requests, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
         // Return the instance, because another instance may have other jobs with the same ids.
         let instance = Instance::from_stats(&client.yaml("stats")?);

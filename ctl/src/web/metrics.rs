@@ -68,7 +68,7 @@ impl Histogram {
         (!found.counts.is_empty()).then_some(found)
     }
 
-    /// Returns the number of durations.
+    /// Returns the number of durations in a tube's histogram.
     fn count(&self) -> u64 {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
@@ -85,13 +85,13 @@ impl Histogram {
         Some(Self { counts: counts?, sum: self.sum - before.sum })
     }
 
-    /// Returns the mean; `None` if there are no durations.
+    /// Returns the mean of a tube's durations; `None` if there are no durations.
     pub(super) fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
     }
 
-    /// Returns an upper bound on this percentile; the bound may be infinite.
+    /// Returns an upper bound on this percentile of a tube's durations; the bound may be infinite.
     pub(super) fn percentile(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);

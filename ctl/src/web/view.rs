@@ -160,6 +160,7 @@ pub(super) async fn serve_overview(
     Ok(Json(Value::Object(answer)))
 }
 
+/// Returns the rates of a tube or server as JSON.
 fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     let rate = |rate: f64| has_rates.then(|| rounded_json(rate));
     json_object(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))

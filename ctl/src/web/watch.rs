@@ -78,7 +78,8 @@ impl TubeHistory {
         last.since(first)
     }
 
-    /// Adds new figures, and returns the mean of the waits since the previous sample.
+    /// Adds new figures to a tube's history, and returns the mean of the waits since the previous
+    /// sample.
     fn update_figures(&mut self, figures: Figures, now: Instant) -> Option<f64> {
         self.losses = figures.losses;
         let wait = figures.wait?;
@@ -93,6 +94,7 @@ impl TubeHistory {
         since?.mean()
     }
 
+    /// Adds a point to a tube's history, and drops old points.
     fn push_point(&mut self, point: Point) {
         // If the clock was set back, drop the points, because their times are in the future.
         if self.points.back().is_some_and(|last| last.at > point.at) {
@@ -139,7 +141,8 @@ pub(super) struct Watcher {
 }
 
 impl SharedState {
-    /// Locks the state, which is always consistent, because a panic ends the program.
+    /// Locks the state of the watched server, which is always consistent, because a panic ends the
+    /// program.
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,8 +176,8 @@ impl SharedState {
 pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
-    /// Returns the current state. If the last sample is too old, first waits for a new sample, but
-    /// not longer than `patience`.
+    /// Returns the current state of the watched server. If the last sample is too old, first waits
+    /// for a new sample, but not longer than `patience`.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
@@ -190,13 +193,14 @@ impl SampleRequest {
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
+    /// Ends the work for a request that is dropped.
     fn drop(&mut self) {
         self.0.set();
     }
 }
 
 impl Watcher {
-    /// Starts the thread, which waits for requests.
+    /// Starts the sampling thread of a server, which waits for requests.
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(SharedState::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
@@ -264,7 +268,7 @@ fn run(address: &Address, shared: &SharedState) {
 }
 
 impl Watched {
-    /// Adds a sample.
+    /// Adds a sample to the state of the watched server.
     fn add_sample(
         &mut self,
         result: Result<Sample, String>,
