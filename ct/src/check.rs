@@ -45,7 +45,7 @@ impl Program {
         Self { path: path.into(), flags: Vec::new() }
     }
 
-    /// Starts the daemon with the program's flags and those of a script.
+    /// Starts the daemon for a script, with the program's flags and those of the script.
     pub fn start(&self, flags: &[String]) -> io::Result<Daemon> {
         let flags: Vec<&str> = self.flags.iter().chain(flags).map(String::as_str).collect();
         Daemon::start(&self.path, &flags)

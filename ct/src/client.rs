@@ -63,21 +63,21 @@ impl Client {
         Ok(rest)
     }
 
-    /// Sends a command, adding CR LF, and returns the first line of its reply.
+    /// Sends a command by the client, adding CR LF, and returns the first line of its reply.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
         self.send(format!("{command}\r\n"))?;
         self.line()
     }
 
-    /// Puts a job, as in `put(0, 0, 60, b"x")`, and returns the reply.
+    /// Puts a job by the client, as in `put(0, 0, 60, b"x")`, and returns the reply.
     pub fn put(&mut self, priority: u32, delay: u32, ttr: u32, body: &[u8]) -> io::Result<String> {
         let head = format!("put {priority} {delay} {ttr} {}\r\n", body.len());
         self.send([head.as_bytes(), body, b"\r\n"].concat())?;
         self.line()
     }
 
-    /// Sends a command whose reply has a body, as in `OK <bytes>`, `FOUND <id> <bytes>` or
-    /// `RESERVED <id> <bytes>`; returns the reply's line and body.
+    /// Sends a command by the client whose reply has a body, as in `OK <bytes>`, `FOUND <id>
+    /// <bytes>` or `RESERVED <id> <bytes>`; returns the reply's line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());
@@ -90,7 +90,7 @@ impl Client {
         Ok((line, body))
     }
 
-    /// Sends a command whose reply is `OK <bytes>` and a body, and returns the body.
+    /// Sends a command by the client whose reply is `OK <bytes>` and a body, and returns the body.
     pub fn yaml(&mut self, command: &str) -> io::Result<String> {
         let (_, body) = self.with_body(command)?;
         Ok(String::from_utf8_lossy(&body).into_owned())

@@ -60,7 +60,7 @@ impl Daemon {
         Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Starts a program with exactly these arguments, and returns at once.
+    /// Starts a daemon's program with exactly these arguments, and returns at once.
     ///
     /// [`Daemon::address`] is empty for this program; call [`Daemon::wait_until_accepts`].
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
@@ -74,8 +74,8 @@ impl Daemon {
         Self::launch(&mut command, stdout)
     }
 
-    /// Starts a command, and returns at once. Only the command's standard error is redirected, so
-    /// [`Daemon::stdout`] is empty.
+    /// Starts a daemon by a command, and returns at once. Only the command's standard error is
+    /// redirected, so [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
         Self::launch(command, anonymous_file()?)
     }
@@ -109,7 +109,7 @@ impl Daemon {
         self.wait_until_listening(number)
     }
 
-    /// Returns the address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
+    /// Returns the daemon's address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -157,7 +157,7 @@ impl Daemon {
         }
     }
 
-    /// Tries to connect to `host:port` or `unix:/path` until a connection succeeds.
+    /// Tries to connect to the daemon at `host:port` or `unix:/path` until a connection succeeds.
     ///
     /// Fails if the daemon ends, or after `timeout`. The daemon's counters include the connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
@@ -208,12 +208,12 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns a port of 127.0.0.1 that is free now.
+/// Returns a port of 127.0.0.1 that is free now, for a daemon to start.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Returns whether the process listens on the port; `None` on a system without `/proc`.
+/// Returns whether the daemon's process listens on the port; `None` on a system without `/proc`.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");

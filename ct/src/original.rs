@@ -46,7 +46,7 @@ impl Original {
     }
 }
 
-/// Returns the line that a daemon prints for `-v`, such as `beanstalkd 1.12`.
+/// Returns the line that the original or another daemon prints for `-v`, such as `beanstalkd 1.12`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -65,7 +65,7 @@ pub trait Stage {
     fn close(&mut self, connection: &str) -> Result<(), String>;
     /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon SIGUSR1, or does what the daemon does at that signal.
+    /// Sends the daemon of the stage SIGUSR1, or does what the daemon does at that signal.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass on the stage.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
@@ -301,7 +301,8 @@ impl Run<'_> {
         Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Waits a moment for the rest of a line, and returns all received bytes as text.
+    /// Waits a moment for the rest of a line that is not as expected, and returns all received
+    /// bytes as text.
     fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
         while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -335,7 +336,7 @@ impl Run<'_> {
         compare_lines(&body, expected, self.ids)
     }
 
-    /// Takes a body of exactly this size and the CR LF after it.
+    /// Takes from the received bytes a body of exactly this size and the CR LF after it.
     fn body(&mut self, connection: &str, announced: usize) -> Result<Vec<u8>, String> {
         let expectation = || format!("expected {announced} bytes, as announced, and CR LF");
         while self.unread(connection).len() < announced + 2 {

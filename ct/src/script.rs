@@ -152,7 +152,7 @@ impl Script {
         Ok(paths)
     }
 
-    /// Returns the masks of all `when` parts.
+    /// Returns the masks of all `when` parts of the script.
     pub fn masks(&self) -> BTreeSet<String> {
         let mut masks = BTreeSet::new();
         walk(&self.lines, &mut |statement| {
@@ -182,7 +182,8 @@ fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Calls `visit` with every statement; a statement precedes the statements that it contains.
+/// Calls `visit` with every statement of a script; a statement precedes the statements that it
+/// contains.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -331,7 +332,8 @@ impl<'a> Parser<'a> {
         Ok((lines, BlockEnd::File))
     }
 
-    /// Parses a line about the whole script; returns false for any other line.
+    /// Parses a line about the whole script, such as `proves` or `flags`; returns false for any
+    /// other line.
     fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);
@@ -413,7 +415,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
+    /// Parses the statements of a connection, `a> …`, `a>> …`, `a< …` and `a: …`; other lines give
+    /// `None`.
     fn on_connection(
         &mut self,
         line: &str,

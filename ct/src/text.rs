@@ -45,7 +45,7 @@ enum Piece {
 pub(crate) struct Text(Vec<Piece>);
 
 impl Text {
-    /// Parses escapes, ids, repetitions and, in expectations, placeholders.
+    /// Parses a text: escapes, ids, repetitions and, in expectations, placeholders.
     pub(crate) fn parse(source: &str, purpose: Use) -> Result<Self, String> {
         let mut reader = Reader { rest: source, purpose };
         let mut pieces = Pieces::default();
@@ -156,7 +156,7 @@ impl Reader<'_> {
         first
     }
 
-    /// Reads the rest of an escape, after the backslash.
+    /// Reads the rest of an escape in a text, after the backslash.
     fn escape(&mut self) -> Result<Vec<u8>, String> {
         let byte = match self.next() {
             Some('r') => b'\r',
@@ -180,7 +180,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads an id after the percent sign, which is `N`, `i` or `i+K`.
+    /// Reads an id in a text, after the percent sign, which is `N`, `i` or `i+K`.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -202,7 +202,7 @@ impl Reader<'_> {
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
-    /// Reads the rest of a placeholder or a repetition, after the opening brace.
+    /// Reads the rest of a placeholder or a repetition in a text, after the opening brace.
     fn braces(&mut self, pieces: &mut Pieces) -> Result<(), String> {
         let end = self.rest.find('}').ok_or("{ without }; \\{ is a {")?;
         let inside = &self.rest[..end];

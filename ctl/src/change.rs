@@ -45,8 +45,9 @@ impl Change {
         }
     }
 
-    /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
-    /// job was changed, with false if the job is missing or its state does not allow the change.
+    /// Applies the change to jobs, given by their ids and priorities. Passes each id to `take`:
+    /// with true if the job was changed, with false if the job is missing or its state does not
+    /// allow the change.
     ///
     /// The server releases or buries only reserved jobs, so `reserve-job` is sent together with
     /// each `release` or `bury`; each job is reserved only briefly.
@@ -119,7 +120,8 @@ impl PlannedChange {
         sentences
     }
 
-    /// Changes the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
+    /// Makes the planned change of the jobs of a plan. After an interrupt, such as Ctrl-C, no batch
+    /// starts.
     pub(crate) fn carry_out(
         &mut self,
         client: &mut Client,

@@ -175,7 +175,7 @@ impl Client {
         &self.address
     }
 
-    /// Sends the buffered commands.
+    /// Sends the client's buffered commands.
     fn send(&mut self) -> Result<()> {
         let result = self.stream.get_mut().write_all(&self.unsent);
         self.unsent.clear();
@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// Reads the next reply.
+    /// Reads the next reply of the server.
     fn receive(&mut self) -> Result<Reply> {
         self.stream.get_mut().set_in_reply(true);
         let reply = self.read_reply().map_err(|error| self.connection_error(&error));
@@ -398,7 +398,7 @@ impl Client {
         Ok(self.extensions.iter().flatten().any(|name| name == extension))
     }
 
-    /// Selects the tube for later puts.
+    /// Selects the connection's tube for later puts.
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
         self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }

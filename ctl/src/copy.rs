@@ -94,8 +94,9 @@ impl Copies {
         })
     }
 
-    /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
-    /// Also returns the last line that the next import may skip, unless all lines are done.
+    /// Describes lines of an imported file that need attention, by their numbers, one sentence for
+    /// each kind. Also returns the last line that the next import may skip, unless all lines are
+    /// done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
@@ -169,8 +170,8 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     copies
 }
 
-/// Writes a `put` with its body. The types of the numbers exclude values that the protocol does not
-/// allow: the server would refuse the line and read the body as commands.
+/// Writes the `put` of a copy with its body. The types of the numbers exclude values that the
+/// protocol does not allow: the server would refuse the line and read the body as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);

@@ -281,7 +281,7 @@ struct RequestHead {
 }
 
 impl RequestHead {
-    /// Looks in bytes of a request for the empty line that ends the head.
+    /// Looks in received bytes for the empty line that ends a request's head.
     fn read_bytes(&mut self, bytes: &[u8]) {
         if self.is_whole || bytes.is_empty() {
             return;
@@ -339,7 +339,7 @@ impl TimedConnection {
         }
     }
 
-    /// Returns when to close the connection if no byte is read or written until then.
+    /// Returns when to close the HTTP connection if no byte is read or written until then.
     fn deadline(&self) -> Instant {
         let mut deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
         if self.is_unwanted && !self.is_blocked {
@@ -351,7 +351,8 @@ impl TimedConnection {
         if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
-    /// Returns the result of a read or write, or an error once a time limit has passed.
+    /// Returns the result of a read or write of the HTTP connection, or an error once a time limit
+    /// has passed.
     fn with_time_limit<T>(
         &mut self,
         waker: &mut Waker<'_>,

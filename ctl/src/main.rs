@@ -7,8 +7,9 @@
 //! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` are
 //! folders; each other command is a file of its name in the folder `commands`. Each command starts
 //! in its function `run`. The names of a command's other functions and types contain a form of its
-//! name, such as `kick_tube`, `CheckStatus` and `Mover`. The file `work_command` belongs to `work`,
-//! and has `RunningCommand` and `CommandEnd`; `top_screen` has the `Screen` of `top`.
+//! name, such as `kick_tube`, `CheckStatus` and `Mover`. Two commands have a second file:
+//! `work_command` starts, feeds and ends the user's command for a job of `work`, the
+//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. Jobs to `import` are `ImportLines`.
 //!
 //! The modules that the commands use, from the highest level to the lowest:
 //!
@@ -51,8 +52,9 @@
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` serves the page for operators, the `Site`. The names of the handlers begin with `serve_`,
-//! and each error response is a `Failure`:
+//! `web` serves the page for operators. `web/mod.rs` has the `Site`, which routes requests and has
+//! the actions in progress, and `Failure`, each error response. The names of the handlers begin
+//! with `serve_`:
 //!
 //! | module | content |
 //! |---|---|

@@ -130,7 +130,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Locks standard output.
+    /// Locks standard output for a command's output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let is_plain = Self::is_dumb_terminal() || std::env::var_os("NO_COLOR").is_some();

@@ -30,7 +30,8 @@ pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
     Ok(text.into())
 }
 
-/// Fails if the file already exists. Called before any work, and before the user is asked.
+/// Fails if the file for saved jobs already exists. Called before any work, and before the user is
+/// asked.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link is treated as an existing file, too.
@@ -93,8 +94,8 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Truncates the file to its last complete batch: the jobs of later batches stay on the server,
-    /// and an import must not put them a second time.
+    /// Truncates the file of saved jobs to its last complete batch: the jobs of later batches stay
+    /// on the server, and an import must not put them a second time.
     fn truncate(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)

@@ -30,15 +30,16 @@ pub(crate) struct Stream {
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the next call, which is `timeout` or ends at an earlier deadline.
+/// Returns the time limit of the stream's next call, which is `timeout` or ends at an earlier
+/// deadline.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects to a UNIX socket. If a server hangs and its backlog is full, a blocking connect would
-/// never return, so a nonblocking connect is repeated.
+/// Connects a socket to a UNIX address. If a server hangs and its backlog is full, a blocking
+/// connect would never return, so a nonblocking connect is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
@@ -82,12 +83,12 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Marks the beginning or end of a reply; the whole reply has a time limit.
+    /// Marks for the stream the beginning or end of a reply; the whole reply has a time limit.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
 
-    /// Whether an error of a read means that no byte arrived in time.
+    /// Whether an error of a stream's read means that no byte arrived in time.
     pub(crate) fn is_timeout(error: &io::Error) -> bool {
         matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Enters full-screen mode.
+    /// Enters the terminal's full-screen mode.
     pub(crate) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -56,7 +56,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns the numbers of columns and lines.
+    /// Returns the terminal's numbers of columns and lines.
     pub(crate) fn size() -> io::Result<[usize; 2]> {
         let size = tcgetwinsize(io::stdout())?;
         // Some serial consoles report a size of 0.
@@ -81,7 +81,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits for keys, for at most `wait`.
+    /// Waits for keys of the terminal, for at most `wait`.
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];

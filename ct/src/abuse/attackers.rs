@@ -62,8 +62,8 @@ impl Attack {
         self.connect_many_with(count, bytes, None)
     }
 
-    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Unread
-    /// replies soon fill the small buffers.
+    /// Opens `count` connections of attackers with receive buffers of 4 KiB and sends `bytes` on
+    /// each. Unread replies soon fill the small buffers.
     pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
@@ -91,7 +91,7 @@ impl Attack {
         Ok(attackers)
     }
 
-    /// Opens a connection for [`PipelineClient::exchange`].
+    /// Opens an attacker's connection for [`PipelineClient::exchange`].
     pub(super) fn pipeline_client(&self) -> io::Result<PipelineClient> {
         let stream = self.connect(0)?;
         stream.set_nodelay(true)?;

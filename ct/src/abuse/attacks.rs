@@ -231,7 +231,7 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
+/// Attacks with jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;
@@ -334,7 +334,7 @@ fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { summary, ..Outcome::default() })
 }
 
-/// Puts `attack.items` jobs and reserves them all on one connection.
+/// For an attack, puts `attack.items` jobs and reserves them all on one connection.
 fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u64>)> {
     let mut client = attack.pipeline_client()?;
     client.exchange(b"use abuse\r\nwatch abuse\r\nignore default\r\n", 3)?;
@@ -388,14 +388,15 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Returns the path at which Debian has installed libfaketime; `None` without that library.
+/// Returns the path at which Debian has installed libfaketime, for the attack on the clock; `None`
+/// without that library.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");
     libraries.map(named).find(|path| path.exists())
 }
 
-/// Returns the directory of [`clock_file`].
+/// Returns the directory of [`clock_file`], for the attack on the clock.
 pub(super) fn clock_folder() -> PathBuf {
     std::env::temp_dir().join(format!("ct-abuse-{}", std::process::id()))
 }

@@ -201,7 +201,8 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// Starts a daemon whose clock can be set; it may use any core, because its speed is not compared.
+/// Starts a daemon to attack whose clock can be set; it may use any core, because its speed is not
+/// compared.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();

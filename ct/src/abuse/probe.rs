@@ -133,8 +133,8 @@ struct SchedulerWait {
 }
 
 impl SchedulerWait {
-    /// Opens the scheduler's statistics of the process's first thread and of the calling thread, if
-    /// the system has such statistics.
+    /// Opens the scheduler's statistics of the attacked daemon's first thread and of the calling
+    /// thread, if the system has such statistics.
     fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];

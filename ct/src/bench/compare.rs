@@ -23,7 +23,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Makes a comparison, but starts no daemon yet.
+    /// Makes the comparison of several targets, but starts no daemon yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }
@@ -145,7 +145,8 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Measures one participant once, unless it has failed or cannot run the scenario.
+    /// Measures one participant of the comparison once, unless it has failed or cannot run the
+    /// scenario.
     fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
         let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());

@@ -79,7 +79,7 @@ pub(super) struct Connection {
 }
 
 impl Plan {
-    /// Prepares the steps of a cycle; if `bare`, every expected reply is `INSERTED 1`.
+    /// Prepares the steps of a connection's cycle; if `bare`, every expected reply is `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -99,7 +99,7 @@ impl Step {
     }
 }
 
-/// Appends the bytes of a batch to `out`: one command for each id.
+/// Appends the bytes of a connection's batch to `out`: one command for each id.
 fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
     let mut context = Context { body, ttr: TTR_SECONDS, now, prng };
     for id in ids {
@@ -135,7 +135,8 @@ impl Run {
 }
 
 impl Connection {
-    /// Makes a connection from a socket on which no reply is due, and the ids of its reserved jobs.
+    /// Makes a connection of the load from a socket on which no reply is due, and the ids of its
+    /// reserved jobs.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -159,7 +160,7 @@ impl Connection {
         })
     }
 
-    /// Sends the first batch of a cycle that should begin at `now`.
+    /// Sends the first batch of a connection's cycle that should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
@@ -171,7 +172,7 @@ impl Connection {
         self.begin_step(plan, run, now)
     }
 
-    /// Sends the batch of the current step.
+    /// Sends the batch of the connection's current step.
     fn begin_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         let step = &plan.steps[self.step];
         self.awaited = plan.group.depth;
@@ -186,7 +187,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes as many of the batch's unsent bytes as the socket takes.
+    /// Writes as many of the batch's unsent bytes as the connection's socket takes.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -201,7 +202,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the socket is empty; returns true if the connection is now between two cycles.
+    /// Reads until the connection's socket is empty; returns true if the connection is now between
+    /// two cycles.
     pub(super) fn receive(
         &mut self,
         plan: &Plan,
@@ -296,7 +298,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Asks the kernel not to wake the load for each single reply of a batch.
+    /// Asks the kernel not to wake the load for each single reply of a connection's batch.
     ///
     /// If each reply woke the load, a daemon that writes each reply separately would saturate the
     /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
@@ -316,7 +318,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies to `ids` the ids of the held jobs that this cycle uses.
+    /// Copies to `ids` the ids of the connection's held jobs that this cycle uses.
     fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -327,7 +329,8 @@ impl Connection {
         }
     }
 
-    /// In `held`, replaces the jobs that the cycle has used with the jobs that it has put.
+    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that it has
+    /// put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -344,7 +347,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the sorted ids of the held jobs; valid only between two cycles.
+    /// Returns the sorted ids of the jobs that the connection holds; valid only between two cycles.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

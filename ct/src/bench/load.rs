@@ -46,7 +46,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Connects all groups to a daemon and brings each connection to the start of its cycle.
+    /// Connects all groups of a load to a daemon and brings each connection to the start of its
+    /// cycle.
     ///
     /// `bare` says that the daemon is the bare responder, which answers all commands `INSERTED 1`.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
@@ -81,7 +82,8 @@ impl Load {
         })
     }
 
-    /// Repeats the cycles until a limit is reached, completes all cycles, and returns the counters.
+    /// Repeats the cycles of all connections until a limit is reached, completes all cycles, and
+    /// returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.
@@ -175,7 +177,8 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles that are due, and a paired cycle for each cycle completed by a worker.
+    /// Begins the load's cycles that are due, and a paired cycle for each cycle completed by a
+    /// worker.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {

@@ -27,8 +27,8 @@ pub fn date() -> io::Result<String> {
     output(Command::new("date").args(["-u", "+%FT%TZ"]))
 }
 
-/// Returns the commit of these sources, or `modified` if a tracked file differs from it; `None`
-/// outside git.
+/// Returns the commit of these sources for the report, or `modified` if a tracked file differs from
+/// it; `None` outside git.
 pub fn commit() -> Option<String> {
     commit_of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")))
 }

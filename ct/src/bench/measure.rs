@@ -48,7 +48,7 @@ impl Cores {
         Ok(cores)
     }
 
-    /// The number of cores that this process may use.
+    /// Returns the number of cores that this process may use.
     pub fn count(&self) -> usize {
         self.all.len()
     }
@@ -63,7 +63,7 @@ impl Cores {
         self.place(placement, LOAD)
     }
 
-    /// Starts a daemon on the cores that `placement` assigns to daemons.
+    /// Starts a daemon, pinned to the cores that `placement` assigns to daemons.
     pub fn start(
         &self,
         placement: Placement,

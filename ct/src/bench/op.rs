@@ -106,7 +106,8 @@ impl Op {
         })
     }
 
-    /// Returns whether the command always has the same bytes, so that batches can be prepared.
+    /// Returns whether the command of a cycle always has the same bytes, so that batches can be
+    /// prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,

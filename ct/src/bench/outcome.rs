@@ -26,7 +26,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the results at an index: of a target or, after all targets, of the base scenario.
+    /// Returns a row's results at an index: of a target or, after all targets, of the base
+    /// scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }
@@ -60,7 +61,7 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Returns which side was saturated: the daemon, the load, both or none.
+    /// Returns which side the figures show to be saturated: the daemon, the load, both or none.
     ///
     /// The daemon or load also counts as busy while it waits for a core that other threads use.
     pub fn saturated(&self) -> &'static str {
@@ -83,7 +84,7 @@ pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
     count as f64 / divisor.max(1) as f64
 }
 
-/// Returns the figures of a run by name.
+/// Returns the figures of a measurement by name.
 pub fn sample(figures: &Figures) -> Sample {
     let mut sample = named([
         ("rate", figures.rate()),

@@ -224,7 +224,7 @@ pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Err
     Ok(paths)
 }
 
-/// Returns the label and the gain of each workload that the run has measured.
+/// Returns the label and the gain of each workload that has a bar in the chart.
 fn bars<'a>(
     run: &RunFile,
     workloads: impl IntoIterator<Item = &'a Workload>,
@@ -287,7 +287,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Returns a line for each daemon that has figures for the curve.
+/// Returns the points of a line for each daemon that has figures for the curve.
 fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &run.rows {
@@ -364,7 +364,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Draws the points of a line, and the line through these points.
+/// Draws the points of a curve's line, and the line through these points.
 fn draw_points(
     canvas: &mut Canvas<'_>,
     line: &Line,
@@ -380,7 +380,8 @@ fn draw_points(
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns the height of each line's name: that of the line's end, or lower for separate names.
+/// Returns the height in the picture of each line's name: that of the line's end, or lower for
+/// separate names.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -494,7 +495,8 @@ fn round_down(value: f64) -> f64 {
     [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// Formats the number of a tick with commas between thousands and without needless decimals.
+/// Formats the number of an axis's tick with commas between thousands and without needless
+/// decimals.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {

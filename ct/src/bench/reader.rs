@@ -44,7 +44,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the size in bytes of the shortest reply of this kind, with an empty body.
+    /// Returns the size in bytes of the shortest reply of this kind that can be received, with an
+    /// empty body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),

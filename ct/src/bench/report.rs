@@ -197,7 +197,8 @@ pub fn table_row(row: &Row) -> String {
     text
 }
 
-/// Returns a target's line with the figures of a load: rate, CPU, latencies.
+/// Returns a target's line of the terminal's table with the figures of a load: rate, CPU,
+/// latencies.
 fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     let cell = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
     let cell = |figure: &str| cell(figure).unwrap_or_default();
@@ -221,7 +222,7 @@ fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     )
 }
 
-/// Returns a line for each figure that has no column.
+/// Returns a line of the terminal's table for each figure that has no column.
 fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
     let mut text = String::new();
     for figure in other_figures(result) {
@@ -248,7 +249,8 @@ fn other_figures(result: &Outcome) -> Vec<&str> {
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns the words that follow a figure in the table; the figure's name if there are none.
+/// Returns the words that follow a figure in the report's table; the figure's name if there are
+/// none.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)

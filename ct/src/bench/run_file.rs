@@ -151,7 +151,7 @@ fn decimal(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
-/// Parses a median with its range, such as `1.48 (1.42–1.60)`.
+/// Parses a median with its range from the Markdown table, such as `1.48 (1.42–1.60)`.
 fn spread(text: &str) -> Option<Spread> {
     let (median, ends) = text.split_once(" (")?;
     let (least, most) = ends.strip_suffix(')')?.split_once('–')?;

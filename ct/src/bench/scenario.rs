@@ -119,7 +119,7 @@ const fn put(priority: Priority) -> Op {
     Op::Put { priority, delay: 0 }
 }
 
-/// Returns all presets, in the order of the table.
+/// Returns the scenarios of all presets, in the order of the table.
 pub fn presets(effort: Effort) -> Vec<Scenario> {
     let mut all = Vec::new();
     all.extend([1, 10, 100, 1_000, 10_000].map(connections));

@@ -37,7 +37,7 @@ impl SetupClient {
         Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
     }
 
-    /// Makes [`Self::send`] fail after this time.
+    /// Makes the setup's [`Self::send`] fail after this time.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
@@ -90,7 +90,8 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Sends a line without waiting for a reply, such as the `reserve` of a worker that waits.
+    /// Sends a line of the setup without waiting for a reply, such as the `reserve` of a worker
+    /// that waits.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }
@@ -107,8 +108,8 @@ impl SetupClient {
         self.command("ignore default\r\n", Kind::Watching)
     }
 
-    /// Puts `count` jobs into the used tube and returns their ids; `numbers` returns priority and
-    /// delay of each.
+    /// Puts `count` jobs of the setup into the used tube and returns their ids; `numbers` returns
+    /// priority and delay of each.
     pub fn put(
         &mut self,
         count: u64,

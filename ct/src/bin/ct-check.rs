@@ -161,7 +161,7 @@ fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Returns message and conversation of a failure, with `margin` before each line.
+/// Returns message and conversation of a failure for `ct-check`, with `margin` before each line.
 fn details(report: &Report, margin: &str) -> String {
     let mut text = String::new();
     if let Verdict::Failed(failure) = &report.result {
@@ -246,7 +246,8 @@ fn rules(reports: &[Report]) -> String {
     text + "\n"
 }
 
-/// Makes a table of commands or rules: how many scripts prove each, and the scripts' results.
+/// Makes a table of commands or rules for `ct-check`: how many scripts prove each, and the scripts'
+/// results.
 fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     let mut text = format!("\n{title}, and the scripts that prove them:\n");
     for &(rule, [passed, failed, skipped]) in counts {
@@ -269,7 +270,7 @@ fn natural(rule: &str) -> (&str, u64, &str) {
     (letters, number.parse().unwrap_or(u64::MAX), number)
 }
 
-/// Returns the index of a verdict in an array of counts: passed, failed, skipped.
+/// Returns the index of a verdict in the totals of `ct-check`: passed, failed, skipped.
 fn kind(report: &Report) -> usize {
     match report.result {
         Verdict::Passed => 0,

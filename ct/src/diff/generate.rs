@@ -40,7 +40,7 @@ pub(crate) struct GeneratorOptions {
     pub(crate) restarts: bool,
 }
 
-/// Generates a run.
+/// Generates the operations of a run from a seed.
 pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     let mut prng = Prng::new(seed);
     let peers = 2 + at_most(&mut prng, 3);
@@ -225,7 +225,7 @@ impl Generator {
         Command { put: Some(self.puts - 1), ..Command::raw(bytes) }
     }
 
-    /// Changes a byte, a space, a number or the end of a command.
+    /// Changes a byte, a space, a number or the end of a generated command.
     fn mutate_command(&mut self, mut command: Command) -> Command {
         for _ in 0..=at_most(&mut self.prng, 1) {
             let part = at_most(&mut self.prng, command.parts.len() - 1);

@@ -229,7 +229,8 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be executed in parallel; one if a target is an address.
+    /// Returns how many runs of a comparison may be executed in parallel; one if a target is an
+    /// address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
@@ -262,7 +263,8 @@ impl<'a> Comparison<'a> {
         Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
-    /// Executes operations on a new pair of daemons, or on those at the given addresses.
+    /// Executes the operations of a run on a new pair of daemons, or on those at the given
+    /// addresses.
     fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
         let [left, right] = self.targets.map(|target| open_side(target, self.options.restart));
@@ -282,7 +284,8 @@ impl<'a> Comparison<'a> {
         Ok(verdict)
     }
 
-    /// Executes operations like [`Self::run_once`], and repeats a run that was too slow.
+    /// Executes the operations of a run like [`Self::run_once`], and repeats a run that was too
+    /// slow.
     fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         for _ in 1..ATTEMPTS_PER_RUN {
             let verdict = self.run_once(operations, inspects)?;
@@ -328,9 +331,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some runs in parallel. Returns the first run with a difference, and whether the
-    /// runs before it certainly have none. A run that was too slow, or whose daemon did not start,
-    /// may have a difference.
+    /// Executes some candidates for a shorter run in parallel. Returns the first run with a
+    /// difference, and whether the runs before it certainly have none. A run that was too slow, or
+    /// whose daemon did not start, may have a difference.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

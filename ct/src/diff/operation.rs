@@ -12,7 +12,7 @@ pub(crate) type Peer = usize;
 /// The connection that inspects all state at the end of a run.
 pub(crate) const INSPECTOR: Peer = 25;
 
-/// Returns the name of a connection in scripts.
+/// Returns the name that an operation's connection has in scripts.
 pub(crate) fn name(peer: Peer) -> char {
     let letter = u8::try_from(peer).ok().filter(|&letter| letter < 26);
     char::from(b'a' + letter.expect("a run has at most 26 connections"))

@@ -56,8 +56,8 @@ impl Record {
         script
     }
 
-    /// If the script expects a number of connections, returns statements that open the barrier's
-    /// connection first, because that connection was open during the whole run.
+    /// If the recorded script expects a number of connections, returns statements that open the
+    /// barrier's connection first, because that connection was open during the whole run.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {
@@ -117,7 +117,7 @@ fn sent(peer: Peer, chunks: &[Chunk]) -> String {
     format!("{}{sign}{space}{text}\n", name(peer))
 }
 
-/// Puts the name of a connection before a message.
+/// Puts the name of a connection before the message of a recorded difference.
 pub(crate) fn on_connection(peer: Peer, message: &str) -> String {
     match peer {
         INSPECTOR => format!("at the end: {message}"),

@@ -64,8 +64,8 @@ impl Reply {
         }
     }
 
-    /// Writes the reply as an expectation of a script, for the connection `peer`. For a value that
-    /// depends on the machine, the expectation allows any text.
+    /// Writes the reply of a daemon as an expectation of a script, for the connection `peer`. For a
+    /// value that depends on the machine, the expectation allows any text.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -92,7 +92,7 @@ impl Reply {
     }
 }
 
-/// Returns the length of the body after this line, if a body follows.
+/// Returns the length of the body that follows the line of a reply, if a body follows.
 fn body_length(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
@@ -240,7 +240,7 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Returns the counters of a YAML body that never decrease.
+    /// Returns the counters of a reply's YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));
@@ -293,7 +293,7 @@ impl Baseline {
     }
 }
 
-/// Subtracts `base` from a number; other text stays as it is.
+/// Subtracts `base` from a number of a reply; other text stays as it is.
 fn less(number: &str, base: u64) -> String {
     let less = number.parse::<u64>().ok().and_then(|number| number.checked_sub(base));
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
@@ -317,7 +317,7 @@ const RUN_MIN_BYTES: usize = 24;
 /// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
-/// Writes all bytes in the notation of scripts.
+/// Writes all bytes of a reply in the notation of scripts.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
@@ -342,7 +342,7 @@ fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Escapes a space at the end of a text, where scripts allow none.
+/// Escapes a space at the end of an expectation, where scripts allow none.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),

@@ -30,7 +30,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// Returns the bytes for a daemon whose highest id was `base` when the run began.
+    /// Returns the bytes to send to a daemon whose highest id was `base` when the run began.
     pub(crate) fn bytes(chunks: &[Self], base: u64) -> Vec<u8> {
         let all = chunks.iter().map(|chunk| match chunk {
             Self::Bytes(bytes) => bytes.clone(),
@@ -50,7 +50,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Describes the daemon's answer after the first `same` replies.
+    /// Describes what one daemon sent after the first `same` replies.
     pub(super) fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
             Some(reply) => format!("answered `{}`", reply.summary()),
@@ -216,7 +216,8 @@ impl Side {
         Ok(Self { address, baseline, daemon, binlog, barrier, connections, failure })
     }
 
-    /// Records why the daemon cannot be reached, with its exit status and output if it has ended.
+    /// Records why the daemon of this side cannot be reached, with its exit status and output if it
+    /// has ended.
     pub(super) fn fail(&mut self, error: &io::Error) {
         let mut message = error.to_string();
         if let Some(daemon) = &mut self.daemon {
@@ -250,7 +251,8 @@ impl Side {
         }
     }
 
-    /// Returns whether a connection has received this number of replies, or will receive no more.
+    /// Returns whether a connection to this side's daemon has received this number of replies, or
+    /// will receive no more.
     pub(super) fn has_received(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
             || self.connections.get(&peer).is_none_or(|connection| {

@@ -73,7 +73,7 @@ pub(super) fn dialect_of(version: &str) -> Dialect {
         .expect("the table of dialects has ours")
 }
 
-/// Prepares a daemon for a run; unless the target is an address, starts a new process.
+/// Prepares a compared daemon for a run; unless the target is an address, starts a new process.
 pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
@@ -85,7 +85,7 @@ pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     }
 }
 
-/// Reads the highest job id and the counters of a daemon that has been used before.
+/// Reads the highest job id and the counters of a compared daemon that has been used before.
 fn baseline(address: &str) -> io::Result<Baseline> {
     let mut client = Client::connect(address)?;
     let stats = client.yaml("stats")?;
@@ -100,7 +100,7 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     Ok(Baseline { id, counters, default_tube })
 }
 
-/// Deletes the jobs that the daemon at an address still has after a run.
+/// Deletes the jobs that the compared daemon at an address still has after a run.
 pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;

@@ -148,18 +148,18 @@ impl Tracker {
         Change::Nothing
     }
 
-    /// Returns the commands without a reply so far, oldest first.
+    /// Returns the connection's commands without a reply so far, oldest first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
         self.pending.iter()
     }
 
-    /// Returns whether the connection may be waiting in a reserve.
+    /// Returns whether the tracked connection may be waiting in a reserve.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
     }
 
-    /// Returns how many replies are certain to come: one for each command before the first reserve
-    /// that may wait. A put whose body is still arriving does not count.
+    /// Returns how many replies are certain to come on the tracked connection: one for each command
+    /// before the first reserve that may wait. A put whose body is still arriving does not count.
     pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
@@ -167,13 +167,13 @@ impl Tracker {
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Returns whether the daemon closes the connection after its last reply.
+    /// Returns whether the daemon closes the tracked connection after its last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Returns whether anything was sent after `quit`. The daemon never reads those bytes, so the
-    /// connection is reset, and replies may be lost.
+    /// Returns whether anything was sent after `quit` on the tracked connection. The daemon never
+    /// reads those bytes, so the connection is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }
@@ -190,13 +190,14 @@ impl Tracker {
         self.may_wait() && self.pending.len() > 1
     }
 
-    /// Returns whether both connections may wait for the same job.
+    /// Returns whether both tracked connections may wait for the same job.
     pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
 
-    /// Returns the watched tubes and the tubes that commands in flight would add.
+    /// Returns the tubes that the tracked connection watches and the tubes that commands in flight
+    /// would add.
     fn may_watch(&self) -> BTreeSet<&[u8]> {
         let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
             Verb::Watch(name) => Some(&name[..]),
@@ -205,22 +206,23 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of a reserved job: 0 is the job reserved last, 1 the job before, and so on.
+    /// Returns the id of a job that the tracked connection holds: 0 is the job reserved last, 1 the
+    /// job before, and so on.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
 
-    /// Returns whether a body is arriving.
+    /// Returns whether a body is arriving on the tracked connection.
     pub(crate) fn is_uploading(&self) -> bool {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Returns whether the daemon would execute the next command at once.
+    /// Returns whether the daemon would execute the tracked connection's next command at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns the kinds of unusual input in the bytes sent so far.
+    /// Returns the kinds of unusual input in the bytes sent so far on the tracked connection.
     pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
         &self.quirks
     }

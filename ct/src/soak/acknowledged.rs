@@ -83,7 +83,7 @@ impl AcknowledgedJobs {
         }
     }
 
-    /// Returns how many jobs must exist, and how many more may exist.
+    /// Returns how many of the client's jobs must exist, and how many more may exist.
     pub(super) fn count(&self) -> (usize, usize) {
         (
             self.jobs.len() - self.maybe_deleted.len(),
@@ -97,7 +97,7 @@ impl AcknowledgedJobs {
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
     }
 
-    /// Connects, and uses and watches only the client's tube.
+    /// Connects a client of the soak test, and uses and watches only the client's tube.
     pub(super) fn connect(&self, address: &str) -> io::Result<Client> {
         let mut client = Client::connect(address)?;
         client.command(&format!("use {}", self.tube))?;
@@ -180,7 +180,8 @@ impl AcknowledgedJobs {
         sent
     }
 
-    /// Picks a job that is certain to exist and that no command in flight deletes.
+    /// Picks one of the client's jobs that is certain to exist and that no command in flight
+    /// deletes.
     fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);

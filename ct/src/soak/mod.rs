@@ -65,7 +65,7 @@ pub enum PlantedDefect {
 }
 
 impl PlantedDefect {
-    /// Finds a defect by its name on the command line.
+    /// Finds a defect to plant by its name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),
@@ -145,7 +145,8 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
     Ok(outcome)
 }
 
-/// Performs runs until the time is over, and then reserves and deletes all jobs.
+/// Performs the runs of the soak test until the time is over, and then reserves and deletes all
+/// jobs.
 fn run_all(
     config: &Config,
     folder: &Path,
@@ -207,7 +208,7 @@ fn run_all(
     drain_all(config, folder, records, outcome)
 }
 
-/// Ends the daemon of a run, with SIGKILL or SIGTERM.
+/// Ends the daemon of a run of the soak test, with SIGKILL or SIGTERM.
 fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Result<()> {
     outcome.kills += u64::from(is_kill);
     if daemon.exit_status().is_some() {
@@ -221,7 +222,7 @@ fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Res
     Ok(())
 }
 
-/// Starts the daemon once more, and reserves and deletes all jobs.
+/// At the end of the soak test, starts the daemon once more, and reserves and deletes all jobs.
 fn drain_all(
     config: &Config,
     folder: &Path,

@@ -114,7 +114,7 @@ impl fmt::Display for Descriptors {
     }
 }
 
-/// Counts a process's open descriptors; zero on a system without `/proc`.
+/// Counts the open descriptors of the monitored daemon; zero on a system without `/proc`.
 pub(super) fn descriptors(pid: u32) -> Descriptors {
     let mut found = Descriptors::default();
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -28,7 +28,8 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     top_screen::run(args, samplers, &selected, &context.interrupt)
 }
 
-/// Prints the samples: a line for each server, or a line for each tube if tubes are selected.
+/// Prints the samples of `top`: a line for each server, or a line for each tube if tubes are
+/// selected.
 fn print_top_samples(
     args: &TopArgs,
     mut samplers: Vec<Sampler>,

@@ -46,7 +46,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes a family with a single source. A family whose name ends in `_total` is a counter.
+    /// Makes the family of a metric with a single source. A family whose name ends in `_total` is a
+    /// counter.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {

@@ -19,7 +19,7 @@ pub(crate) struct Page {
     label: String,
 }
 
-/// Escapes the value of a label.
+/// Escapes the value of a metric's label.
 fn escape_label(value: &str) -> String {
     let value = inert_text(value);
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
@@ -46,7 +46,7 @@ impl Lines<'_> {
         out.extend([" ", value, "\n"]);
     }
 
-    /// Writes the samples of a source, if the server reports them.
+    /// Writes the samples of a metric's source, if the server reports them.
     fn write_source(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {
@@ -79,7 +79,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. Each bucket's key ends in its bound; the bounds rise up to `inf`.
+    /// Writes the lines of a histogram. Each bucket's key ends in its bound; the bounds rise up to
+    /// `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
@@ -106,7 +107,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns a value as the text format writes it, if it is a number or a boolean.
+    /// Returns a metric's value as the text format writes it, if it is a number or a boolean.
     fn value_number(value: &str) -> Option<&str> {
         match value {
             "true" => Some("1"),
@@ -133,14 +134,14 @@ impl Page {
         Self { lines, label: label.unwrap_or_default() }
     }
 
-    /// Adds the lines of the server.
+    /// Adds the lines of the server to the page of metrics.
     pub(crate) fn add_server(&mut self, names: &Names, pairs: &Pairs<'_>) {
         for (family, out) in names.server.iter().zip(&mut self.lines) {
             write_family(family, out, &self.label, pairs);
         }
     }
 
-    /// Adds the lines of a tube.
+    /// Adds the lines of a tube to the page of metrics.
     pub(crate) fn add_tube(&mut self, names: &Names, tube: &str, pairs: &Pairs<'_>) {
         let comma = if self.label.is_empty() { "" } else { "," };
         let labels = format!("{}{comma}tube=\"{}\"", self.label, escape_label(tube));
@@ -158,7 +159,7 @@ fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'
     }
 }
 
-/// Joins the lines of all servers. The text is returned in pieces, because the text of thousands of
+/// Joins the pages of all servers. The text is returned in pieces, because the text of thousands of
 /// tubes is too large to copy again.
 pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();

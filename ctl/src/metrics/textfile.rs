@@ -48,7 +48,7 @@ pub(super) fn run(
     }
 }
 
-/// Replaces the file by a complete, synced file.
+/// Replaces the file of metrics by a complete, synced file.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
     // Without this check, a device or a link would be replaced.

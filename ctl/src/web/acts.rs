@@ -277,7 +277,7 @@ impl Action {
 }
 
 impl JobAction {
-    /// Returns the change of the jobs; `None` for a move.
+    /// Returns the change of the jobs that a page requests; `None` for a move.
     fn change(&self) -> Option<Change> {
         let (pri, delay) = (self.pri, self.delay);
         match self.act {
@@ -289,14 +289,15 @@ impl JobAction {
         }
     }
 
-    /// Returns the verb, its past participle, and the states in which the action accepts jobs.
+    /// Returns the verb of an action, its past participle, and the states in which the action
+    /// accepts jobs.
     fn words(&self) -> (&'static str, String, &'static [State]) {
         let of_move = ("move", "moved", &State::DELETABLE[..]);
         let (verb, past, states) = self.change().map_or(of_move, Change::words);
         (verb, past.to_lowercase(), states)
     }
 
-    /// Fails if the arguments are wrong for any server.
+    /// Fails if the arguments of an action are wrong for any server.
     fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
@@ -310,7 +311,7 @@ impl JobAction {
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs, and describes the action.
+    /// Finds the jobs of an action, and describes the action.
     fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
         let Jobs { ids, tube, states, count } = std::mem::take(&mut self.jobs);
         let is_selected = |state: &&State| states.is_empty() || states.contains(state);
@@ -380,8 +381,8 @@ impl JobAction {
     }
 }
 
-/// Shortens the arguments for a log line: long lists are truncated, and long texts are replaced by
-/// their size.
+/// Shortens the arguments of an action for a log line: long lists are truncated, and long texts are
+/// replaced by their size.
 fn abridge(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields.into_iter().map(|(key, it)| (key, abridge(it))).collect(),

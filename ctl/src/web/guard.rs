@@ -84,8 +84,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Makes a guard for these addresses. Fails if other machines could reach the page without a
-    /// password, but `--no-auth` is missing.
+    /// Makes a guard for the page at these addresses. Fails if other machines could reach the page
+    /// without a password, but `--no-auth` is missing.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
@@ -218,8 +218,8 @@ impl Guard {
 const HASH_PREFIXES: [&str; 9] =
     ["$apr1$", "$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "{SHA}"];
 
-/// Reads the lines `NAME:PASSWORD` of a file. Fails if every user of the system has access to the
-/// file. Empty lines and lines that begin with `#` are comments.
+/// Reads the page's passwords, the lines `NAME:PASSWORD` of a file. Fails if every user of the
+/// system has access to the file. Empty lines and lines that begin with `#` are comments.
 fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
     ensure!(is_private, "every user can read or write it: run chmod 640");
@@ -249,7 +249,7 @@ fn forbidden(why: &str) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, why)
 }
 
-/// Returns the value of a header, which must not occur twice.
+/// Returns the value of a request's header, which must not occur twice.
 fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::to_str);

@@ -28,7 +28,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Reads the dictionary of `metrics <tube>`.
+    /// Reads the figures of a tube from the dictionary of `metrics <tube>`.
     pub(super) fn read(text: &str) -> Self {
         let next = yaml::value(text, "next-ready-wait").and_then(|value| value.parse().ok());
         let losses = yaml::value(text, "jobs-buried-for-losses").and_then(|it| it.parse().ok());
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 impl Histogram {
-    /// Reads the keys with this prefix; `None` if no key has the prefix.
+    /// Reads a tube's histogram from the keys with this prefix; `None` if no key has the prefix.
     fn read(text: &str, name: &str) -> Option<Self> {
         let mut found = Self::default();
         for (key, value) in yaml::pairs(text) {

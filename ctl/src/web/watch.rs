@@ -72,7 +72,7 @@ pub(super) struct TubeHistory {
 }
 
 impl TubeHistory {
-    /// Returns the histogram of the waits in the last minute.
+    /// Returns the histogram of the waits in the last minute from a tube's history.
     pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
@@ -147,7 +147,7 @@ impl SharedState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a sample, and wakes the requests that wait for a sample.
+    /// Takes a sample of the watched server, and wakes the requests that wait for a sample.
     fn take_sample(&self, sampler: &mut Sampler) {
         let result = sampler.sample(&Tubes::default());
         let now = Instant::now();
@@ -208,7 +208,7 @@ impl Watcher {
         Self { address, interrupt, shared }
     }
 
-    /// Requests samples of the server, and the figures of these tubes.
+    /// Requests samples of the watched server, and the figures of these tubes.
     pub(super) fn request<'a>(&self, tubes: impl IntoIterator<Item = &'a str>) -> SampleRequest {
         let now = Instant::now();
         let mut state = self.shared.lock();

@@ -61,7 +61,8 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Sends the same commands repeatedly until `is_last` accepts the last answer.
+    /// Sends the same commands of the inspection repeatedly until `is_last` accepts the last
+    /// answer.
     fn inspect_until(
         &mut self,
         lines: &[&str],
@@ -77,7 +78,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Sends commands and returns the first line of the last answer.
+    /// Sends commands of the inspection and returns the first line of the last answer.
     fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
         // The commands are recorded one by one, so that shrinking can remove each of them.
         self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));

@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the difference, if a difference is certain.
+    /// Returns the difference that the runner found, if a difference is certain.
     pub(crate) fn found(self) -> Option<Difference> {
         match self {
             Self::Differed(found) => Some(*found),
@@ -88,7 +88,7 @@ enum StopReason {
     Differed,
 }
 
-/// Executes operations; if `inspects`, inspects all state afterwards.
+/// Executes operations by a runner on two daemons; if `inspects`, inspects all state afterwards.
 pub(crate) fn run_operations(
     harness: Harness,
     operations: &[Operation],
