@@ -76,8 +76,8 @@ impl Client {
         self.line()
     }
 
-    /// Sends a command by the client whose reply has a body, as in `OK <bytes>`, `FOUND <id>
-    /// <bytes>` or `RESERVED <id> <bytes>`; returns the reply's line and body.
+    /// Sends a command by the client whose reply has a body, as in `OK <bytes>`,
+    /// `FOUND <id> <bytes>` or `RESERVED <id> <bytes>`; returns the reply's line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());

@@ -370,8 +370,8 @@ fn peeks(ids: &[u64]) -> String {
     })
 }
 
-/// Reads the body of an acknowledged job after a line `RESERVED <id> <bytes>` or `FOUND <id>
-/// <bytes>`.
+/// Reads the body of an acknowledged job after a line `RESERVED <id> <bytes>` or
+/// `FOUND <id> <bytes>`.
 fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {
