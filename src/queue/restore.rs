@@ -20,9 +20,9 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Returns
-    /// the tube, which is made if it does not exist.
-    pub fn make_room_to_restore(&mut self, tube: &str) -> Growth<Key<Tube>> {
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. A job with
+    /// a `delay` of 0 may not be added as delayed. Returns the tube, which is made if necessary.
+    pub fn make_room_to_restore(&mut self, tube: &str, delay: u32) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
         let tube = match latest.or_else(|| self.tubes.find(tube)) {
@@ -30,10 +30,7 @@ impl Queue {
             None => self.make_tube(tube)?,
         };
         self.restored_last = Some(tube);
-        // A later record may show the job as delayed. For the first job of a tube no room is made:
-        // free memory suffices, and many tubes with one job each must fit in memory again.
-        let may_delay = self.tubes.arena[tube].jobs > 0;
-        self.make_room_to_put(tube, may_delay.into()).map(|()| tube)
+        self.make_room_to_put(tube, delay).map(|()| tube)
     }
 
     /// Adds a new or restored job to the heap or list of its state, which is not `Reserved`. Hands

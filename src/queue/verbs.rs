@@ -46,7 +46,7 @@ impl Queue {
     }
 
     /// Makes room for one more delayed job of the tube. A `delay` of 0 needs no room.
-    fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
+    pub fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
         if delay > 0 {
             self.tubes.arena[tube].delayed.make_room(self.is_resident)?;
         }

@@ -230,7 +230,9 @@ impl Reader<'_> {
         self.queue.raise_id(fields.id.saturating_add(1));
         if let Some(job) = known {
             if !frame.is_full() && fields.kind != Kind::Deleted {
-                self.queue.replace_record(job, self.known(fields), fields.dated());
+                let (tube, record) = (self.queue.job(job).tube, self.known(fields));
+                self.queue.make_room_to_delay(tube, (record.state == State::Delayed).into())?;
+                self.queue.replace_record(job, record, fields.dated());
                 self.index.update(job);
                 return Ok(Ok(()));
             }
@@ -292,7 +294,8 @@ impl Reader<'_> {
         let name = frame.name(bytes).expect("it has been verified");
         bodies.ensure_storage()?;
         index.make_room()?;
-        let tube = queue.make_room_to_restore(name)?;
+        let is_delayed = frame.fields.kind == Kind::Delayed;
+        let tube = queue.make_room_to_restore(name, is_delayed.into())?;
         if length <= Window::BYTES {
             return Ok((tube, bodies.store(&bytes[frame.head_length..length])?));
         }

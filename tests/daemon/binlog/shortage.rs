@@ -111,31 +111,35 @@ fn what_fitted_before_a_kill_fits_after_it() {
     }
 }
 
-/// Many tubes with one job each would not fit into memory after a restart: a start may take no more
-/// memory for a tube than the daemon took before.
+/// Many tubes with few jobs each, or jobs in many files, would not fit into memory after a restart:
+/// a start may take no more memory for a tube or a file than the daemon took before.
 #[test]
 fn tubes_that_fitted_before_a_restart_fit_after_it() {
-    let limits = format!("ulimit -v {LIMIT_KIB}");
-    let folder = Folder::new();
-    let (daemon, place) = serve_within(&limits, &folder, &["-F"]);
-    let mut client = Peer::at(&place);
-    let (mut jobs, mut is_full) = (0, false);
-    while !is_full {
-        let tubes = jobs..jobs + 200;
-        let text = tubes.clone().map(|tube| format!("use tube-{tube}\r\nput 0 0 60 1\r\nx\r\n"));
-        client.send(text.collect::<String>());
-        for _ in tubes {
-            let (used, put) = (client.line(), client.line());
-            is_full |= !used.starts_with("USING ") || !put.starts_with("INSERTED ");
-            jobs += u64::from(put.starts_with("INSERTED "));
+    for (jobs_per_tube, size) in [(1, "10485760"), (2, "10485760"), (1000, "4096")] {
+        let folder = Folder::new();
+        let flags = ["-F", "-s", size];
+        let (daemon, place) = serve_within("ulimit -v 65536", &folder, &flags);
+        let mut client = Peer::at(&place);
+        let (mut jobs, mut is_full) = (0, false);
+        while !is_full {
+            let numbers = jobs..jobs + 200;
+            let text = numbers.clone().map(|number| {
+                format!("use tube-{}\r\nput 0 0 60 1\r\nx\r\n", number / jobs_per_tube)
+            });
+            client.send(text.collect::<String>());
+            for _ in numbers {
+                let (used, put) = (client.line(), client.line());
+                is_full |= !used.starts_with("USING ") || !put.starts_with("INSERTED ");
+                jobs += u64::from(put.starts_with("INSERTED "));
+            }
         }
+        assert!(jobs > 5000, "{jobs} jobs");
+        end(daemon, libc::SIGKILL);
+        let (daemon, place) = serve_within("ulimit -v 65536", &folder, &flags);
+        let stats = Peer::at(&place).0.yaml("stats");
+        let stats = stats.unwrap_or_else(|it| panic!("{it}: {}", daemon.stderr()));
+        assert!(stats.contains(&format!("current-jobs-ready: {jobs}\n")), "{jobs}: {stats}");
     }
-    assert!(jobs > 5000, "{jobs} jobs");
-    end(daemon, libc::SIGTERM);
-    let (daemon, place) = serve_within(&limits, &folder, &["-F"]);
-    let stats =
-        Peer::at(&place).0.yaml("stats").unwrap_or_else(|it| panic!("{it}: {}", daemon.stderr()));
-    assert!(stats.contains(&format!("current-jobs-ready: {jobs}\n")), "{jobs}: {stats}");
 }
 
 /// Jobs for which there is no memory at startup would be taken for damaged, and be lost; in the
