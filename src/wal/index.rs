@@ -12,11 +12,11 @@
 
 mod testing;
 
-use std::{collections::VecDeque, mem, ops::RangeInclusive};
+use std::{collections::BTreeMap, mem, ops::RangeInclusive};
 
 use super::{segment::End, space::SHORT_BYTES};
 use crate::{
-    collections::{Arena, Growth, Key, Linked, Links, List, grow_deque},
+    collections::{Arena, Growth, Key, Linked, Links, List},
     queue::Job,
 };
 
@@ -72,14 +72,15 @@ pub(super) struct Segment {
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
     locations: Arena<Location>,
-    segments: VecDeque<Segment>,
+    /// By number. Unlike a list, a tree grows in small pieces, for which there is always memory.
+    segments: BTreeMap<u32, Segment>,
     /// Bytes of all live records.
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// How many of the oldest segments no job needs; these are removed once that is safe.
-    unneeded: usize,
-    /// Bytes used in the unneeded segments.
+    /// No job needs the segments below this number; these are removed once that is safe.
+    needed_from: u32,
+    /// Bytes used in the segments below `needed_from`.
     unneeded_bytes: u64,
     /// The end of the binlog at the last call of [`SegmentIndex::follow`].
     pub(super) end: End,
@@ -98,39 +99,33 @@ pub(super) struct SegmentIndex {
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 impl SegmentIndex {
-    /// Makes room for `count` segments, and for the segments that startup opens.
-    pub(super) fn make_room_for_segments(&mut self, count: usize) -> Growth {
-        grow_deque(&mut self.segments, count + 2)
-    }
-
     /// Moves the end of the binlog to `end`, after records were appended. If `end` is in a new
     /// segment, that segment becomes the current one.
     pub(super) fn follow(&mut self, end: End) {
         let (number, used) = (end.number, end.used);
-        match self.segments.back_mut() {
-            Some(current) if current.number == number => current.used = used,
-            _ => {
-                self.closed += self.end.used;
-                self.segments.push_back(Segment { number, used, ..Segment::default() });
-                self.count_unneeded();
-            }
+        let before = mem::replace(&mut self.end, end);
+        if let Some(current) = self.segments.get_mut(&number) {
+            current.used = used;
+            return;
         }
-        self.end = end;
+        self.closed += before.used;
+        self.segments.insert(number, Segment { number, used, ..Segment::default() });
+        self.count_unneeded();
     }
 
-    /// Adds to `unneeded` the oldest closed segments that no job needs. O(1) on average.
+    /// Moves `needed_from` past the closed segments that no job needs. O(log segments) on average.
     fn count_unneeded(&mut self) {
-        while self.oldest_needed().is_some_and(|segment| segment.jobs.is_empty()) {
-            self.unneeded_bytes += self.segments[self.unneeded].used;
-            self.unneeded += 1;
+        while let Some(segment) = self.oldest_needed().filter(|segment| segment.jobs.is_empty()) {
+            let (number, used) = (segment.number, segment.used);
+            self.needed_from = number + 1;
+            self.unneeded_bytes += used;
         }
     }
 
     /// Marks a segment as damaged, so that all jobs are written again.
     pub(super) fn mark_damaged(&mut self, number: u32) {
         self.rewrite_through = self.end.number;
-        let at = self.segments.partition_point(|segment| segment.number < number);
-        self.segments[at].is_damaged = true;
+        self.segments.get_mut(&number).expect("it was read").is_damaged = true;
     }
 
     /// Makes room for [`SegmentIndex::insert`].
@@ -185,8 +180,8 @@ impl SegmentIndex {
     }
 
     fn link(&mut self, key: Key<Location>) {
-        let Self { locations, segments, live, .. } = self;
-        let segment = segments.back_mut().expect("a segment is open");
+        let Self { locations, segments, live, end, .. } = self;
+        let segment = segments.get_mut(&end.number).expect("a segment is open");
         locations[key].segment = segment.number;
         let length = u64::from(locations[key].length);
         segment.live += length;
@@ -197,8 +192,7 @@ impl SegmentIndex {
     fn unlink(&mut self, key: Key<Location>) {
         self.set_deferred(key.paired(), false);
         let Location { segment, length, .. } = self.locations[key];
-        let at = self.segments.partition_point(|other| other.number < segment);
-        let segment = &mut self.segments[at];
+        let segment = self.segments.get_mut(&segment).expect("it has a job");
         segment.jobs.unlink(&mut self.locations, key);
         segment.last_removal_at = self.end.length;
         let length = u64::from(length);
@@ -232,12 +226,12 @@ impl SegmentIndex {
 
     /// Returns the current segment.
     pub(super) fn current(&self) -> Option<&Segment> {
-        self.segments.back()
+        self.segments.get(&self.end.number)
     }
 
     /// Returns the oldest segment, which may be the current one.
     pub(super) fn oldest(&self) -> Option<&Segment> {
-        self.segments.front()
+        self.segments.values().next()
     }
 
     /// Returns the job to write again next, if any. Jobs of suspect segments come first, then jobs
@@ -256,7 +250,8 @@ impl SegmentIndex {
     /// if that record never reached the disk, a restart would use an older record, perhaps in the
     /// oldest segment.
     pub(super) fn is_oldest_unneeded(&self) -> bool {
-        self.unneeded > 0 && self.first_suspect().is_none()
+        let is_unneeded = |oldest: &Segment| oldest.number < self.needed_from;
+        self.oldest().is_some_and(is_unneeded) && self.first_suspect().is_none()
     }
 
     /// Returns the first job in a suspect segment, which may lack records on the disk.
@@ -271,26 +266,24 @@ impl SegmentIndex {
 
     /// Returns the oldest segment that jobs need, unless it is the current one.
     fn oldest_needed(&self) -> Option<&Segment> {
-        self.segments.get(self.unneeded).filter(|_| self.unneeded + 1 < self.segments.len())
+        let (_, oldest) = self.segments.range(self.needed_from..self.end.number).next()?;
+        Some(oldest)
     }
 
     /// Takes the first segment with jobs among `numbers`, and returns the job that entered it
     /// first. O(log segments + `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
-        let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
-        let rest = self.segments.range(from..);
-        let mut those = rest.take_while(|segment| segment.number <= *numbers.end());
-        those.find_map(|segment| segment.jobs.front()).map(Key::paired)
+        let rest = self.segments.range(*numbers.start()..);
+        let mut those = rest.take_while(|(number, _)| number <= &numbers.end());
+        those.find_map(|(_, segment)| segment.jobs.front()).map(Key::paired)
     }
 
     /// Removes a closed segment from the index. Panics if a job still needs that segment.
     pub(super) fn drop_closed(&mut self, number: u32) {
-        let at = self.segments.partition_point(|segment| segment.number < number);
-        let closed = self.segments.remove(at).expect("it is there");
+        let closed = self.segments.remove(&number).expect("it is there");
         assert!(closed.jobs.is_empty(), "a job still needs segment {number}");
         self.closed -= closed.used;
-        if at < self.unneeded {
-            self.unneeded -= 1;
+        if number < self.needed_from {
             self.unneeded_bytes -= closed.used;
         }
     }

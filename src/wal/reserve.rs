@@ -7,7 +7,7 @@
 
 mod testing;
 
-use std::{cmp::Reverse, io, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, io, time::Duration};
 
 use log::{info, warn};
 
@@ -65,9 +65,9 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The key of the directory.
     pub(super) key: u64,
-    /// Sorted by size; files of equal size are sorted from the newest to the oldest. So the last
-    /// file, which becomes the next segment, is the oldest of the largest files.
-    files: Vec<Preallocated>,
+    /// By size; files of equal size are sorted from the newest to the oldest. So the last file,
+    /// which becomes the next segment, is the oldest of the largest files.
+    files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
     next_number: u32,
@@ -83,7 +83,7 @@ impl Reserve {
         Self {
             segment_size: size.next_multiple_of(SEGMENT_ALIGN_BYTES),
             key,
-            files: Vec::new(),
+            files: BTreeMap::new(),
             filling: None,
             next_number: last.checked_add(1).unwrap_or(1),
             slots: 0,
@@ -93,7 +93,7 @@ impl Reserve {
 
     /// Returns the file that becomes the next segment.
     pub(super) fn first(&self) -> Option<Preallocated> {
-        self.files.last().copied()
+        self.files.last_key_value().map(|(_, file)| *file)
     }
 
     /// Returns the space for records, if the current segment has `current` unused bytes.
@@ -236,14 +236,13 @@ impl Reserve {
         // A complete file has no open descriptor until the file becomes a segment.
         disk.close(file.name());
         self.slots += file_slots(file.size);
-        self.files.push(file);
-        self.files.sort_unstable_by_key(|file| (file.size, Reverse(file.number)));
+        self.files.insert((file.size, Reverse(file.number)), file);
         Ok(true)
     }
 
     /// Takes the file that becomes the next segment out of the list.
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
-        let file = self.files.pop()?;
+        let (_, file) = self.files.pop_last()?;
         self.slots -= file_slots(file.size);
         Some(file)
     }
@@ -271,10 +270,12 @@ impl Reserve {
 
     /// Removes the smallest file, unless it is the only one. Returns whether a file was removed.
     pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
-        if self.files.len() < 2 || disk.remove(self.files[0].name()).is_err() {
+        let is_only = self.files.len() == 1;
+        let Some(smallest) = self.files.first_entry().filter(|_| !is_only) else { return false };
+        if disk.remove(smallest.get().name()).is_err() {
             return false;
         }
-        self.slots -= file_slots(self.files.remove(0).size);
+        self.slots -= file_slots(smallest.remove().size);
         self.on_freed();
         true
     }

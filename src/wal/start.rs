@@ -9,6 +9,7 @@ use super::{
     reserve::is_full,
     space::{Demand, SEGMENT_ALIGN_BYTES},
 };
+use crate::collections::grow;
 
 impl Log {
     /// Opens the first segment of this run, and frees space that the last run reserved. If there is
@@ -23,8 +24,9 @@ impl Log {
         let number = number_after(self.end.number, NUMBER_MAX)?;
         let disk = self.lease.ask()?;
         if self.syncs.are_on() {
-            let segments = report.segments.iter();
-            let names: Vec<_> = segments.map(|segment| Name::Segment(segment.number)).collect();
+            let mut names = Vec::new();
+            grow(&mut names, report.segments.len())?;
+            names.extend(report.segments.iter().map(|segment| Name::Segment(segment.number)));
             disk.sync_all(&names)?;
             disk.sync_directory()?;
         }

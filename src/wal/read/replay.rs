@@ -132,9 +132,8 @@ pub(in crate::wal) fn replay(
     // Jobs that fitted into memory while the last daemon served must fit now, too.
     let Restored { queue, bodies } = restored;
     bodies.begin_replay();
-    let (mut report, mut index) = (Report::default(), SegmentIndex::default());
-    let made = grow(&mut report.segments, files.len())
-        .and_then(|()| index.make_room_for_segments(files.len()));
+    let mut report = Report::default();
+    let made = grow(&mut report.segments, files.len());
     made.map_err(|_| Error::OutOfMemory(format!(" for a list of {} files", files.len())))?;
     let segments = files.iter().filter_map(|&(name, size)| match name {
         Name::Segment(number) => Some((number, size)),
@@ -146,7 +145,7 @@ pub(in crate::wal) fn replay(
         window: Window::new(disk, progress, all)?,
         queue,
         bodies,
-        index,
+        index: SegmentIndex::default(),
         calendar,
         now,
         seen_below: 0,

@@ -5,9 +5,9 @@ use super::{Reserve, file_slots};
 impl Reserve {
     /// Panics if an invariant does not hold.
     pub(in crate::wal) fn check(&self) {
-        assert_eq!(self.slots, self.files.iter().map(|file| file_slots(file.size)).sum::<u64>());
-        let largest = self.files.iter().map(|file| file.size).max();
+        assert_eq!(self.slots, self.files.values().map(|file| file_slots(file.size)).sum::<u64>());
+        let largest = self.files.values().map(|file| file.size).max();
         assert_eq!(self.first().map(|file| file.size), largest, "the next record must fit");
-        assert!(self.files.iter().all(|file| file.filled == file.fill_end));
+        assert!(self.files.values().all(|file| file.filled == file.fill_end));
     }
 }
