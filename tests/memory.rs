@@ -325,6 +325,36 @@ fn waiting_at_tubes_of_its_own() {
     siege.recovers();
 }
 
+/// A wait at very many tubes would take more memory than was admitted for it, and until it ended no
+/// client would be served, nor would the wait itself time out.
+#[test]
+fn a_wait_that_is_admitted_leaves_memory_for_others() {
+    let mut siege = Siege::begin(&[]);
+    let mut client = Client::connect(&siege.place.to_string()).expect("a connection");
+    client.set_timeout(LONG).expect("a connection");
+    for part in 0..70 {
+        let names = (0..1000).map(|number| format!("watch tube-{part}-{number}\r\n"));
+        client.send(names.collect::<String>()).expect("it is taken");
+        (0..1000).for_each(|_| assert!(client.line().expect("a reply").starts_with("WATCHING ")));
+    }
+    client.command("ignore default").expect("a reply");
+    let mut jobs = Vec::new();
+    let mut put = || siege.steady.put(0, 0, 60, &[b'x'; 60_000]).expect("a reply");
+    while let Some(id) = put().strip_prefix("INSERTED ") {
+        jobs.push(id.to_owned());
+    }
+    for id in jobs {
+        let reply = client.command("reserve-with-timeout 1").expect("a reply");
+        if reply == "TIMED_OUT" {
+            siege.stands();
+            return siege.recovers();
+        }
+        assert_eq!(reply, "OUT_OF_MEMORY");
+        siege.ask(&format!("delete {id}"));
+    }
+    panic!("the wait is never admitted");
+}
+
 /// A wait makes the lists of all its tubes grow. If all these lists are full, one `reserve` would
 /// take the memory that is kept for other clients, and no command would be executed any more.
 #[test]

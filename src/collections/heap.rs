@@ -20,6 +20,9 @@ use super::{
 /// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
+/// The most bytes that the C library adds to a small piece of memory.
+const MALLOC_BYTES: usize = 16;
+
 /// A heap of keys of `T`s; each has a sort key `K`, and the smallest sort key is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
@@ -54,7 +57,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     pub fn growth_bytes(&self) -> usize {
         let capacity = self.entries.capacity();
         let next = next_capacity::<(K, Key<T>)>(capacity, self.next_count());
-        if next > capacity { next * size_of::<(K, Key<T>)>() } else { 0 }
+        if next > capacity { next * size_of::<(K, Key<T>)>() + MALLOC_BYTES } else { 0 }
     }
 
     /// Returns the number of items for which [`Heap::make_room`] ensures memory.
