@@ -20,12 +20,14 @@ pub struct OutOfMemory;
 pub type Growth<T = ()> = Result<T, OutOfMemory>;
 
 impl From<TryReserveError> for OutOfMemory {
+    /// The error of the standard library's lists as [`OutOfMemory`].
     fn from(_: TryReserveError) -> Self {
         Self
     }
 }
 
 impl fmt::Display for OutOfMemory {
+    /// Formats an [`OutOfMemory`] as "not enough memory".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not enough memory")
     }

@@ -42,6 +42,7 @@ pub struct IdMap<T> {
 }
 
 impl<T> Default for IdMap<T> {
+    /// A map without ids.
     fn default() -> Self {
         Self {
             directories: BTreeMap::new(),
@@ -62,6 +63,7 @@ fn locate_page(page: u64) -> (u64, usize) {
     (page / DIRECTORY_PAGES as u64, remainder(page, DIRECTORY_PAGES))
 }
 
+/// The slot of an id in its page, or of a page in its directory.
 fn remainder(number: u64, size: usize) -> usize {
     usize::try_from(number % size as u64).expect("a remainder is below an usize")
 }

@@ -16,6 +16,7 @@ pub struct Links<T> {
 }
 
 impl<T> Default for Links<T> {
+    /// The links of an item that is in no list.
     fn default() -> Self {
         Self { before: None, after: None }
     }
@@ -38,18 +39,19 @@ pub struct List<T> {
 }
 
 impl<T> Default for List<T> {
+    /// An empty list.
     fn default() -> Self {
         Self { head: None, tail: None, len: 0 }
     }
 }
 
 impl<T: Linked> List<T> {
-    /// The first item.
+    /// The first item of the list.
     pub fn front(&self) -> Option<Key<T>> {
         self.head
     }
 
-    /// The number of items.
+    /// The number of items of the list.
     pub fn len(&self) -> usize {
         self.len as usize
     }

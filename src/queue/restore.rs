@@ -77,7 +77,7 @@ impl Queue {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The id that the next job gets.
+    /// The id that the next job gets, for the binlog.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }

@@ -33,7 +33,8 @@ pub(super) struct GatheringTime {
 }
 
 impl GatheringTime {
-    /// Computes how long the next sync may wait, if a sync takes `average` on average.
+    /// Computes how long the next sync may wait for more changes, if a sync takes `average` on
+    /// average.
     pub(super) fn new(average: Duration, in_background: bool) -> Self {
         if in_background {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
@@ -107,7 +108,8 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends a commit's wait. If most expected changes did not come, the next commits do not wait.
+    /// Ends a commit's wait for more changes. If most expected changes did not come, the next
+    /// commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };
