@@ -42,6 +42,7 @@ pub(super) struct ListenerSlot {
 }
 
 impl ListenerSlot {
+    /// A listener that may have clients to accept.
     pub(super) fn new(listener: Listener) -> Self {
         Self {
             listener,
@@ -78,6 +79,7 @@ impl ListenerSlot {
 }
 
 impl EventLoop {
+    /// Accepts the connections that wait at the listeners, as many as a turn permits.
     pub(super) fn accept(&mut self, now: Time) {
         if self.is_stopping {
             return;
@@ -131,6 +133,7 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Adds an accepted connection to the loop, the poll and the server.
     fn add_connection(&mut self, mut stream: TcpStream, now: Time) -> io::Result<()> {
         let key = self.server.open();
         let registry = self.poll.registry();

@@ -83,6 +83,7 @@ struct HalfTrial {
 }
 
 impl HalfTrial {
+    /// Begins one half of a trial.
     fn new(cpu_before: Duration, with_sleep: Option<Duration>) -> Self {
         Self { left: WAITS_PER_TRIAL, events: 0, cpu_before, with_sleep }
     }

@@ -36,6 +36,7 @@ pub struct ListenError {
 }
 
 impl fmt::Display for ListenError {
+    /// Formats the address on which the daemon cannot listen, and the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot listen on {}: {}", self.address, self.error)
     }
@@ -79,6 +80,7 @@ impl Listener {
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
     }
 
+    /// Listens on one address, TCP or UNIX.
     fn bind(address: &Address, ipv6_only: bool) -> Result<Self, ListenError> {
         match address {
             Address::Tcp { host, service } => sys::listen_tcp(host, service, ipv6_only)
@@ -97,6 +99,7 @@ impl Listener {
             .collect()
     }
 
+    /// Takes over one listening socket from the service manager.
     fn inherit(number: RawFd) -> io::Result<Self> {
         let fd = sys::inherit(number)?;
         if !sys::is_listening_stream(&fd) {
@@ -157,6 +160,7 @@ impl Listener {
 /// Removes the file of the socket, unless another file has replaced it. This happens whenever the
 /// process exits cleanly, also before it serves.
 impl Drop for Listener {
+    /// Removes the file of a UNIX socket, if it is still the one of this listener.
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
         let is_ours = fs::symlink_metadata(&file.path)
@@ -192,6 +196,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
 
+/// Listens on a UNIX socket at a path, in place of a stale socket.
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;

@@ -73,6 +73,7 @@ pub enum LoopError {
 }
 
 impl fmt::Display for LoopError {
+    /// Formats the reason why the event loop has ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(error) => write!(f, "the event loop failed: {error}"),
@@ -91,6 +92,7 @@ impl fmt::Display for LoopError {
 impl Error for LoopError {}
 
 impl From<io::Error> for LoopError {
+    /// The end of the event loop because of a failed system call.
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
@@ -297,6 +299,7 @@ impl EventLoop {
         }
     }
 
+    /// Handles an event: stores the readiness of a socket and queues its connection.
     fn on_event(&mut self, event: &Event) {
         match event.token() {
             SIGNALS => self.handle_signals(),
@@ -322,6 +325,7 @@ impl EventLoop {
         }
     }
 
+    /// Begins or ends draining, or the end of the loop, as the signals that arrived require.
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
         // Registers again: some polls report a descriptor only once if mio does not read it.
@@ -347,6 +351,7 @@ impl EventLoop {
     }
 }
 
+/// The name of a signal that ends the event loop, for a log line.
 fn signal_name(signal: i32) -> &'static str {
     match signal {
         libc::SIGTERM => "SIGTERM",

@@ -53,6 +53,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
+    /// The socket of a connection that was just accepted.
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -104,6 +105,7 @@ impl Socket {
         self.stream.read_exact(buffer)
     }
 
+    /// Updates the readiness of the socket after a read of at most `wanted` bytes.
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
         self.is_idle &= result.is_err();
         match result {

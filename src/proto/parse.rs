@@ -90,6 +90,7 @@ pub fn place(name: &str) -> usize {
     command_names().position(|it| it == name).expect("the name of a command")
 }
 
+/// Parses the numbers of a `put`.
 fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let (pri, delay) = (arguments.u32()?, arguments.u32()?);
     let (ttr, size) = (arguments.u32()?, arguments.u32()?);
@@ -151,6 +152,7 @@ fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
 }
 
+/// Parses the arguments of `delete-tube`.
 fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = match arguments.word() {
@@ -164,6 +166,7 @@ fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(Command::DeleteTube { name, state, last_id })
 }
 
+/// Parses the argument of `drain`.
 fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     match arguments.word() {
         Some(b"on") => Some(Command::Drain(Some(true))),
@@ -173,6 +176,7 @@ fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     }
 }
 
+/// Parses the argument of `metrics`, the name of a tube, if there is one.
 fn metrics<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let is_of_all = arguments.rest.is_empty();
     let name = if is_of_all { None } else { Some(arguments.name_behind_spaces()?) };
@@ -187,6 +191,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
+    /// Accepts any rest of the line without a stray byte.
     fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
         let rest = std::mem::take(&mut self.rest);
         if has_stray_byte(rest) { None } else { Some(command) }
@@ -197,6 +202,7 @@ impl<'a> Arguments<'a> {
         tube_name(std::mem::take(&mut self.rest))
     }
 
+    /// Reads spaces, then the name of a tube.
     fn name_behind_spaces(&mut self) -> Option<&'a str> {
         self.word().and_then(tube_name)
     }
@@ -214,6 +220,7 @@ impl<'a> Arguments<'a> {
         Some(word)
     }
 
+    /// Reads spaces, then a number up to 2^32 - 1.
     fn u32(&mut self) -> Option<u32> {
         u32::try_from(self.u64()?).ok()
     }
@@ -232,6 +239,7 @@ impl<'a> Arguments<'a> {
         if digits == 0 { None } else { Some(number) }
     }
 
+    /// Skips the spaces before an argument.
     fn skip_spaces(&mut self) {
         let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
         self.rest = &self.rest[spaces..];
@@ -250,6 +258,7 @@ pub fn is_tube_name(bytes: &[u8]) -> bool {
         && bytes.iter().all(|&byte| is_name_byte(byte))
 }
 
+/// Whether the name of a tube may have this byte.
 fn is_name_byte(byte: u8) -> bool {
     // Patterns are compared fast, which matters because a restart checks the name in each record.
     matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')

@@ -67,6 +67,7 @@ impl Reply<'_> {
 
 /// Shows the first line, as on the wire.
 impl fmt::Debug for Reply<'_> {
+    /// Formats the first line of the reply for log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -115,6 +116,7 @@ impl List {
     }
 }
 
+/// Appends a part of a reply to `out`.
 fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }

@@ -19,6 +19,7 @@ pub(super) const HEAD: &str = "---\n";
 pub struct Seconds(pub Duration);
 
 impl Display for Seconds {
+    /// Formats seconds with their fraction, without zeros at the end.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}.{:09}", self.0.as_secs(), self.0.subsec_nanos());
         out.write_str(text.trim_end_matches('0').trim_end_matches('.'))
@@ -32,6 +33,7 @@ pub trait Value {
 }
 
 impl Value for u64 {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         // Most numbers are 0.
         if let Ok(digit @ 0..=9) = u8::try_from(self) {
@@ -44,24 +46,28 @@ impl Value for u64 {
 }
 
 impl Value for u32 {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         u64::from(self).append(out);
     }
 }
 
 impl Value for usize {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         (self as u64).append(out);
     }
 }
 
 impl Value for bool {
+    /// Appends `true` or `false` to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         if self { "true" } else { "false" }.append(out);
     }
 }
 
 impl Value for &str {
+    /// Appends a text without quotes to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.as_bytes());
     }
@@ -73,6 +79,7 @@ impl Value for &str {
 pub struct Quoted<'a>(pub &'a str);
 
 impl Value for Quoted<'_> {
+    /// Appends a text in quotes to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         out.push(b'"');
         self.0.append(out);
@@ -85,6 +92,7 @@ impl Value for Quoted<'_> {
 pub struct Microseconds(pub Duration);
 
 impl Value for Microseconds {
+    /// Appends seconds with six decimals to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
@@ -95,6 +103,7 @@ impl Value for Microseconds {
 }
 
 impl Value for Seconds {
+    /// Appends seconds with their fraction to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         write!(out, "{self}").expect("writing to memory does not fail");
     }
@@ -105,6 +114,7 @@ impl Value for Seconds {
 pub struct Document(Vec<u8>);
 
 impl Default for Document {
+    /// An empty YAML document, with room for a long one.
     fn default() -> Self {
         Self::with_capacity(1536)
     }

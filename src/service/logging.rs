@@ -77,6 +77,7 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
+    /// Writes a log line, after a note on dropped ones; drops the line if the reader is too slow.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
@@ -93,6 +94,7 @@ impl<W: Write + AsFd> Write for Lines<W> {
         Ok(line.len())
     }
 
+    /// Does nothing: each log line is written at once.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

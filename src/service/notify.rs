@@ -130,6 +130,7 @@ impl Notifier {
     }
 }
 
+/// Opens a socket for messages to the service manager at the address `name`.
 fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_encoded_bytes() {
         #[cfg(target_os = "linux")]

@@ -247,6 +247,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     }
 }
 
+/// Changes the process to the user of `-u`, if that is given.
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
     let found =

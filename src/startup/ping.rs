@@ -38,6 +38,7 @@ fn within(timeout: Duration, address: Address) -> io::Result<()> {
     receiver.recv_timeout(timeout).unwrap_or_else(timed_out)
 }
 
+/// Connects to an address, and checks that a beanstalkd answers there.
 fn ask(address: &Address) -> io::Result<()> {
     match address {
         Address::Tcp { host, service } => exchange(sys::connect_tcp(host, service)?),
@@ -45,6 +46,7 @@ fn ask(address: &Address) -> io::Result<()> {
     }
 }
 
+/// Sends the request of the health check, and reads the replies.
 fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     stream.write_all(REQUEST)?;
     judge(BufReader::new(stream.take(REPLY_MAX_BYTES)))

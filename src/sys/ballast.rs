@@ -81,10 +81,12 @@ pub fn refill(bytes: usize) {
     }
 }
 
+/// Whether a piece of ballast is from the C library's heap.
 fn is_from_heap(piece: *mut u8) -> bool {
     piece.addr() & FROM_HEAP != 0
 }
 
+/// Takes a piece of ballast from the kernel.
 fn map_piece() -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
@@ -93,6 +95,7 @@ fn map_piece() -> Option<*mut u8> {
     (piece != libc::MAP_FAILED).then_some(piece.cast())
 }
 
+/// Takes a piece of ballast from the C library's heap.
 fn heap_piece() -> Option<*mut u8> {
     // SAFETY: the layout is not empty.
     let piece = unsafe { System.alloc(PIECE) };

@@ -102,6 +102,7 @@ pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     })
 }
 
+/// Sets the limits on open descriptors, and returns the soft one.
 fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<libc::rlim_t> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is valid for one rlimit.

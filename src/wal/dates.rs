@@ -35,6 +35,7 @@ pub(super) struct Dates {
 }
 
 impl Dates {
+    /// Converts dates by this calendar.
     pub(super) fn new(calendar: Calendar) -> Self {
         Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }

@@ -43,9 +43,11 @@ pub(super) struct Location {
 }
 
 impl Linked for Location {
+    /// The links of a job in the list of its segment.
     fn links(&self) -> &Links<Self> {
         &self.links
     }
+    /// The same links, to be changed by that list.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }
@@ -184,6 +186,7 @@ impl SegmentIndex {
         self.locations.remove(job.paired());
     }
 
+    /// Adds a job to the current segment.
     fn link(&mut self, key: Key<Location>) {
         let Self { locations, segments, live, .. } = self;
         let segment = segments.back_mut().expect("a segment is open");
@@ -194,6 +197,7 @@ impl SegmentIndex {
         segment.jobs.push_back(locations, key);
     }
 
+    /// Removes a job from its segment.
     fn unlink(&mut self, key: Key<Location>) {
         self.set_deferred(key.paired(), false);
         let Location { segment, length, .. } = self.locations[key];
@@ -295,6 +299,7 @@ impl SegmentIndex {
         }
     }
 
+    /// Releases one piece of unused memory of the index to the system.
     pub(super) fn release_one(&mut self) -> bool {
         self.locations.release_one()
     }

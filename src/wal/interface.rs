@@ -70,18 +70,21 @@ pub enum Error {
 }
 
 impl From<io::Error> for Error {
+    /// A failed call of the disk as an error of the binlog.
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
     }
 }
 
 impl From<OutOfMemory> for Error {
+    /// A lack of memory as an error of the binlog.
     fn from(_: OutOfMemory) -> Self {
         Self::OutOfMemory(String::new())
     }
 }
 
 impl fmt::Display for Error {
+    /// Formats an error of the binlog.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk(error) => write!(f, "{error}"),
@@ -113,6 +116,7 @@ pub enum Unavailable {
 }
 
 impl fmt::Display for Unavailable {
+    /// Formats why the binlog permits no change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "the disk is full",

@@ -329,11 +329,13 @@ impl Wal {
         u32::try_from(record.length()).expect("a gibibyte and 300 bytes")
     }
 
+    /// Appends a short record of a job.
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
         self.append(&NewRecord::short(self.dates.fields(queue, job)), queue);
         self.index.update(job);
     }
 
+    /// Appends a record to the log, and tells the index the new end.
     fn append(&mut self, record: &NewRecord<'_>, queue: &Queue) {
         self.log.append(record, queue.next_id());
         self.index.follow(self.log.end);

@@ -73,6 +73,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// The kind that a number in a record stands for.
     fn from_number(number: u8) -> Option<Self> {
         let kinds = [Self::Deleted, Self::Ready, Self::Ready, Self::Buried, Self::Delayed];
         kinds.get(usize::from(number)).copied()
@@ -108,6 +109,7 @@ pub(super) enum Damage {
 }
 
 impl fmt::Display for Damage {
+    /// Formats what is wrong with a record.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Torn => f.write_str("the file ends within a record"),
@@ -135,6 +137,7 @@ impl JobFields {
         Dated { is_created: true, is_state_at }
     }
 
+    /// Appends the fields of a record to `out`.
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.pri.to_le_bytes());

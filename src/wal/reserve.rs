@@ -42,6 +42,7 @@ pub(super) struct Preallocated {
 }
 
 impl Preallocated {
+    /// The name of a preallocated file.
     pub(super) fn name(&self) -> Name {
         Name::Preallocated(self.number)
     }
@@ -138,6 +139,7 @@ impl Reserve {
         Ok(())
     }
 
+    /// Preallocates a file of `size` bytes, unless an attempt has just failed.
     fn try_file(&mut self, disk: &mut Writable, size: u64, now: Time) -> io::Result<()> {
         if self.is_resting(size, now) {
             return Err(io::ErrorKind::StorageFull.into());

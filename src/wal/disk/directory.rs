@@ -99,6 +99,7 @@ impl Directory {
         sys::check_can_create(&self.handle)
     }
 
+    /// The path of a file in the directory.
     pub(super) fn path(&self, name: Name) -> PathBuf {
         self.path.join(name.to_string())
     }
@@ -131,6 +132,7 @@ impl Directory {
         }
     }
 
+    /// Opens a file of the directory for writing, unless it is open.
     pub(super) fn file(&mut self, name: Name) -> io::Result<&Arc<File>> {
         if self.open.contains_key(&name) {
             return Ok(&self.open[&name]);
@@ -167,6 +169,7 @@ impl Directory {
         named(call, name, result)
     }
 
+    /// Opens a file of the directory for reading, unless it was opened last.
     pub(super) fn reader(&mut self, name: Name) -> io::Result<&File> {
         if self.reading.as_ref().is_none_or(|(of, _)| *of != name) {
             self.reading = None;
@@ -191,6 +194,7 @@ impl Disk for Directory {
         self.lock.as_mut().map_or(Ok(()), DirectoryLock::end)
     }
 
+    /// The files of the real directory, with their sizes.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -210,6 +214,7 @@ impl Disk for Directory {
         Ok(files)
     }
 
+    /// Reads a file of the real directory.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader(name)?.read_at(buffer, offset)
     }
@@ -229,6 +234,7 @@ impl Disk for Directory {
         self.on_file("preallocate", name, |file| sys::reserve_space(file, size))
     }
 
+    /// Writes to a file of the real directory.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.on_file("write", name, |file| file.write_all_at(bytes, offset))
     }
@@ -237,6 +243,7 @@ impl Disk for Directory {
         self.on_file("truncate", name, |file| file.set_len(size))
     }
 
+    /// Syncs a file of the real directory.
     fn sync(&mut self, name: Name) -> io::Result<Duration> {
         self.on_file("sync", name, timed_sync)
     }
@@ -278,6 +285,7 @@ impl Disk for Directory {
         }
     }
 
+    /// Closes a file of the real directory.
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);

@@ -117,6 +117,7 @@ fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     })
 }
 
+/// Adds the path of the file `lock` to an error.
 fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error {
     io::Error::new(kind, format!("{}: {text}", path.display()))
 }
@@ -130,10 +131,12 @@ fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// The line of the file `lock` as text.
 fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
+/// The error if the lock cannot be taken, with the line of the daemon that holds it.
 fn held_by(error: &io::Error, file: &File, path: &Path) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
         return named(path, error.kind(), &format_args!("cannot lock it: {error}")).into();

@@ -38,6 +38,7 @@ impl Name {
 }
 
 impl fmt::Display for Name {
+    /// Formats the name of a file: `binlog.N`, `spare.N` or `binlog.N.damaged`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment(number) => write!(f, "binlog.{number}"),

@@ -70,6 +70,7 @@ impl Reader<'_> {
         Ok(mem::take(&mut self.report))
     }
 
+    /// Reads the version of the segment, then all of its records.
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
             // Only zeros: the original was killed while it made the file, or the power failed.

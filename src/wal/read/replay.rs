@@ -69,6 +69,7 @@ impl SegmentReport {
         self.problem_count > 0
     }
 
+    /// Adds a text about damage to the report of a segment.
     pub(super) fn report_problem(&mut self, text: String) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
