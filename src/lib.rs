@@ -1,8 +1,8 @@
 //! A work queue daemon with the protocol, flags and behaviour of beanstalkd, in one thread.
 //!
 //! **The one idea.** The daemon is a state machine, the [`server`], inside an event loop. The loop
-//! passes bytes and the present time to the server, which returns bytes and its next deadline. So
-//! a test can replay any run, and simulate a year in a second.
+//! passes bytes and the present time to the server, which returns bytes and its next deadline. So a
+//! test, which chooses bytes and times, can replay any run, and simulate a year in a second.
 //!
 //! # Vocabulary
 //!
@@ -14,21 +14,21 @@
 //!
 //! # The map, in the order of reading
 //!
-//! 1. [`queue`]: jobs, tubes and clients as a library, without bytes: a method for each command,
-//!    timers, waiting clients, counters;
+//! 1. [`queue`]: the work queue as a library: jobs, tubes, clients, timers, counters, and a method
+//!    for each command, but no protocol and no files;
 //! 2. [`proto`]: the bytes of commands, replies, lists and YAML documents; [`conn`]: splits the
 //!    input of a connection into lines and bodies, and keeps its unsent output;
-//! 3. [`server`]: carries out commands with the queue and the binlog, answers them, and owns all
-//!    bodies; permits and commits, checks of memory, large work in slices, the keys of `stats`;
-//! 4. [`net`]: the event loop: the turn, its waits; listens, accepts, reads, sends and closes;
+//! 3. [`server`]: carries out commands with the queue and the binlog, answers them, owns all
+//!    bodies, checks free memory, does large work in slices, and has the keys of `stats`;
+//! 4. [`net`]: the event loop, which waits for events, accepts, reads, sends and closes;
 //! 5. [`wal`]: the binlog, a third of the code: disk space, records, segments, syncs, recovery, the
 //!    real directory, and a reader for any bytes (doc/architecture.md has the map of its files);
-//! 6. [`collections`]: arena, heap, list, map, histogram; [`memory`]: blocks of bodies, levels;
+//! 6. [`collections`]: arena, heap, list, map; [`memory`]: blocks of bodies, levels of free memory;
 //! 7. [`clock`]: instants and dates; [`cli`]: flags and usage; [`service`]: log lines, messages to
-//!    the service manager; [`sys`]: all calls of libc; [`startup`]: from flags to the event loop,
-//!    the health check, the page of `--check-binlog`; `main.rs`: exit statuses.
+//!    the service manager; [`sys`]: all calls of libc; [`startup`]: startup, the health check, the
+//!    page of `--check-binlog`; `main.rs`: exit statuses.
 //!
-//! The head of each folder's `mod.rs` describes the files of the folder.
+//! The comment at the head of each folder's `mod.rs` describes the files of the folder.
 //!
 //! | a change of | touches, apart from tests and doc/ |
 //! |---|---|
@@ -58,13 +58,13 @@
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
 //! - The state of a job determines in which collection of its tube or client the job is.
-//! - Every order is total: an id or a key breaks ties. No two commands have the same time.
+//! - Every order is total: a job id or a key breaks ties. No two commands have the same time.
 //! - A command takes O(log n). Large work that one event causes is done in slices.
-//! - Memory and disk space for a change are obtained before the change begins, so it cannot fail.
-//! - No reply confirms a change before its record is written, and with `-f0` also synced.
-//! - No bytes from the network or the disk cause a panic: wrong bytes are answered or reported.
+//! - No change fails halfway: its memory and disk space are obtained before the change begins.
+//! - No reply confirms a change before the change's record is written, and with `-f0` also synced.
+//! - No bytes from clients or the disk cause a panic: wrong bytes cause error replies or reports.
 //!
-//! doc/architecture.md has the glossary, the details, and the features that are absent on purpose.
+//! doc/architecture.md has the glossary, the details, and the features omitted on purpose.
 
 pub mod cli;
 pub mod clock;

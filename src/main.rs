@@ -1,4 +1,4 @@
-//! Runs the action that the flags request. No other file ends the process.
+//! Runs the action that the flags request. No other file calls `exit`.
 //!
 //! | status | meaning |
 //! |---|---|
@@ -35,7 +35,7 @@ static ALLOCATOR: Ballasted = Ballasted;
 /// Runs the action that the flags request.
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
-    // In a container whose entry point is this program, the first argument may be its name again.
+    // If this program is a container's entry point, the first argument may be the program's name.
     if arguments.first().is_some_and(|word| Path::new(word).ends_with("beanstalkd")) {
         arguments.remove(0);
     }
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error, if that is possible, and returns the exit status.
+/// Prints `error` on standard error, if possible, and returns `status` as an exit code.
 fn fail(status: u8, error: impl Display) -> ExitCode {
     let _ = writeln!(io::stderr(), "beanstalkd: {error}");
     ExitCode::from(status)
@@ -84,7 +84,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // This check comes last, so that a directory that is not writable is still inspected.
+        // Checks the permission to write last, because the inspection needs no such permission.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

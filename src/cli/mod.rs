@@ -1,10 +1,10 @@
 //! The command line: one table of flags, from which the parser and the usage text (`usage.rs`) are
-//! made. A test checks that the manual, doc/operations.md and the completions agree with the table.
+//! made. A test compares the table with the manual, doc/operations.md and the completions.
 //!
-//! One-letter flags, their joined and combined forms and their exit statuses are the original's, so
-//! service files written for the original also start this daemon. All of these flags but `-c` and
-//! `-n` also have a long name. Arguments are read from left to right, up to `-h` or `-v`, and the
-//! first wrong argument is reported. If a flag is repeated, the last value takes effect.
+//! The one-letter flags, their joined and combined forms and the exit statuses are the original's,
+//! so a service file for the original also starts this daemon. Every one-letter flag except `-c`
+//! and `-n` also has a long name. [`parse`] reads arguments from left to right, stops at `-h` or
+//! `-v`, and reports the first wrong argument. The last value of a repeated flag applies.
 
 mod usage;
 
@@ -18,16 +18,16 @@ use getopts::{Fail, Options};
 pub use self::usage::usage;
 use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 
-/// The largest size of a binlog file in bytes: the original's limit, rounded up to blocks. A larger
-/// size is reduced to this limit with a warning, because larger files would only fill the disk.
+/// The largest size of a binlog file in bytes: the original's limit, rounded up to a multiple of
+/// 4096. For a larger size, the daemon logs a warning and uses this limit.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls by default before it sleeps. A client on the same machine sends
-/// its next command within a third of this time.
+/// How long the event loop polls before it sleeps, without `--busy-poll`. After a reply, a client
+/// on the same machine sends its next command within a third of these 50 microseconds.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The largest value of `--busy-poll`, in microseconds. To go to sleep and wake up takes far less
-/// time than this.
+/// The largest value of `--busy-poll`, in microseconds. To go to sleep and wake up takes a thread
+/// far less time than this limit.
 const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 
 /// One flag of the command line.
@@ -118,7 +118,7 @@ impl Flag {
         self.synopsis.split([',', ' ']).filter(|word| !word.is_empty())
     }
 
-    /// Each name of the flag, with its dashes: a letter, a long name or both.
+    /// The names of the flag with their dashes, such as `-b` and `--binlog`.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.words().filter(|word| word.starts_with('-'))
     }
@@ -133,7 +133,7 @@ impl Flag {
         self.names().find_map(|name| name.strip_prefix("--"))
     }
 
-    /// The name of the flag's argument, if it takes one.
+    /// The name of the flag's argument, such as `DIR`; `None` if the flag takes no argument.
     pub fn argument(&self) -> Option<&'static str> {
         self.words().find(|word| !word.starts_with('-'))
     }
@@ -157,7 +157,7 @@ pub enum Invocation {
 /// An address to listen on, or the address of a daemon to ping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A host and a service, each a name or a number, which is resolved at startup.
+    /// A host and a service (port), each a name or a number. Startup resolves the names.
     Tcp {
         /// `-l`
         host: String,
@@ -181,13 +181,13 @@ impl fmt::Display for Address {
 /// The values of all flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The addresses of `-l` and `-p`: at least one.
+    /// The addresses to listen on, from `-l` and `-p`: at least one address.
     pub addresses: Vec<Address>,
     /// Whether `-l` or `-p` is given.
     pub is_address_given: bool,
     /// `-u`.
     pub user: Option<String>,
-    /// `-z`, `-s`, `--max-memory` and `--bury-after`.
+    /// The values of `-z`, `-s`, `--max-memory` and `--bury-after`.
     pub settings: Settings,
     /// `-b`.
     pub binlog: Option<PathBuf>,
@@ -237,16 +237,16 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// Parses the arguments, without the name of the program.
+/// Parses the arguments, which do not include the name of the program.
 ///
-/// A flag such as `-h` takes effect before a wrong argument after it, but getopts would check all
-/// arguments first. So getopts gets one flag at a time: a letter, or a word that begins with two
-/// dashes; and the next argument, if the flag requires one.
+/// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
+/// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
+/// with two dashes, and also the next argument if the flag requires an argument.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
     let mut words = arguments.iter().map(|word| utf8(word.as_ref()));
-    // The letters of a word such as `-Vp` that are not read yet.
+    // The letters of a word such as `-Vp` that have not been read yet.
     let mut letters = "";
     loop {
         let flag = if let Some(letter) = letters.chars().next() {
@@ -261,7 +261,7 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
             word.into()
         };
         let written = flag.split_once('=').map_or(&*flag, |(name, _)| name);
-        // getopts would take `--` for the end of the flags, and `--p` for `-p`.
+        // getopts would mistake `--` for the end of the flags, and `--p` for `-p`.
         if written.strip_prefix("--").is_some_and(|name| name.chars().count() < 2) {
             return Err(UsageError(format!("unknown flag: {written}")));
         }
@@ -315,10 +315,10 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// What the arguments read so far request.
+/// What is requested by the arguments that have been read.
 #[derive(Debug, Default)]
 struct Draft {
-    /// The action to take instead of serving, if any. `finish` adds the addresses to a ping.
+    /// The action to take instead of serving, if any. `finish` adds the addresses of a ping.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
@@ -400,7 +400,7 @@ impl Draft {
     }
 }
 
-/// Parses the list of `-l`. A comma also ends the path of a UNIX socket.
+/// Parses the list of `-l`. A comma ends an address, even the path of a UNIX socket.
 fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
@@ -409,7 +409,7 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses the number of a flag that the original does not have: only digits, in `range`.
+/// Parses a number of digits only, in `range`, for a flag that the original does not have.
 fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
@@ -417,16 +417,16 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
     number.ok_or_else(|| UsageError(format!("{written} must be from {min} to {max}: {text}")))
 }
 
-/// Parses the number of a flag of the original, as C's `%zu` does. White space and a sign may
-/// precede the digits. A negative number wraps round, so `-z -1` means the largest number. A number
-/// that is too large also means the largest number.
+/// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
+/// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
+/// number. A number too large for 64 bits means that number, too.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(UsageError(format!("invalid size: {text}")));
     }
-    // A text of digits fails to parse only if the number is too large.
+    // A text of digits fails to parse only if the number does not fit into 64 bits.
     Ok(match digits.parse::<u64>() {
         Ok(number) if trimmed.starts_with('-') => number.wrapping_neg(),
         Ok(number) => number,

@@ -139,7 +139,7 @@ fn sizes_are_capped_with_a_warning() {
     assert_eq!(serve("-c -n").warnings.len(), 2);
 }
 
-/// If such a number were accepted in another form, a typing error could change or remove a limit.
+/// If a flag for a limit accepted numbers such as `5k`, a typing error could change the limit.
 #[test]
 fn numbers_of_our_own_flags_are_digits_within_a_range() {
     let flags = [
@@ -230,7 +230,7 @@ fn the_usage_has_the_originals_shape() {
     assert!(usage.starts_with("Use: beanstalkd [OPTIONS]\n\nOptions:\n -b, --binlog DIR    "));
     assert!(usage.contains("\n     --ping                ask"));
     assert!(usage.lines().all(|line| line.len() <= 80));
-    // If a flag is too long for its column, its help begins in the next line.
+    // If a synopsis is too long for its column, the help of the flag begins in the next line.
     let with_help = usage.lines().skip(3).filter(|line| !line.ends_with(" SECONDS"));
     let columns: Vec<_> =
         with_help.map(|line| &line[usage::HELP_COLUMN - 1..=usage::HELP_COLUMN]).collect();

@@ -12,7 +12,7 @@ const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 pub fn usage() -> String {
     let mut out = String::from("Use: beanstalkd [OPTIONS]\n\nOptions:\n");
     for flag in FLAGS {
-        // Flags without a letter are aligned with the long names of the others.
+        // Flags without a letter are aligned with the long names of flags that have a letter.
         let indent = if flag.letter().is_none() { "     " } else { " " };
         let mut head = format!("{indent}{}", flag.synopsis);
         if head.len() >= HELP_COLUMN {

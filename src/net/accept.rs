@@ -18,15 +18,15 @@ use crate::{
 /// The most connections accepted in a turn, over all listeners: about a millisecond's work.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// How long a listener pauses after a failure to accept, mostly for lack of descriptors or memory.
-/// If a connection is closed earlier, the pause ends then.
+/// How long a listener pauses after it could not accept a connection, usually for lack of
+/// descriptors or memory. If a connection is closed during the pause, the pause ends at once.
 const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The least time between two warnings that a listener cannot accept connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A listener, and whether a client may be waiting there. If none is, an event will report the next
-/// client.
+/// A listener, and whether a client may be waiting to be accepted. If no client is waiting, an
+/// event will report the next one.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
@@ -35,9 +35,9 @@ pub(super) struct ListenerSlot {
     pub(super) backs_off_until: Option<Time>,
     /// Whether a client is waiting that cannot be accepted for lack of memory.
     pub(super) lacks_memory: bool,
-    /// Whether a failure to accept has been logged, and its end has not.
+    /// Whether a failure to accept has been logged, and the end of this failure has not.
     is_reported: bool,
-    /// No other warning is logged before this instant.
+    /// The next failure to accept is not logged before this instant.
     reports_from: Time,
 }
 
@@ -69,7 +69,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Stops accepting until an event reports a client. Logs the end of a failure that was logged.
+    /// Stops accepting until the next event. If a failure to accept was logged, logs its end.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {
@@ -100,7 +100,7 @@ impl EventLoop {
     /// Accepts a connection at a listener. Fails if descriptors or memory are short.
     fn accept_one(&mut self, index: usize, now: Time) -> io::Result<()> {
         use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-        // Memory is checked first, because an accepted client without memory could only be closed.
+        // Without memory, no client is accepted: the daemon could only disconnect the client.
         let has_memory = self.make_room_to_accept().is_ok();
         let slot = &mut self.listeners[index];
         slot.lacks_memory = !has_memory && slot.listener.has_client();
@@ -114,14 +114,14 @@ impl EventLoop {
         match slot.listener.accept() {
             Ok(stream) => return self.add_connection(stream, now),
             Err(error) if error.kind() == WouldBlock => slot.on_empty(),
-            // The client disconnected before it was accepted; another may be waiting.
+            // The client disconnected before it was accepted; another client may be waiting.
             Err(error) if matches!(error.kind(), ConnectionAborted | Interrupted) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Makes room for one more connection, in the loop and in the server.
+    /// Allocates memory for one more connection, in the event loop and in the server.
     fn make_room_to_accept(&mut self) -> Growth {
         self.server.make_room_to_open()?;
         let count = self.sockets.len() + 1;
@@ -160,7 +160,7 @@ mod tests {
         ListenerSlot::new(Listener::bind_all(&[address]).expect("the path is free").remove(0))
     }
 
-    /// Otherwise a problem that comes and goes every second would fill the log.
+    /// If each failure to accept were logged, a failure that comes and goes would fill the log.
     #[test]
     fn a_problem_is_logged_when_it_begins_and_ends_but_not_again_and_again() {
         let folder = tempfile::tempdir().expect("a directory");

@@ -1,17 +1,17 @@
-//! Busy polling: whether the loop polls for some microseconds before it sleeps.
+//! Busy polling: decides whether the event loop polls for some microseconds before it sleeps.
 //!
-//! If a client waits for each reply, then to sleep and wake up between its commands takes longer
-//! than all other work, and also takes CPU time. If the next event comes within microseconds,
-//! polling is faster. Whether polling takes more CPU time depends on the machine and the clients.
-//! So the loop measures: while events follow each other quickly, an occasional *trial* compares the
-//! CPU time per event with sleeping and with polling. If polling takes no more CPU time, the loop
-//! polls until several polls find nothing or the next trial begins. A daemon with little to do
-//! always sleeps.
+//! If a client waits for each reply before it sends the next command, the loop spends more time on
+//! going to sleep and waking up than on all other work. If the next event comes within
+//! microseconds, polling is faster than sleeping. Whether polling takes more CPU time than sleeping
+//! depends on the machine and the clients. So while events follow each other quickly, the loop
+//! makes a *trial* now and then: it measures the CPU time per event, first with sleeping, then with
+//! polling. If polling takes no more CPU time, the loop polls until several polls find nothing or
+//! the next trial begins. A daemon with little to do always sleeps.
 //!
-//! The number of processors does not matter. A client on the same processor runs only while this
-//! thread sleeps: then each poll is in vain, polling takes more CPU time, and the trial fails. A
-//! daemon pinned to one processor still gains from polling for clients on another. Polling does not
-//! use up a CPU quota either, because it continues only if it takes no more CPU time than sleeping.
+//! The decision does not depend on the number of processors. A client on this thread's processor
+//! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon pinned
+//! to one processor gains from polling for clients on other processors. Polling does not use up a
+//! CPU quota, because the loop polls only while polls take no more CPU time than sleeping.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// The largest number of short waits before a trial. Each failed trial doubles the number.
+/// The largest number of short waits before a trial: each failed trial doubles the number.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
-/// After this many waits in [`Phase::Polling`], a trial finds out whether polling still pays off.
+/// After this many waits in [`Phase::Polling`], another trial compares polling with sleeping.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// How much a poll in vain adds to the misses of [`Phase::Polling`]. A poll that finds an event
-/// subtracts 1.
+/// How much a poll that finds no event adds to the misses of [`Phase::Polling`]. A poll that finds
+/// an event subtracts 1 from the misses.
 const MISS: u32 = 16;
 
-/// With more misses than this, polling ends at once.
+/// If [`Phase::Polling`] has more misses than this, the loop stops polling at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// Waits are short if on average they take less than this many times the longest poll. A client
-/// whose command would come within a poll takes that long if both the loop and the client sleep.
+/// Waits are short if their average is less than this many times the longest poll. If loop and
+/// client sleep, a wait that a poll could have ended may take as long as three polls.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -45,14 +45,14 @@ pub(super) struct Wait {
     pub(super) time: Duration,
     /// How many events ended the wait.
     pub(super) events: usize,
-    /// Whether the loop slept. If it polled before, that poll was in vain.
+    /// Whether the loop slept. If the loop polled before it slept, the poll found no event.
     pub(super) has_slept: bool,
 }
 
 /// Decides before each wait whether to poll first.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    /// The longest poll; zero if the loop never polls.
+    /// The longest time that a poll takes; zero if the loop never polls.
     limit: Duration,
     phase: Phase,
     /// The number of short waits in the next [`Phase::Rest`].
@@ -63,11 +63,11 @@ pub(super) struct BusyPoll {
 
 #[derive(Debug)]
 enum Phase {
-    /// Sleeps without polling, until this many more short waits have ended.
+    /// The loop sleeps without polling, until `left` more short waits have ended.
     Rest { left: u32 },
     /// Compares sleeping with polling.
     Try(HalfTrial),
-    /// Polls before each sleep, because the last trial found that polling pays off.
+    /// The loop polls before each sleep, because the last trial favoured polling.
     Polling { left: u32, misses: u32 },
 }
 
@@ -75,10 +75,10 @@ enum Phase {
 struct HalfTrial {
     left: u32,
     events: u32,
-    /// The thread's CPU time at the beginning of this half.
+    /// The thread's CPU time at the beginning of this half of the trial.
     cpu_before: Duration,
-    /// The CPU time per event in the first half, which sleeps. `None` until the second half, which
-    /// polls.
+    /// The CPU time per event in the first half of the trial, in which the loop sleeps. `None`
+    /// during that half.
     with_sleep: Option<Duration>,
 }
 
@@ -96,7 +96,7 @@ impl BusyPoll {
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
     }
 
-    /// Returns how long to poll before the next sleep; zero for not at all.
+    /// Returns how long to poll before the next sleep; zero if the loop is not to poll.
     pub(super) fn time_before_sleep(&self) -> Duration {
         match self.phase {
             Phase::Rest { .. } | Phase::Try(HalfTrial { with_sleep: None, .. }) => Duration::ZERO,
@@ -104,7 +104,7 @@ impl BusyPoll {
         }
     }
 
-    /// Adds a wait that has ended, after which the phase may change. `cpu_now` reads the CPU time.
+    /// Records a wait that has ended, which may change the phase. `cpu_now` reads the CPU time.
     pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {
@@ -145,7 +145,7 @@ impl BusyPoll {
         }
     }
 
-    /// Ends polling for some short waits, and doubles their number for the next time.
+    /// Ends polling for the next `rest` short waits, and doubles `rest` for the next failure.
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -160,8 +160,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A machine on which a sleep takes `sleep`, both in time and in CPU time; with the daemon and
-    /// a client. If they share a processor, the client runs only while the daemon sleeps.
+    /// A simulated machine with the daemon and a client. A sleep takes the time `sleep`, and as
+    /// much CPU time. If both share a processor, the client runs only while the daemon sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(machine.polls, 0);
     }
 
-    /// Every third command comes too late for a poll, so polling takes more CPU time.
+    /// Every third command comes too late for a poll: polling takes more CPU time than sleeping.
     #[test]
     fn what_costs_more_than_sleeping_is_tried_rarely() {
         let mut machine = Machine::new(25);
@@ -258,7 +258,7 @@ mod tests {
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
 
-    /// Polling may cease to pay off, because other processes need the processors.
+    /// If there were no further trial, the daemon would poll on when other processes need the CPU.
     #[test]
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);

@@ -1,5 +1,5 @@
-//! The listening sockets: TCP on a host and port, UNIX sockets at a path, and sockets of either
-//! kind opened and passed on by a service manager.
+//! The listening sockets: TCP sockets on a host and port, UNIX sockets at a path, and sockets of
+//! both kinds that a service manager has opened for the daemon.
 
 use std::{
     env,
@@ -29,7 +29,7 @@ use crate::{cli::Address, sys};
 /// Why the daemon cannot listen on an address.
 #[derive(Debug)]
 pub struct ListenError {
-    /// The address as the flags have it, or a path or descriptor.
+    /// The address as given in the flags, or the path of a file, or the number of a descriptor.
     pub address: String,
     /// The error of the system, or why the file at the path cannot be used.
     pub error: io::Error,
@@ -49,7 +49,7 @@ fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
 
-/// The file of a UNIX socket, with the device and inode that are compared before it is removed.
+/// The file of a UNIX socket. The daemon compares device and inode before it removes the file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -64,7 +64,7 @@ enum Kind {
     Unix(UnixListener, Option<SocketFile>),
 }
 
-/// The number of the first descriptor that a service manager passes on.
+/// The number of the first descriptor that a service manager passes to the daemon.
 const FIRST_INHERITED: RawFd = 3;
 
 /// A socket that clients connect to.
@@ -72,9 +72,9 @@ const FIRST_INHERITED: RawFd = 3;
 pub struct Listener(Kind);
 
 impl Listener {
-    /// Listens on all addresses, or on none if one fails. Clients can connect at once, and wait
-    /// until they are accepted. If there are several addresses, an IPv6 address takes IPv6 only; a
-    /// single `::` also takes IPv4.
+    /// Listens on all addresses; if one address fails, listens on none. Clients can connect at
+    /// once, and wait until the event loop accepts them. If `::` is the only address, it also
+    /// accepts IPv4; if there are several addresses, an IPv6 address accepts only IPv6.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
         let ipv6_only = addresses.len() > 1;
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
@@ -91,7 +91,7 @@ impl Listener {
     }
 
     /// Takes over the sockets that a service manager has opened for the process `pid`, which must
-    /// be this process. Returns an empty list if there are none.
+    /// be this process. Returns an empty list if there are no such sockets.
     pub fn inherited(pid: u32) -> Result<Vec<Self>, ListenError> {
         let count = inherited_count(pid).map_err(at("inherited sockets"))?;
         (FIRST_INHERITED..FIRST_INHERITED.saturating_add(count))
@@ -130,7 +130,7 @@ impl Listener {
         known.unwrap_or_else(|| "an unknown address".into())
     }
 
-    /// Whether a client waits to be accepted. Also true if the system reports an error.
+    /// Whether a client waits to be accepted. Returns true also if the system reports an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
             Kind::Tcp(listener) => sys::has_client(listener),
@@ -138,7 +138,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the next client, whose socket is non-blocking and inherits the listener's options.
+    /// Accepts the next client. The client's socket is non-blocking, with the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
@@ -157,8 +157,8 @@ impl Listener {
     }
 }
 
-/// Removes the file of the socket, unless another file has replaced it. This happens whenever the
-/// process exits cleanly, also before it serves.
+/// Removes the file of the socket, unless another file has replaced it. So a process that exits
+/// cleanly removes its socket's file, even before it serves.
 impl Drop for Listener {
     /// Removes the file of a UNIX socket, if it is still the one of this listener.
     fn drop(&mut self) {
@@ -173,7 +173,7 @@ impl Drop for Listener {
     }
 }
 
-/// How many sockets the variables of a service manager pass on to the process `pid`.
+/// Reads from the environment how many sockets a service manager passes to the process `pid`.
 fn inherited_count(pid: u32) -> io::Result<RawFd> {
     let [Some(for_pid), Some(count)] = ["LISTEN_PID", "LISTEN_FDS"].map(env::var_os) else {
         return Ok(0);
@@ -189,8 +189,8 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     }
     let count = number("LISTEN_FDS", &count)?;
     if count == 0 {
-        // Without this error, the daemon would listen on the address of its flags, which the
-        // operator did not intend.
+        // If 0 were no error, the daemon would listen on the address of its flags, although the
+        // operator meant the manager's sockets.
         return Err(io::Error::other("LISTEN_FDS is 0: the service manager passed no socket"));
     }
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
@@ -212,38 +212,38 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// Whether the path has a socket that no process listens on. False if there is no file.
+/// Whether there is a socket at the path on which no process listens. False without a file.
 fn is_stale(path: &Path) -> Result<bool, ListenError> {
     let because = |reason: &str| Err(at(path.display())(io::Error::other(reason)));
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
     if !found.file_type().is_socket() {
         return because("the file there is not a socket");
     }
-    // This socket is non-blocking, so connecting does not wait.
+    // The connecting socket is non-blocking, so `connect` does not wait.
     let Err(error) = UnixStream::connect(path) else {
         return because("another process is listening there");
     };
     match error.kind() {
-        // The process that listened has ended.
+        // The process that listened on the socket has ended.
         io::ErrorKind::ConnectionRefused => Ok(true),
-        // The file has just been removed.
+        // The socket's file has just been removed.
         io::ErrorKind::NotFound => Ok(false),
-        // A process listens, and is too busy to accept.
+        // A process listens, but is too busy to accept connections.
         io::ErrorKind::WouldBlock => because("another process is listening there"),
         _ => Err(at(format!("unix:{}", path.display()))(error)),
     }
 }
 
-/// The number of attempts to lock a socket's directory, over two seconds in total. During startup,
-/// a daemon holds this lock for at most one second.
+/// How many times the daemon tries, in two seconds, to lock the directory of a UNIX socket. During
+/// startup, a daemon has the lock on the directory for at most one second.
 const LOCK_ATTEMPTS: u32 = 200;
 /// The time between two attempts to lock the directory.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Locks the directory of a socket, until the returned descriptor is closed, against other daemons
-/// that are starting. Without the lock, two daemons could remove each other's new socket, because a
-/// socket that is bound but does not listen yet looks stale. If the directory cannot be locked, or
-/// another program keeps it locked, startup continues without the lock.
+/// Locks the directory of a UNIX socket against other daemons that start, until the returned
+/// descriptor is closed. Without the lock, a daemon could remove another daemon's new socket,
+/// because a socket that does not listen yet looks like one whose process has ended. If the
+/// directory cannot be locked within two seconds, startup continues without the lock.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,8 +1,8 @@
-//! The event loop around the server: one thread, one poll, the sockets, signals and the clock.
+//! The event loop, which runs the server in one thread, and owns the sockets, signals and clock.
 //!
-//! Everything in a turn has a bound. A connection with more to do is queued for the next turn,
-//! which then does not sleep. Invariant: a connection that could continue is in a queue of the
-//! loop, or an event or a deadline will put it there.
+//! All work in a turn is bounded. A connection that has more work to do is queued for the next
+//! turn, which then begins without a sleep. Invariant: a connection that could continue is in a
+//! queue of the loop, or an event or a deadline will put it in a queue.
 //!
 //! | file | contents |
 //! |---|---|
@@ -45,17 +45,17 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token of the event that a background sync has ended. The next commit handles its result.
+/// The token of the end of a background sync, whose result the next commit takes.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
-/// The token of the first listener. The tokens of connections are far below.
+/// The token of the first listener. The tokens of connections are far smaller.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// How many bytes one connection may read in a turn. A job of the default largest size fits in one
-/// read, so its body is copied only once.
+/// The most bytes that are read from one connection in a turn. A job of the default largest size
+/// fits in one read, so the job's body is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// The most events that one poll takes. Handling an event is far faster than running a connection.
+/// The most events of one poll. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
@@ -105,7 +105,7 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    /// For how long the binlog may fail before the loop ends; `None` for ever.
+    /// The loop ends once the binlog has failed for this time; with `None`, the loop goes on.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
@@ -114,14 +114,14 @@ pub struct EventLoop {
     queues: Queues,
     deferred: Deferred,
     drain_log: DrainLog,
-    /// The buffer for reads. Bytes that are not consumed at once move to their `Socket`.
+    /// The buffer for reads. Bytes that the server does not consume move to `Socket::unconsumed`.
     buffer: Box<[u8]>,
     is_stopping: bool,
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals. `busy_poll` is how long the loop may poll before a
-    /// sleep, `binlog_failure_max` how long the binlog may fail before the loop ends.
+    /// Registers the listeners and the signals. The loop may poll for `busy_poll` before it sleeps.
+    /// The loop ends once the binlog has failed for `binlog_failure_max`.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
@@ -139,12 +139,12 @@ impl EventLoop {
         }
         if server.wal().is_some() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
-            // If waking the loop fails, a later commit finds that the sync has ended.
+            // If the waker fails, a later commit finds that the sync has ended.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Fails if no descriptor is free, because no client could ever connect.
+        // Checks that a descriptor is free: without one, no client could ever connect.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -163,8 +163,8 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal to end arrives. Completes that turn, but accepts no more connections.
-    /// If a service manager keeps a listening socket open, the next process accepts its clients.
+    /// Serves until a signal ends the daemon. Completes the turn in which the signal arrives, but
+    /// accepts no more clients: clients at a service manager's socket wait for the next daemon.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -208,9 +208,9 @@ impl EventLoop {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// If the commit will sync in this thread, first sends the replies that need not wait for the
-    /// sync. Then waits some microseconds for further changes of clients that were just answered,
-    /// so that one sync covers all of these changes.
+    /// If the commit will sync in this thread, sends the replies that need not wait for the sync,
+    /// and polls some microseconds for the next commands of clients that have just got a reply. So
+    /// one sync covers the changes of many clients.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
@@ -241,8 +241,8 @@ impl EventLoop {
         }
     }
 
-    /// Waits until an event or the next deadline, but not if there is already work to do. `now` is
-    /// the end of the previous turn.
+    /// Waits for an event or the next deadline; does not sleep if there is already work to do.
+    /// `now` is the end of the previous turn.
     fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
@@ -251,7 +251,7 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        // The binlog has the ends of delays as dates, and no event reports that the clock was set.
+        // Delays in the binlog end at dates, and no event reports that the wall clock was set.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
         let exit = self.binlog_exit_at();
@@ -263,8 +263,8 @@ impl EventLoop {
         self.poll_then_sleep(events, timeout, now)
     }
 
-    /// Polls for some microseconds if that pays off. Then sleeps if no event has come. Both
-    /// together take at most `timeout`.
+    /// Polls for some microseconds if `busy_poll` decides so, then sleeps if no event has come.
+    /// Poll and sleep together take at most `timeout`.
     fn poll_then_sleep(
         &mut self,
         events: &mut Events,
@@ -314,8 +314,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // The client gets no more jobs. Its connection is queued as busy, because
-                    // thousands of clients that hang up at once must not delay others.
+                    // The client that hung up gets no more jobs. A connection that has hung up is
+                    // queued as busy, so that thousands of such connections do not delay others.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {
@@ -328,7 +328,7 @@ impl EventLoop {
     /// Begins or ends draining, or the end of the loop, as the signals that arrived require.
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Registers again: some polls report a descriptor only once if mio does not read it.
+        // Some systems report a descriptor once per registration, unless mio reads from it.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

@@ -1,4 +1,4 @@
-//! Selects the connections that run in a turn and the share of each; defers those without memory.
+//! Selects connections to run in a turn, sets their shares, and defers those that lack memory.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::{
     service::logging::Throttle,
 };
 
-/// The smallest share of a connection, in commands. Less would not be worth the system calls.
+/// The smallest share of a connection, in commands: less would not be worth the system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
-/// How many connections may read and be answered in a turn. The system calls for each connection
-/// take some microseconds, even for few commands.
+/// The most connections that run in a turn. The system calls for each connection take some
+/// microseconds, even if the connection has few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// How many of the connections in a turn may be busy ones, each of which could use up the turn.
+/// The most connections of the queue `busy` that run in a turn: each could use up the turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections with work to do.
@@ -28,25 +28,25 @@ const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 pub(super) struct Queues {
     /// Connections that can continue because of an event.
     pub(super) runnable: VecDeque<Key<Conn>>,
-    /// Connections that can continue without an event: they had more to do than their share of a
-    /// turn, or their client has hung up.
+    /// Connections that can continue without an event: those with more work than their share of a
+    /// turn, and those whose client has hung up.
     pub(super) busy: VecDeque<Key<Conn>>,
     /// Connections that have ended and are not closed yet.
     pub(super) ended: VecDeque<Key<Conn>>,
-    /// Connections with unsent output whose sockets are writable.
+    /// Connections that have unsent output and a writable socket.
     pub(super) writable: Vec<Key<Conn>>,
 }
 
-/// Connections that are deferred until there may be memory.
+/// Connections that are deferred until there may be enough memory for their work.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     pub(super) queue: VecDeque<Key<Conn>>,
-    /// When the connections in `queue` are retried.
+    /// When to run the connections in `queue` again.
     pub(super) retry_at: Option<Time>,
-    /// From this instant on, connections are closed to free memory. `None` if there is enough
-    /// memory for steps and for new clients.
+    /// From this instant on, connections are closed in order to free memory. `None` if there is
+    /// enough memory for steps and for new clients.
     pub(super) close_at: Option<Time>,
-    /// Limits the log lines about connections that were closed to free memory.
+    /// Limits the log lines about connections that were closed in order to free memory.
     pub(super) closed: Throttle,
 }
 
@@ -59,7 +59,7 @@ impl EventLoop {
         }
     }
 
-    /// Defers a connection until there may be memory, for at most [`SHORTAGE_RETRY_DELAY`].
+    /// Defers a connection until there may be memory, or for [`SHORTAGE_RETRY_DELAY`] at most.
     pub(super) fn defer(&mut self, key: Key<Conn>, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if !std::mem::replace(&mut socket.is_deferred, true) {
@@ -68,7 +68,7 @@ impl EventLoop {
         self.deferred.retry_at.get_or_insert(now + SHORTAGE_RETRY_DELAY);
     }
 
-    /// Queues the deferred connections again, if it is time.
+    /// Queues the deferred connections again, if `retry_at` has come.
     pub(super) fn retry_deferred(&mut self, now: Time) {
         if self.deferred.retry_at.is_none_or(|at| at > now) {
             return;
@@ -90,9 +90,9 @@ impl EventLoop {
         }
     }
 
-    /// Runs the queued connections, each for its share of the turn: first those with an event, but
-    /// some places are kept for busy ones. If there are very many, the others run first in the next
-    /// turn, so that timers do not wait for all connections.
+    /// Runs queued connections, each for its share of the turn: first those that have an event,
+    /// then some busy ones. Connections that do not run in this turn are the first in the next
+    /// turn, so that timers need not wait for all connections.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
@@ -106,7 +106,7 @@ impl EventLoop {
                 break;
             }
         }
-        // At least one busy connection runs, even if others have used up the turn.
+        // At least one busy connection runs, even if other connections have used up the turn.
         for _ in 0..busy_visits {
             let Some(key) = self.queues.busy.pop_front() else { break };
             self.advance(key, command_limit, now);
@@ -116,7 +116,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs a connection for its share of the turn: feeds stored input, or reads and feeds input.
+    /// Runs a connection for its share: passes input, stored or read now, to the server.
     fn advance(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
@@ -125,13 +125,13 @@ impl EventLoop {
         }
         let has_hung_up = socket.has_hung_up || self.server.conn(key).is_half_closed;
         if has_hung_up && !self.server.may_step() {
-            // There is no memory to answer the client. Closing its connection frees memory, for
-            // which others may be waiting.
+            // There is no memory to answer the client. To close the client's connection frees
+            // memory, for which other connections may be waiting.
             debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);
         }
         if socket.has_hung_up {
-            // A waiting `reserve` is answered now.
+            // `half_close` answers a `reserve` that is waiting.
             socket.has_hung_up = false;
             self.server.half_close(key);
         }

@@ -1,4 +1,4 @@
-//! One socket of a client: its readiness, single reads and writes, and the input not consumed yet.
+//! One socket of a client: its readiness, single reads and writes, and unconsumed input.
 
 use std::io::{self, IoSlice, Read, Write};
 
@@ -6,9 +6,9 @@ use mio::{Interest, event::Event, net::TcpStream};
 
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
-/// Whether, after a short read or write, an event reports when more can be read or written. Epoll
-/// does so, and also reports an urgent byte at which a read stops. With other polls, reads and
-/// writes may have to be repeated until they return `WouldBlock`.
+/// Whether, after a short read or write, an event reports when more can be read or written, as with
+/// epoll. Epoll also reports an urgent byte at which a read stops. With a poll other than epoll,
+/// reads and writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
@@ -18,7 +18,7 @@ const CUT_SHORT_MEANS_EVENT: bool =
 pub(super) const INTERESTS: Interest =
     Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
-/// The events that a connection is registered for. This system has no event for urgent data.
+/// The events that a connection is registered for. Only Linux has an event for urgent data.
 #[cfg(not(target_os = "linux"))]
 pub(super) const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
@@ -26,29 +26,29 @@ pub(super) const INTERESTS: Interest = Interest::READABLE.add(Interest::WRITABLE
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "eight independent facts, not one state")]
 pub(super) struct Socket {
-    /// A TCP or UNIX stream. A `TcpStream` can hold both, because only `read`, `write` and `peek`
-    /// are called.
+    /// A TCP or UNIX stream. `TcpStream` serves for UNIX streams, too, because only `read`, `write`
+    /// and `peek` are called.
     stream: TcpStream,
-    /// A read may return bytes.
+    /// Whether a read may return bytes.
     pub(super) is_readable: bool,
-    /// The kernel may accept a write.
+    /// Whether the kernel may accept a write.
     pub(super) is_writable: bool,
-    /// The kernel reported an urgent byte, where reads stop, or the end of input. Until
-    /// `WouldBlock`, a short read does not mean that everything has been read.
+    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input: only
+    /// `WouldBlock`, and not a short read, then shows that all input has been read.
     reads_until_blocked: bool,
-    /// The client has closed its sending side, or disconnected; `half_close` was not called yet.
+    /// Whether the client has shut down its output or disconnected, and `half_close` is still due.
     pub(super) has_hung_up: bool,
-    /// The connection is in the queue `runnable` or `busy`.
+    /// Whether the connection is in the queue `runnable` or `busy`.
     pub(super) is_runnable: bool,
-    /// The connection is in `deferred`.
+    /// Whether the connection is in the queue of deferred connections.
     pub(super) is_deferred: bool,
-    /// Nothing has been read or sent since memory became short.
+    /// Whether nothing has been read from the socket or sent since memory became short.
     pub(super) is_idle: bool,
-    /// Only the socket remains to be closed.
+    /// Whether the connection has ended, and its socket is still to be closed.
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
-    /// Bytes read but not consumed: at most one read, and none while the connection is idle.
+    /// Bytes that were read but not consumed: at most one read, none while the connection is idle.
     pub(super) unconsumed: Vec<u8>,
 }
 
@@ -58,7 +58,7 @@ impl Socket {
         Self {
             stream,
             is_readable: false,
-            // A new socket can usually take a reply; if not, the first write reports that.
+            // A new socket usually accepts a write; if not, the first write returns `WouldBlock`.
             is_writable: true,
             reads_until_blocked: false,
             has_hung_up: false,
@@ -84,8 +84,8 @@ impl Socket {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
-        // Finds out whether the socket is empty. The next turn could find that out, but the
-        // connection would be queued as busy until then.
+        // The peek finds out whether the socket has more input. Without the peek, the next turn
+        // would find that out, but the connection would be queued as busy until then.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }
@@ -99,8 +99,8 @@ impl Socket {
         result
     }
 
-    /// Reads and discards bytes until the buffer is full. A peek must have returned these bytes,
-    /// and has already updated the readiness.
+    /// Reads bytes that a peek has returned, until the buffer is full, and discards them. The peek
+    /// has already updated the readiness.
     pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(buffer)
     }
@@ -118,7 +118,7 @@ impl Socket {
         }
     }
 
-    /// Whether to read until `WouldBlock`, because perhaps no event reports further bytes.
+    /// Whether to read until `WouldBlock`, because perhaps no event will report further bytes.
     pub(super) fn reads_until_blocked(&self) -> bool {
         self.reads_until_blocked || !CUT_SHORT_MEANS_EVENT
     }
@@ -143,7 +143,7 @@ impl Socket {
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {
-            // The connection may be idle from now on, and must not keep a large buffer.
+            // The connection may now become idle, and an idle connection must keep no large buffer.
             self.unconsumed = rest.to_vec();
         } else {
             self.unconsumed.drain(..consumed);
@@ -166,8 +166,8 @@ mod tests {
         (Socket::new(OwnedFd::from(ours).into()), theirs)
     }
 
-    /// Stored readiness saves a system call per command. If it were cleared wrongly, a client would
-    /// wait for ever.
+    /// If a short read cleared the stored readiness while the kernel has more bytes, the client
+    /// would wait for ever.
     #[test]
     fn a_short_read_clears_the_latch_unless_the_kernel_hinted_at_more() {
         let (mut socket, mut client) = pair();
@@ -213,7 +213,7 @@ mod tests {
         assert!(!socket.is_writable);
     }
 
-    /// A hundred thousand idle connections must not each keep a buffer for large reads.
+    /// If each of a hundred thousand idle connections kept a large buffer, memory would run out.
     #[test]
     fn an_idle_connection_keeps_no_large_buffer() {
         let (mut socket, _client) = pair();

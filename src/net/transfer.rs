@@ -1,4 +1,4 @@
-//! Reads from connections, sends to them, and closes them, also to free memory.
+//! Reads from connections, sends to them, and closes them when they end or to free memory.
 
 use std::{io, time::Duration};
 
@@ -12,28 +12,28 @@ use crate::{
     server::FeedResult,
 };
 
-/// How many bytes one connection may send in a turn; the last write may exceed this limit.
+/// The most bytes that are sent to one connection in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// If this many checks of the lock in a row take too long to be valid, the loop ends.
+/// The loop ends if this many checks of the lock in a row take so long that the next one is due.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// The time in a turn for closing connections; the last close may exceed it. If much input is
-/// unread, the kernel may take a millisecond to close a single connection.
+/// How long a turn closes connections; the last close may end later. To close a single connection
+/// with much unread input, the kernel may take a millisecond.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// How long there may be no memory for any step, or for new clients, before connections are closed
-/// to free memory.
+/// If memory for any step, or for new clients, is missing for this time, connections are closed in
+/// order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// After a connection is closed to free memory, the delay before the next one is closed, for each
-/// freed byte (0.5 MB/s).
+/// After the loop has closed a connection to free memory, it waits this long for each freed byte
+/// before it closes the next connection (0.5 MB/s).
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Reads once, and feeds the server with any stored part of a line and the bytes read. If there
-    /// is too little memory to store unconsumed bytes after their commands, only peeks at the
-    /// input, so that these bytes stay in the kernel; this takes one more system call.
+    /// Reads once, and passes the stored part of a line, if any, and the bytes read to the server.
+    /// If there is no memory to store bytes that the server does not consume, peeks at the input
+    /// first, and then reads only the consumed bytes. The peek takes one more system call.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let may_store = self.server.may_keep_input();
         let Some(socket) = &mut self.sockets[key.index()] else { return };
@@ -49,13 +49,13 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // A part of a line is stored even if little memory is free. In the kernel it would take a
-        // whole buffer, and perhaps leave no TCP window for the rest of the line.
+        // A part of a line is stored even if little memory is free. In the kernel, that part would
+        // take a whole buffer, and perhaps leave no TCP window for the rest of the line.
         let stores =
             may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
-            // Perhaps no event reports further input.
+            // Perhaps no event reports further input, so the connection is deferred.
             feed_result = FeedResult::Short;
         }
         let has_more = feed_result != FeedResult::More && taken < end;
@@ -69,7 +69,7 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Feeds the stored bytes of a connection whose input was not consumed in an earlier turn.
+    /// Passes the stored bytes of a connection, which earlier turns read, to the server.
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);
@@ -78,8 +78,8 @@ impl EventLoop {
     }
 
     /// Sends the replies of this turn, and those that earlier turns could not send. Only this
-    /// function sends replies. Fails if the lock of the binlog is lost, because another daemon may
-    /// then hand out the same jobs.
+    /// function sends replies. If the lock of the binlog is lost, fails and sends nothing, because
+    /// another daemon may hand out the same jobs.
     pub(super) fn flush(&mut self) -> Result<(), LoopError> {
         self.ensure_lock()?;
         for key in std::mem::take(&mut self.queues.writable) {
@@ -91,9 +91,9 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Sends the replies that need not wait for a sync. Replies may show changes of this turn to
-    /// other clients, so the records of these changes are written first, and survive a kill. If the
-    /// write fails, the commit decides which connections are closed.
+    /// Sends the replies that need not wait for a sync. A reply may show a change of this turn to
+    /// another client, so the records of all changes are written first: a kill then loses no
+    /// change. If the write fails, sends nothing; the commit decides which connections are closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
             self.queues.writable.push(key);
@@ -103,8 +103,8 @@ impl EventLoop {
         if has_replies && !self.server.write_changes(now) { Ok(()) } else { self.flush() }
     }
 
-    /// Checks that the daemon has held the lock of its binlog within the last quarter of a second.
-    /// Fails if it has not, or if the file system takes too long to confirm that.
+    /// Ensures that the lock of the binlog was confirmed within the last quarter of a second. Fails
+    /// if the lock is lost, or if the file system takes too long to confirm the lock.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
         if self.server.wal().is_none() {
             return Ok(());
@@ -168,17 +168,17 @@ impl EventLoop {
             self.queues.ended.push_back(key);
         }
         if socket.is_deferred {
-            // The connection must leave `deferred` before it is closed and its memory is freed.
+            // A deferred connection must leave its queue before it is closed and its memory is
+            // freed.
             self.deferred.retry_at = Some(Time::AT_ONCE);
         }
     }
 
-    /// Closes a connection if for [`STARVATION_TIME`] there was no memory for any step or for new
-    /// clients. Of the connections that were idle for that time, or else of all, closes the one
-    /// with the most unread output and unfinished input. Closes one in a turn until there is
-    /// memory, or one in some turns if resident memory is limited. Must be called when everything
-    /// that clients accept has been sent. O(connections) if a connection is closed, otherwise
-    /// O(listeners).
+    /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes the
+    /// connection with the most unread output and unfinished input, first among connections that
+    /// were idle for that time. Closes one connection in a turn until there is memory; if resident
+    /// memory is limited, waits some turns before the next. Call this after all replies that
+    /// clients accept are sent. O(connections) if a connection is closed, O(listeners) if none is.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -192,12 +192,12 @@ impl EventLoop {
             self.sockets.iter_mut().flatten().for_each(|socket| socket.is_idle = true);
         }
         let is_due = *self.deferred.close_at.get_or_insert(now + STARVATION_TIME) <= now;
-        // Closing the connections that have ended may free enough memory.
+        // The connections that have ended are closed first, which may free enough memory.
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // Does not count the output of writable sockets, which is sent in the next turns or after a
-        // sync, nor the input of readable or deferred connections, which is read.
+        // Output for a writable socket does not count, because a later turn sends the output. Input
+        // of a readable or deferred connection does not count, because it will be read.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
@@ -206,7 +206,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // No connection has memory to free. Jobs may have taken the memory, for example.
+            // To close a connection would free no memory: jobs, for example, may have taken it.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -225,7 +225,7 @@ impl EventLoop {
         }
     }
 
-    /// Closes connections that have ended, for at most [`CLOSE_TIME_PER_TURN`].
+    /// Closes connections that have ended, but ends after [`CLOSE_TIME_PER_TURN`].
     pub(super) fn close_ended(&mut self, now: Time) -> Result<(), LoopError> {
         if self.queues.ended.is_empty() {
             return Ok(());
@@ -235,7 +235,7 @@ impl EventLoop {
             let Some(key) = self.queues.ended.pop_front() else { break };
             let socket = self.sockets[key.index()].as_ref();
             if socket.is_some_and(|socket| socket.is_runnable || socket.is_deferred) {
-                // While a queue holds this key, the key must not be given to another connection.
+                // While a queue has a connection's key, no other connection may get the key.
                 self.queues.ended.push_back(key);
             } else {
                 self.close(key, now);
@@ -244,7 +244,7 @@ impl EventLoop {
                 break;
             }
         }
-        // Jobs of closed connections may have gone to waiting clients, which are answered now.
+        // Jobs of closed connections may have gone to clients, which get their replies now.
         self.flush()
     }
 
@@ -253,7 +253,7 @@ impl EventLoop {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;
         self.server.close(key, now);
-        // New and deferred connections may find a descriptor and memory now.
+        // The closed connection has freed a descriptor and memory for new and deferred connections.
         for slot in &mut self.listeners {
             slot.backs_off_until = None;
         }

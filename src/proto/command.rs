@@ -1,23 +1,23 @@
-//! The commands of the protocol, with their fields; job states as commands name them.
+//! The commands of the protocol with their fields, and the job states that commands name.
 
 /// The id of a job.
 pub type JobId = u64;
 
-/// A command and its arguments, under the names of the protocol.
+/// A command and its arguments, with the names that the protocol gives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields carry the protocol's own names")]
 pub enum Command<'a> {
     /// The header of a `put`; the body follows.
     Put(PutHeader),
-    /// The header of a `put` with a body of this many bytes, above the limit; the body follows.
+    /// The header of a `put` whose body, of this many bytes, exceeds the limit; the body follows.
     TooBig(u32),
-    /// A command whose arguments are malformed. `stats` counts it nevertheless, because the
-    /// original counts the command before it finds this error.
+    /// A command whose arguments are malformed. `stats` counts a malformed command, because the
+    /// original counts a command before it finds the error.
     Malformed,
     Use(&'a str),
-    /// `reserve`; with the seconds to wait, `reserve-with-timeout`.
+    /// `None` for `reserve`; for `reserve-with-timeout`, the seconds to wait.
     Reserve(Option<u32>),
-    /// Like `reserve`, but further input ends the wait. The original does not have this command.
+    /// Like `reserve`, but input from the client ends the wait. The original lacks this command.
     ReserveWithAbort,
     ReserveJob(JobId),
     Delete(JobId),
@@ -53,20 +53,20 @@ pub enum Command<'a> {
     /// Reports the extensions and the health of this daemon. The original has none of the commands
     /// from `Capabilities` to `Metrics`.
     Capabilities,
-    /// Lists the first jobs in one state. `limit` is at most [`LISTED_JOBS_MAX`].
+    /// Lists the first jobs of a tube in one state. `limit` is at most [`LISTED_JOBS_MAX`].
     ListJobs {
         name: &'a str,
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube, or only those in one state, with ids up to `last_id`. `state` is
-    /// never `Reserved`, because reserved jobs stay.
+    /// Deletes the jobs of a tube with ids up to `last_id`: all, or only those in `state`. `state`
+    /// is never `Reserved`, because the command does not delete reserved jobs.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,
         last_id: JobId,
     },
-    /// Begins draining (`true`) or ends it (`false`); `None` only asks whether the daemon drains.
+    /// Begins (`true`) or ends (`false`) draining; `None` asks whether the daemon is draining.
     Drain(Option<bool>),
     /// Reports figures that the original does not have, about the daemon or about one tube.
     Metrics(Option<&'a str>),
@@ -109,7 +109,7 @@ pub struct PutHeader {
     pub pri: u32,
     /// Seconds until the job is ready.
     pub delay: u32,
-    /// Seconds that a worker may hold the job.
+    /// Seconds for which a worker may reserve the job.
     pub ttr: u32,
     /// Bytes of the body, without its CR LF; at most the limit given to [`parse`](super::parse()).
     pub size: u32,

@@ -1,14 +1,14 @@
-//! Recognition of HTTP requests, whose connections the daemon closes.
+//! Recognises HTTP requests, so that the daemon can close their connections.
 //!
-//! A web page can make a browser send a request to any port. The daemon would answer the header
-//! lines with errors, and then execute the lines of the body, which the page has written.
+//! A web page can make a browser send an HTTP request to any port. A daemon that took the request
+//! for commands would execute the lines of the request's body, which the page has chosen.
 
-/// Whether `line`, the first of a connection, begins an HTTP request. The version may be missing,
-/// and any white space may precede or separate the words of the line. If `is_whole` is false,
-/// `line` is only the beginning of a line longer than any command.
+/// Whether `line`, the first line of a connection, begins an HTTP request. The HTTP version may be
+/// missing, and any white space may precede or separate the words of the line. If `is_whole` is
+/// false, `line` is only the beginning of a line longer than any command.
 ///
-/// An upper-case word before a word that looks like an address suffices, because no command is
-/// upper case.
+/// A line is a request if an upper-case word precedes a word that looks like an address, because no
+/// command is upper case.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };

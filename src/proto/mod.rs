@@ -1,4 +1,4 @@
-//! The protocol, as functions on bytes that know no jobs, tubes or connections.
+//! The protocol, as functions on bytes that use no jobs, tubes or connections.
 //!
 //! `command.rs` has the commands with their fields, `parse.rs` parses a line into a command and
 //! checks tube names, `reply.rs` writes replies and lists of tubes, `stats_yaml.rs` writes YAML
@@ -24,7 +24,7 @@ pub const LINE_LIMIT: usize = 224;
 /// The longest tube name in bytes.
 pub const NAME_LIMIT: usize = 200;
 
-/// The end of each line and each body.
+/// CR LF, which ends each line and each body.
 pub const CRLF: &[u8] = b"\r\n";
 
 /// The largest job body without `-z`, in bytes.

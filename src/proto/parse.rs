@@ -1,10 +1,10 @@
 //! Parses a line into a command, or into the error that the original would report.
 //!
-//! The original finds the command by its prefix and then reads the arguments. So a line may begin
-//! with a known command and still be malformed, and the error depends on how far the original
-//! reads. If a command takes arguments, its prefix ends in a space (except for `pause-tube` and
-//! commands that the original does not know). If a command takes no arguments, any byte after its
-//! name makes the line malformed.
+//! The original finds the command by the prefix of the line, and then reads the arguments. So a
+//! line may begin with a known command and still be malformed. Which error the client then gets
+//! depends on how far the original reads. If a command takes arguments, its prefix ends in a space
+//! (except for `pause-tube` and commands that the original does not know). If a command takes no
+//! arguments, any byte after its name makes the line malformed.
 
 use super::{
     Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,
@@ -14,9 +14,9 @@ use super::{
 type Parsed<'a> = Option<Command<'a>>;
 
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
-/// Also returns the command's index among all commands: see [`place`]. Fails with the error reply.
+/// Returns the command and its index among all commands (see [`place`]), or the error reply.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
-    // If one prefix begins with another, the order of the table matters: the first match is taken.
+    // If two prefixes match a line, such as `reserve-job ` and `reserve`, the first one applies.
     let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
         let mut arguments =
             Arguments { rest: line.strip_prefix(prefix.as_bytes())?, job_size_limit };
@@ -24,7 +24,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
-        // Every other command has checked all bytes of its line.
+        // `TooBig` and `Malformed` are found before all bytes of the line are checked.
         None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
             Err(Reply::BAD_FORMAT)
         }
@@ -33,8 +33,8 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
     }
 }
 
-/// Whether a line has a byte that makes any command malformed: NUL, or a lone CR, at which the
-/// original stops answering.
+/// Whether a line has a byte that makes any command malformed: NUL, or a CR without LF, after which
+/// the original does not answer any more.
 fn has_stray_byte(line: &[u8]) -> bool {
     line.contains(&0) || line.contains(&b'\r')
 }
@@ -73,7 +73,7 @@ const COMMANDS: &[(&str, Read)] = &[
     ("delete-tube", delete_tube),
     ("drain", drain),
     ("metrics", metrics),
-    // `quit` is a prefix, too: `quitting` quits.
+    // Any line that begins with `quit` quits.
     ("quit", |a| a.ignore_rest(Command::Quit)),
 ];
 
@@ -103,7 +103,7 @@ fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
-/// Reads the seconds to wait. Ignores text after them, as every version of the original does.
+/// Reads the seconds to wait. Ignores text after the number, as every version of the original does.
 fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -112,9 +112,9 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
-/// The original reads this number, unlike others, with C's `strtoul`, and keeps its low 32 bits.
-/// White space (but no CR) and a sign may precede the number, other text may follow it, and `-1`
-/// kicks all jobs.
+/// The original reads the number of jobs to kick with C's `strtoul`, and keeps the low 32 bits.
+/// White space (but no CR) and a sign may precede the number, other text may follow the number, and
+/// `-1` kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
@@ -130,8 +130,8 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The name of the tube need not follow a space, because the prefix does not end in a space. The
-/// original counts the command before it checks the whole name.
+/// The prefix `pause-tube` does not end in a space, so no space need precede the name. The original
+/// counts the command before it checks the whole name, so a wrong name gives `Malformed`.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -144,7 +144,7 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// A limit above [`LISTED_JOBS_MAX`] is reduced to that, so that a client can ask for all jobs.
+/// Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;
@@ -197,7 +197,7 @@ impl<'a> Arguments<'a> {
         if has_stray_byte(rest) { None } else { Some(command) }
     }
 
-    /// Reads the rest of the line as a name. No space may precede the name, unlike a number.
+    /// Reads the rest of the line as a tube name. Spaces may precede a number, but not a name.
     fn name(&mut self) -> Option<&'a str> {
         tube_name(std::mem::take(&mut self.rest))
     }
@@ -207,7 +207,7 @@ impl<'a> Arguments<'a> {
         self.word().and_then(tube_name)
     }
 
-    /// Reads at least one space, then bytes up to the next space. `None` if either is missing.
+    /// Reads spaces, then a word up to the next space. `None` if there is no space or no word.
     fn word(&mut self) -> Option<&'a [u8]> {
         let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
         let behind = &self.rest[spaces..];
@@ -225,7 +225,7 @@ impl<'a> Arguments<'a> {
         u32::try_from(self.u64()?).ok()
     }
 
-    /// Reads spaces, then a number up to 2^64 - 1. Text after the digits stays in `rest`.
+    /// Skips spaces, then reads a number up to 2^64 - 1. Text after the digits stays in `rest`.
     fn u64(&mut self) -> Option<u64> {
         self.skip_spaces();
         let mut number = 0u64;
@@ -260,7 +260,7 @@ pub fn is_tube_name(bytes: &[u8]) -> bool {
 
 /// Whether the name of a tube may have this byte.
 fn is_name_byte(byte: u8) -> bool {
-    // Patterns are compared fast, which matters because a restart checks the name in each record.
+    // `matches!` is fast, which is important because a restart checks the name in each record.
     matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
         || matches!(byte, b'-' | b'+' | b'/' | b';' | b'.' | b'$' | b'_' | b'(' | b')')
 }

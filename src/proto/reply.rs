@@ -1,4 +1,4 @@
-//! Replies, and how they are written as bytes.
+//! The replies of the protocol, and their conversion to bytes.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Reply<'a> {
     /// `USING` and the name of a tube.
     Using(&'a str),
     /// `RESERVED` or `FOUND`, the id of a job and the size of its body in bytes. This is only the
-    /// first line; the body and its CR LF are appended separately.
+    /// first line of the reply; the body and its CR LF are appended separately.
     Job(&'static str, u64, usize),
     /// `OK`, the length of a YAML document, and the document.
     Ok(&'a [u8]),
@@ -65,7 +65,7 @@ impl Reply<'_> {
     }
 }
 
-/// Shows the first line, as on the wire.
+/// Shows the first line of the reply, as clients get it.
 impl fmt::Debug for Reply<'_> {
     /// Formats the first line of the reply for log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,7 +87,7 @@ pub struct List {
 }
 
 impl List {
-    /// The length of the document in bytes.
+    /// The length of the YAML document in bytes.
     fn length(self) -> usize {
         HEAD.len() + "- \n".len() * self.count + self.bytes
     }
@@ -103,12 +103,12 @@ impl List {
         text(out, HEAD);
     }
 
-    /// The length of the line of a name in bytes.
+    /// The length in bytes of the line for a name.
     pub fn line_length(name: &str) -> usize {
         "- \n".len() + name.len()
     }
 
-    /// Appends the line of a name to `out`.
+    /// Appends the line for a name to `out`.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
         text(out, "- ");
         text(out, name);
@@ -137,8 +137,8 @@ pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     }
 }
 
-/// Appends a line of a word and numbers, as nearly every reply is. The line is written from its end
-/// and copied once, which takes a fifth of the instructions of `write!`.
+/// Appends a line of a word and numbers, the form of most replies. The line is made from its last
+/// byte to its first and copied once, which takes a fifth of the instructions of `write!`.
 fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
     let mut line = [0; NUMBERS_LINE_MAX_BYTES];
     let mut start = line.len() - CRLF.len();

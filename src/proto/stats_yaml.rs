@@ -1,6 +1,6 @@
-//! The format of YAML documents: keys, values, lists and histograms. All documents have the spaces
-//! and quotes of the original's documents. Clients compare and split the documents, so every byte
-//! matters. `server/stats.rs` has the keys in order.
+//! The format of YAML documents: keys, values, lists and histograms. All documents have the same
+//! spaces and quotes as the original's: clients compare and split the documents, so every byte
+//! matters. `server/stats.rs` has the keys of each document in order.
 
 use std::{
     fmt::{self, Display},
@@ -14,7 +14,7 @@ use crate::collections::Histogram;
 /// The first line of each document.
 pub(super) const HEAD: &str = "---\n";
 
-/// Seconds with as many decimals as they need, up to nine.
+/// A duration in seconds, with as many decimals as needed, up to nine.
 #[derive(Debug, Clone, Copy)]
 pub struct Seconds(pub Duration);
 
@@ -73,8 +73,8 @@ impl Value for &str {
     }
 }
 
-/// A text in quotes. Nothing is escaped, as in the original: neither tube names nor the values of
-/// `uname` contain a quote.
+/// A text in quotes. As in the original, no character is escaped: neither tube names nor the values
+/// of `uname` contain a quote.
 #[derive(Debug, Clone, Copy)]
 pub struct Quoted<'a>(pub &'a str);
 
@@ -87,7 +87,7 @@ impl Value for Quoted<'_> {
     }
 }
 
-/// Seconds with six decimals.
+/// A duration in seconds with six decimals.
 #[derive(Debug, Clone, Copy)]
 pub struct Microseconds(pub Duration);
 
@@ -96,7 +96,7 @@ impl Value for Microseconds {
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
-        // Adding a million keeps the leading zeros; the point then replaces the digit 1.
+        // Adding a million to the microseconds keeps leading zeros; the point replaces the 1.
         (1_000_000 + self.0.subsec_micros()).append(out);
         out[point] = b'.';
     }
@@ -136,7 +136,7 @@ impl Document {
         self.0.push(b'\n');
     }
 
-    /// Appends a key and its value; nothing if there is no value.
+    /// Appends a key and its value; if there is no value, appends nothing.
     pub fn pair_if(&mut self, key: &str, value: Option<impl Value>) {
         if let Some(value) = value {
             self.pair(key, value);

@@ -1,7 +1,7 @@
 //! Log lines on standard error.
 //!
-//! In the systemd journal, which adds the time itself, a line begins with its priority. Elsewhere a
-//! line begins with the time in UTC, and with "error" or "warning" if it has that level.
+//! A line for the systemd journal, which adds the time itself, begins with a priority. Any other
+//! line begins with the time in UTC, followed by "error" or "warning" if the line has that level.
 
 use std::{
     env,
@@ -18,7 +18,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about an action that clients can repeat.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, with its line feed. A pipe that is writable can take this many.
+/// The most bytes of a line, with its line feed. A writable pipe accepts this many bytes at once.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// Starts logging: lines for the operator; with a `verbosity` of 1, also lines about connections;
@@ -55,12 +55,12 @@ fn head(is_journal: bool, level: Level) -> String {
     }
 }
 
-/// Writes a line only if that does not block, because clients must not wait for the reader of the
-/// log. Lines that would block are dropped and counted.
+/// Writes a line only if the write does not block, because clients must not wait for the reader of
+/// the log. Drops and counts the lines whose write would block.
 ///
-/// Before each write, the system is asked whether the write would block. `O_NONBLOCK` is not used,
-/// because it would affect all processes that share the pipe or terminal. If another process fills
-/// the pipe between the question and the write, the daemon waits.
+/// Before each write, a call of `poll` finds out whether the write would block. `O_NONBLOCK` is not
+/// used, because it would affect all processes that share the pipe or terminal. If another process
+/// fills the pipe between the `poll` and the write, the daemon waits.
 struct Lines<W> {
     to: W,
     is_journal: bool,
@@ -100,8 +100,8 @@ impl<W: Write + AsFd> Write for Lines<W> {
     }
 }
 
-/// Whether standard error leads to the journal, whose stream `JOURNAL_STREAM` identifies by device
-/// and inode. If standard error has been redirected, its device or inode differs from these.
+/// Whether standard error is the journal's stream: `JOURNAL_STREAM` has the stream's device and
+/// inode. If standard error was redirected, it has another device or inode.
 #[expect(clippy::disallowed_types, reason = "it is no file of the binlog")]
 fn is_journal() -> bool {
     let own = io::stderr().as_fd().try_clone_to_owned().map(std::fs::File::from);
@@ -119,13 +119,13 @@ pub fn counted(count: usize, noun: &str) -> String {
 /// can turn draining on and off.
 #[derive(Debug, Default)]
 pub struct DrainLog {
-    /// The state in the last log line.
+    /// The state that the last log line reported.
     is_draining: bool,
     silent_until: Time,
 }
 
 impl DrainLog {
-    /// Logs a change of draining, unless the last line is too recent.
+    /// Logs that draining has begun or ended, unless the last such line is too recent.
     pub fn log(&mut self, is_draining: bool, now: Time) {
         if self.next_deadline(is_draining).is_none_or(|at| now < at) {
             return;
@@ -138,7 +138,7 @@ impl DrainLog {
         }
     }
 
-    /// When a change that has not been logged yet is to be logged.
+    /// When to log a change that has not been logged yet.
     pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
         (is_draining != self.is_draining).then_some(self.silent_until)
     }
@@ -154,7 +154,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Counts one more event. If another line may be logged, returns the number of events since the
+    /// Counts one more event. If a line may be logged again, returns the number of events since the
     /// last line.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
@@ -169,13 +169,13 @@ impl Throttle {
 /// Formats nanoseconds since 1970 as a date in UTC.
 pub fn date(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
-    // Counted from 1 March of the year 0, so that a leap day is the last day of its year, of its
-    // four years, and of its four centuries.
+    // The days since 1 March of the year 0. If years begin in March, a leap day is the last day of
+    // a year, of four years, and of four centuries.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // From March on, every five months have 153 days.
+    // From March on, each group of five months has 153 days.
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let (year, month) = (400 * era + year + month / 10, (month + 2) % 12 + 1);
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(throttle.pass(start + THROTTLE_INTERVAL * 9), Some(2));
     }
 
-    /// If the daemon waited for the reader of its log, it would hang as soon as nobody reads.
+    /// If the daemon waited for the reader of its log, it would hang if nobody reads the log.
     #[test]
     fn lines_that_would_wait_for_a_reader_are_dropped_and_counted() {
         let (mut reader, writer) = UnixStream::pair().expect("a pair");

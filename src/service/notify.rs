@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
-//! socket that `NOTIFY_SOCKET` names. Without that variable, no message is sent.
+//! socket that `NOTIFY_SOCKET` names. Without the variable `NOTIFY_SOCKET`, no message is sent.
 //!
-//! The messages report when jobs are served, how far a long startup is, and the state of the
-//! daemon; for a watchdog, also that the event loop still runs.
+//! The messages report the progress of a long startup, its end, and the daemon's state. Messages
+//! for a watchdog report that the event loop still runs.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,8 +16,8 @@ use log::warn;
 
 use crate::clock::Time;
 
-/// How long a message may block during startup if the manager does not read. Once jobs are served,
-/// no message blocks.
+/// How long sending a message may block during startup if the manager does not read. Once the
+/// daemon serves, sending never blocks.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How much more time the daemon requests with each message on the progress of startup.
@@ -33,7 +33,7 @@ pub struct Notifier {
     status: &'static str,
 }
 
-/// The watchdog of the manager. Without regular messages, the manager takes the process for hung.
+/// The manager's watchdog. If a message is too late, the manager assumes that the process hangs.
 #[derive(Debug)]
 struct Watchdog {
     every: Duration,
@@ -41,8 +41,8 @@ struct Watchdog {
 }
 
 impl Notifier {
-    /// Reads the variables of the service manager. Ignores a watchdog for a process other than
-    /// `pid`.
+    /// Reads the environment variables of the service manager. Ignores a watchdog that is meant for
+    /// a process other than `pid`.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>, pid: u32, now: Time) -> Self {
         let Some(name) = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -52,7 +52,7 @@ impl Notifier {
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // With a third of the limit, two messages may be late before the manager acts.
+            // With three messages in each time limit, two may be late before the manager acts.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });
@@ -74,7 +74,7 @@ impl Notifier {
         self.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
-    /// Reports that jobs are served. From now on no message blocks.
+    /// Reports that the daemon serves. From now on, sending a message never blocks.
     pub fn ready(&mut self, status: &'static str) {
         self.status = status;
         self.send(&format!("READY=1\nSTATUS={status}"));
@@ -108,7 +108,7 @@ impl Notifier {
         self.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// Sends a message to the watchdog that the event loop still runs, if it is time.
+    /// If a message is due, tells the watchdog that the event loop still runs.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(watchdog) = &mut self.watchdog else { return };
         if watchdog.next <= now {

@@ -1,4 +1,4 @@
-//! Every error that prevents or ends the service: its exit status, and its log line with advice.
+//! Every error that keeps the daemon from starting or ends it: exit statuses, messages, advice.
 
 use std::{
     error::Error,
@@ -24,16 +24,16 @@ pub enum StartError {
     UserLookup(String, io::Error),
     /// The user database has no such user.
     UserUnknown(String),
-    /// The system did not permit becoming this user.
+    /// The system did not permit the daemon to become this user.
     UserDenied(String, io::Error),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, wal::Error),
-    /// The event loop ended with an error; the path is that of the binlog, if there is one.
+    /// The event loop ended with an error; the path is that of the binlog, if any.
     Loop(PathBuf, LoopError),
 }
 
 impl StartError {
-    /// The exit status: that of the original, if the original has one for this error.
+    /// The exit status for this error: the original's, if the original has a status for the error.
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_, LoopError::System(_)) => 1,
@@ -104,7 +104,7 @@ fn listen_advice(ListenError { address, error }: &ListenError) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Without advice, the operator of a systemd unit would look for the fault in the file system.
+    /// Without advice on systemd, an operator would look for the fault in the file system.
     #[test]
     fn each_error_says_what_to_do() {
         let disk = |kind| disk_advice(Path::new("/srv/queue"), &io::Error::from(kind));

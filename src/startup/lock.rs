@@ -12,15 +12,15 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon that has got the lock waits before it writes anything. This is longer than
-/// [`LOCK_CONFIRM_INTERVAL`], in which the previous daemon, if it still runs, checks its lock.
+/// How long a daemon that has got the lock waits before it writes anything. A previous daemon that
+/// still runs checks its lock within [`LOCK_CONFIRM_INTERVAL`], which is shorter than this wait.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.
 pub(super) struct Holder {
     line: String,
-    /// The end of the line, which identifies the machine. If both daemons are on one machine, the
-    /// lock is free only after the previous daemon has ended.
+    /// The end of the line, which identifies the machine. If the previous daemon ran on this
+    /// machine, the lock is free only after that daemon has ended.
     machine: String,
 }
 
@@ -39,9 +39,9 @@ impl Holder {
     /// daemon's line into the file `lock`.
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
-    /// So this daemon writes nothing for longer than the other daemon relies on its lock, and then
-    /// checks its own lock again. Until then the file keeps the other daemon's line: if this
-    /// process is killed meanwhile, the next one must wait, too.
+    /// So this daemon writes nothing for a longer time than the other daemon relies on its lock,
+    /// and then checks its own lock again. Until then, the file `lock` keeps the other daemon's
+    /// line: if this process is killed, the next process must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,
@@ -61,8 +61,8 @@ impl Holder {
             directory.confirm_lock()?;
         }
         match directory.write_holder(&self.line) {
-            // Without this line, the other daemon would not notice that this daemon has had the
-            // lock.
+            // Without this daemon's line in the file, the other daemon would not notice that it has
+            // lost the lock.
             Err(error) if waits => return Err(error.into()),
             Err(error) => warn!("cannot name this daemon in the file `lock`: {error}"),
             Ok(()) => {}
@@ -72,8 +72,8 @@ impl Holder {
 }
 
 impl Start<'_> {
-    /// Locks the directory of the binlog as soon as no other daemon has the lock. `None` if a
-    /// signal to end came first.
+    /// Waits until no other daemon has the lock of the binlog's directory, and then takes the lock.
+    /// `None` if a signal ends the wait.
     pub(super) fn wait_for_lock(&self, path: &Path) -> Result<Option<Directory>, StartError> {
         let mut has_waited = false;
         self.retry(|| {

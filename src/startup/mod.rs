@@ -1,5 +1,5 @@
-//! Startup, from flags to a daemon that serves: this file has the order of its steps, the change of
-//! user, `identify`, reading the binlog, and the limit on memory. `error`: exit statuses, advice;
+//! Startup, from flags to a daemon that serves. This file has the order of the steps, the change of
+//! user, the reading of the binlog, and the limit on memory. `error`: exit statuses, advice;
 //! `lock`: waits for the binlog's lock and takes over; `ping`: the health check; `report`: damage,
 //! and the page of `--check-binlog`; `retry`: listens, checks the directory, repeats failed steps.
 
@@ -29,23 +29,23 @@ use crate::{
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of resident memory that `--max-memory` permits in addition to five quarters of the limit
-/// on bodies: for the program, for what the levels keep free, and for changes between two readings.
+/// Bytes of resident memory that `--max-memory` permits beyond five quarters of the limit on
+/// bodies: for the program, for memory that the levels keep free, and for growth between two reads.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory that are permitted in addition to those in use after startup, however
-/// low the limit is, so that workers can connect and delete jobs.
+/// Bytes of resident memory that even the lowest `--max-memory` permits in addition to those in use
+/// after startup, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
 /// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line. Listens
 /// before it drops privileges, because a port or a path may require privileges. Also listens before
-/// it reads the binlog, so that clients wait instead of being rejected. With `--wait-for-lock`,
-/// drops privileges first and listens only once it has the lock, so that clients do not wait for a
-/// standby.
+/// it reads the binlog, so that clients that connect early need not try again. With
+/// `--wait-for-lock`, drops privileges before it waits for the lock, and listens only once it has
+/// the lock, so that no client waits for a standby.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
-    // Caught before there is a socket file, which an uncaught signal would leave in place.
+    // Signals are caught first: an uncaught signal would leave the file of a UNIX socket behind.
     let signals = Signals::catch().map_err(StartError::Signals)?;
     let flags: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let flags = if flags.is_empty() { "no flags".into() } else { flags.join(" ") };
@@ -80,7 +80,7 @@ pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> 
     let made = match start.make_server(identity, directory) {
         Ok(made) => made,
         Err(error) => {
-            // Closes the listeners, because clients would have to wait for the lock, too.
+            // Closes the listeners, so that no client waits while this daemon waits for the lock.
             drop(listeners);
             let held =
                 path.filter(|_| matches!(error, StartError::Binlog(_, wal::Error::Locked(_))));
@@ -124,8 +124,8 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Makes the server, with the jobs of the binlog if there is one. `directory` is given if the
-    /// daemon has waited for its lock. `None` if a signal to end came first.
+    /// Makes the server, with the jobs of the binlog if there is one. If the daemon has waited for
+    /// the lock, `directory` is the locked directory. `None` if a signal ends startup.
     fn make_server(
         &self,
         identity: Identity,
@@ -136,12 +136,12 @@ impl Start<'_> {
             return Ok(Some(Server::new(identity, config.settings, clock::now())));
         };
         let mut restored = Restored::default();
-        // Memory that is kept for restored jobs must be resident before the limit is computed.
+        // All memory for restored jobs must be resident before the limit is computed.
         let limits_resident = config.settings.memory_limit.is_some();
         restored.bodies.memory.limits_resident = limits_resident;
         restored.queue.is_resident = limits_resident;
         restored.bodies.memory.set_supply(Box::new(SystemMemory));
-        // Progress is reported from now on, because getting the lock may take long as well.
+        // Progress is reported from now on, because to get the lock may take long, too.
         let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,
@@ -156,7 +156,7 @@ impl Start<'_> {
     }
 
     /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
-    /// signal to end came first.
+    /// signal ends startup.
     fn open_binlog(
         &self,
         path: &Path,
@@ -205,7 +205,7 @@ impl Start<'_> {
         Ok(Some(wal))
     }
 
-    /// Logs and reports to the service manager that a signal ends the daemon before it serves.
+    /// Tells the log and the service manager that a signal ends the daemon before it serves.
     fn report_early_end(&self, when: &str) {
         info!("shutting down on a signal, {when}");
         self.notifier.stopping();
@@ -223,20 +223,20 @@ impl Start<'_> {
     }
 }
 
-/// Gives the server the object that reports free memory. With `--max-memory`, this object also
-/// limits resident memory, if the system reports resident memory.
+/// Gives the server the object that reports free memory. With `--max-memory`, the object also
+/// limits resident memory, if the system reports how much memory is resident.
 fn supply_memory(server: &mut Server, config: &Config) {
     server.set_supply(Box::new(SystemMemory));
     let Some(bytes) = config.settings.memory_limit else { return };
     let restored = server.bodies().counted;
     if restored > bytes {
-        warn!("the binlog's jobs take {restored} bytes, more than --max-memory: jobs are refused");
+        warn!("jobs take {restored} bytes, more than --max-memory: new jobs are refused");
     }
     let opened = sys::ResidentMemory::open();
     match opened.and_then(|resident| Ok((resident.bytes()?, resident))) {
         Ok((now, resident)) => {
             let limit = bytes.saturating_add(bytes / 4).saturating_add(RESIDENT_EXTRA_BYTES);
-            // If jobs of the binlog exceed the limit, workers must be able to delete them.
+            // Even if jobs of the binlog exceed the limit, workers must be able to delete jobs.
             let limit = limit.max(now + SERVICE_BYTES);
             server.keep_resident();
             server.set_supply(Box::new(ResidentLimit::new(limit, resident)));

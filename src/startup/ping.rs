@@ -13,15 +13,15 @@ use crate::{cli::Address, sys};
 /// The time limit for the check of one address, which includes the resolution of its name.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The original does not know the first command. The reply to the second command shows that the
-/// server is a beanstalkd.
+/// The commands of a ping. The original does not know `capabilities`; the reply to `list-tube-used`
+/// shows that the server is a beanstalkd.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
-/// All replies of a beanstalkd together are shorter than this.
+/// The replies of a beanstalkd to all commands of a ping are shorter than this in total.
 const REPLY_MAX_BYTES: u64 = 4096;
 
-/// Checks that a beanstalkd answers at each address. Fails at the first address where none answers,
-/// with an error that has the address.
+/// Checks that a beanstalkd answers at each address. Fails at the first address where no beanstalkd
+/// answers, with an error that has the address.
 pub fn ping(addresses: &[Address]) -> io::Result<()> {
     addresses.iter().try_for_each(|address| {
         let named = |error| io::Error::other(format!("{address}: {error}"));
@@ -30,7 +30,7 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
 }
 
 /// Checks an address in another thread, because the system may take minutes to give up on a name or
-/// a connection. After the time limit, that thread ends with the process.
+/// a connection. A thread that exceeds the time limit ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;
@@ -52,7 +52,7 @@ fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     judge(BufReader::new(stream.take(REPLY_MAX_BYTES)))
 }
 
-/// Reads the lines of the replies until they show whether a beanstalkd sent them.
+/// Reads the replies until they show whether a beanstalkd with a working binlog sent them.
 fn judge(reply: impl BufRead) -> io::Result<()> {
     let mut lines = reply.split(b'\n');
     let first = lines.next().transpose()?.unwrap_or_default();

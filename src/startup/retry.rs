@@ -1,6 +1,6 @@
 //! Repeats steps of startup that fail: a standby waits for the lock, and a daemon under a service
 //! manager waits for an address to be configured or a disk to be mounted. If the daemon ended
-//! instead, the manager would start it again each second, with ten log lines each time.
+//! instead of waiting, the manager would start it again each second, with ten log lines each time.
 
 use std::{fs, thread, time::Duration};
 
@@ -9,18 +9,18 @@ use log::{info, warn};
 use super::{Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
-/// How long a daemon under a service manager tries to listen. With the limit on starts in the
-/// units, a service that cannot start then fails after some minutes.
+/// How long a daemon under a service manager repeats a step, such as listening. If the step fails
+/// for some minutes, the limit on starts in the systemd units makes the service fail.
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// How long a daemon under a service manager waits while another daemon has the lock: so long that
-/// its restarts stay below the limit on starts in the units.
+/// restarts of the waiting daemon stay below the limit on starts in the systemd units.
 const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager: fewer than a report adds to the startup timeout.
+/// Seconds between reports to the service manager; each extends the startup timeout by more.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
@@ -36,7 +36,7 @@ impl Start<'_> {
         }
     }
 
-    /// Repeats a step until it succeeds or its time is up. `None` if a signal to end came first.
+    /// Repeats a step until it succeeds or its time is up. `None` if a signal ends startup.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn retry<T>(
         &self,
@@ -68,8 +68,8 @@ impl Start<'_> {
         Ok(None)
     }
 
-    /// Takes over the sockets of a service manager. Without any, listens as the flags specify, but
-    /// not before the binlog's directory can be used. `None` if a signal to end came first.
+    /// Once the binlog's directory can be used, takes over the sockets of a service manager or, if
+    /// there are none, listens as the flags specify. `None` if a signal ends startup.
     pub(super) fn listen(&self, pid: u32) -> Result<Option<Vec<Listener>>, StartError> {
         let inherited = Listener::inherited(pid).map_err(StartError::Listen)?;
         let addresses = if inherited.is_empty() { &*self.config.addresses } else { &[] };
@@ -77,8 +77,8 @@ impl Start<'_> {
             self.check_directory()?;
             Listener::bind_all(addresses).map_err(StartError::Listen)
         };
-        // A daemon that waits for the lock has it by now. If that daemon cannot listen, it ends at
-        // once, so that another machine takes over.
+        // A daemon with `--wait-for-lock` has the lock by now. If a daemon with the lock cannot
+        // listen, it ends at once, so that another machine takes over.
         let bound = if self.config.waits_for_lock { bind().map(Some) } else { self.retry(bind) };
         if inherited.is_empty() {
             return bound;
@@ -92,8 +92,8 @@ impl Start<'_> {
         bound.map(|bound| bound.map(|_| inherited))
     }
 
-    /// Fails if the directory of the binlog is missing or not writable. Without a service manager,
-    /// the later attempt to lock the directory reports that.
+    /// Fails if the directory of the binlog is missing or not writable. Checks only under a service
+    /// manager: without one, the later attempt to lock the directory fails.
     fn check_directory(&self) -> Result<(), StartError> {
         match &self.config.binlog {
             Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()

@@ -1,5 +1,5 @@
-//! The allocator, with ballast: memory that nobody uses, and that is freed if the system refuses an
-//! allocation. So an allocation that cannot report an error succeeds while there is ballast.
+//! The allocator, which has ballast: unused memory that is freed if the system refuses an
+//! allocation. While there is ballast, allocations that could not report an error succeed.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -7,25 +7,25 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed},
 };
 
-/// The size of a piece of ballast in bytes. Each piece is mapped by itself, unless only the heap
-/// has space for it.
+/// The size of a piece of ballast in bytes. Each piece is a mapping of its own, unless only the
+/// heap has space for the piece.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The largest allocation in bytes that ballast is freed for. A larger allocation fails, because
-/// freed pieces need not be next to each other.
+/// The largest allocation in bytes for which ballast is freed. Ballast would not help a larger one,
+/// because freed pieces need not be next to each other.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
 /// The most pieces of ballast.
 const PIECES_MAX: usize = 96;
 
-/// Allocations of fewer bytes are not counted: in total, those of a turn take little memory.
+/// Smaller allocations are not counted: all those of one turn take little memory in total.
 const COUNTED_MIN_BYTES: usize = 512;
 
 /// The addresses of the pieces. [`FROM_HEAP`] is added to the address of a piece from the heap.
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
-/// How many of the first entries of `PIECES` are in use.
+/// How many entries of `PIECES` are in use; these are the first ones.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// How many of the pieces in use are from the heap.
@@ -41,7 +41,7 @@ const PIECE: Layout = match Layout::from_size_align(PIECE_BYTES, 16) {
     Err(_) => panic!("a power of two"),
 };
 
-/// The system's allocator, with ballast. The program installs it; tests and the library need not.
+/// The system's allocator, with ballast. The daemon installs this allocator; tests need not.
 #[derive(Debug)]
 pub struct Ballasted;
 
@@ -56,14 +56,14 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds `bytes` to the allocated bytes: so many were written to memory that may have been allocated
-/// long before, and that becomes resident only now.
+/// Adds `bytes` to the allocated bytes: so many bytes were written to memory that may have been
+/// allocated long before, but becomes resident by the write.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
 
 /// Grows or shrinks the ballast to `bytes` bytes, or to as many as there is memory for. Only the
-/// queue's thread calls this.
+/// thread of the event loop calls this.
 pub fn refill(bytes: usize) {
     let wanted = (bytes / PIECE_BYTES).min(PIECES_MAX);
     while HELD.load(Relaxed) > wanted && free_piece() {}
@@ -72,7 +72,7 @@ pub fn refill(bytes: usize) {
         PIECES[HELD.load(Relaxed)].store(piece, Relaxed);
         HELD.fetch_add(1, Relaxed);
     }
-    // A piece at the end of the heap would keep all of the heap from being released.
+    // A piece at the heap's end would keep the C library from releasing memory before the piece.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
         // Another thread may have freed the piece from the heap meanwhile.
@@ -90,14 +90,14 @@ fn is_from_heap(piece: *mut u8) -> bool {
 fn map_piece() -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-    // SAFETY: the call makes a new mapping, and touches no other.
+    // SAFETY: the call makes a new mapping, and changes no other mapping.
     let piece = unsafe { libc::mmap(ptr::null_mut(), PIECE_BYTES, access, flags, -1, 0) };
     (piece != libc::MAP_FAILED).then_some(piece.cast())
 }
 
 /// Takes a piece of ballast from the C library's heap.
 fn heap_piece() -> Option<*mut u8> {
-    // SAFETY: the layout is not empty.
+    // SAFETY: the layout has a size above zero.
     let piece = unsafe { System.alloc(PIECE) };
     if piece.is_null() {
         return None;
@@ -106,19 +106,19 @@ fn heap_piece() -> Option<*mut u8> {
     Some(piece.map_addr(|address| address | FROM_HEAP))
 }
 
-/// Releases a piece that has been taken out of the list.
+/// Releases a piece that has been taken out of `PIECES`.
 fn release(piece: *mut u8) {
     if is_from_heap(piece) {
         HELD_FROM_HEAP.fetch_sub(1, Relaxed);
-        // SAFETY: the piece was allocated with this layout, and nobody else has it.
+        // SAFETY: the piece was allocated with this layout, and nothing else uses the piece.
         unsafe { System.dealloc(piece.map_addr(|address| address & !FROM_HEAP), PIECE) };
     } else if !piece.is_null() {
-        // SAFETY: the piece is a mapping of this size, and nobody else has it.
+        // SAFETY: the piece is a mapping of this size, and nothing else uses the piece.
         unsafe { libc::munmap(piece.cast(), PIECE_BYTES) };
     }
 }
 
-/// Frees a piece. Returns false if there is none.
+/// Frees a piece. Returns false if there is no ballast.
 fn free_piece() -> bool {
     let taken = HELD.fetch_update(Relaxed, Relaxed, |held| held.checked_sub(1));
     let Ok(held) = taken else { return false };
@@ -126,7 +126,7 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes. While that fails, frees a piece and calls it again.
+/// Calls `allocate` for `size` bytes. While a call fails, frees a piece and calls `allocate` again.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {
@@ -139,7 +139,7 @@ fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     memory
 }
 
-// SAFETY: all memory is the system's, allocated and freed by its own rules.
+// SAFETY: the system's allocator, which obeys the rules of `GlobalAlloc`, gets every call.
 unsafe impl GlobalAlloc for Ballasted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises what the system's allocator requires.
@@ -152,7 +152,7 @@ unsafe impl GlobalAlloc for Ballasted {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller promises what `System` requires. A failure leaves `memory` as it was.
+        // SAFETY: the caller promises what `System` requires. A failure does not change `memory`.
         allocated(size, || unsafe { System.realloc(memory, layout, size) })
     }
 

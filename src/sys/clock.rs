@@ -14,8 +14,8 @@ const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
 #[cfg(not(target_os = "linux"))]
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// Reads the wall clock, in nanoseconds since 1970. On some 32-bit systems, the C library's types
-/// have no dates after 2038; the standard library's have.
+/// Reads the wall clock, in nanoseconds since 1970. Uses the standard library, because some 32-bit
+/// C libraries have no dates after 2038.
 #[expect(clippy::disallowed_methods, reason = "this is the one place for it")]
 pub fn wall_nanoseconds() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -28,7 +28,7 @@ pub fn monotonic_nanoseconds() -> u64 {
     time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
-/// Returns the CPU time of the calling thread. Zero if the system does not report it.
+/// Returns the CPU time of the calling thread, or zero if the system does not report that time.
 pub fn thread_cpu_time() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-// On 32-bit systems, glibc has separate calls for offsets from 2 GiB on.
+// On 32-bit systems, glibc has separate functions for offsets of 2 GiB and more.
 #[cfg(all(target_os = "linux", not(target_env = "gnu")))]
 use libc::{fallocate, lseek, off_t};
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -17,12 +17,12 @@ use libc::{lseek, off_t};
 
 use super::check;
 
-/// Makes the next read ask the file system for data that other machines have written. Without this,
-/// a read may be served from the cache as long as the file's size is unchanged; `GlusterFS` does
-/// that. Does nothing outside Linux.
+/// Makes the next read ask the file system for data that other machines have written. Without this
+/// call, `GlusterFS` reads from the cache as long as the file's size is unchanged. Does nothing
+/// outside Linux.
 pub fn forget_cached(file: &impl AsRawFd) {
     #[cfg(target_os = "linux")]
-    // SAFETY: the call takes numbers only. Its error is harmless: the next read may use the cache.
+    // SAFETY: the call takes numbers only. After an error, the next read may use the cache.
     let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     #[cfg(not(target_os = "linux"))]
     let _ = file;
@@ -36,9 +36,9 @@ pub fn check_can_create(directory: &impl AsRawFd) -> io::Result<()> {
 }
 
 /// Takes the POSIX lock on a whole file. The process holds the lock until it exits or closes any
-/// descriptor of that file. Fails at once if another process has the lock.
+/// descriptor of that file. If another process has the lock, fails without waiting.
 pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: a flock of zeros is valid: from the start to the end of the file.
+    // SAFETY: a flock of zeros is valid, and means the whole file.
     let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
     lock.l_type = c_short::try_from(libc::F_WRLCK).expect("a small constant");
     lock.l_whence = c_short::try_from(libc::SEEK_SET).expect("a small constant");
@@ -47,15 +47,15 @@ pub fn lock_file(file: &impl AsRawFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes the BSD lock on a file or a directory. Closing this descriptor releases the lock. Fails at
-/// once with `WouldBlock` if another process has the lock.
+/// Takes the BSD lock on a file or a directory. The lock ends when `file` is closed. If another
+/// process has the lock, fails with `WouldBlock` without waiting.
 pub fn lock_until_closed(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
     check(result).map(drop)
 }
 
-/// Renames a file, and fails with `AlreadyExists` if something has the new name.
+/// Renames a file. Fails with `AlreadyExists` if any file already has the new name.
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -69,7 +69,7 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // With any of these errors, the kernel or the file system does not support this call.
+        // These errors mean that the kernel or the file system does not support the call.
         if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) {
             return Err(error);
         }
@@ -77,8 +77,8 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     link_and_unlink(from, to)
 }
 
-/// Gives a file a second name, and then removes the first. On a file system without hard links,
-/// checks whether the name is free, and then renames the file: nothing safer is possible there.
+/// Makes a hard link with the new name, and then removes the old name. On a file system without
+/// hard links, checks that no file has the new name, and then renames: there is no safer way.
 fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
     let Err(error) = fs::hard_link(from, to) else { return fs::remove_file(from) };
     match error.raw_os_error() {
@@ -117,11 +117,11 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system of this directory. Returns false if that is not possible. A
-/// failed write to one of the files may be reported only by [`confirm_written`].
+/// Syncs all files of the file system of this directory. Returns false if that is not supported. If
+/// a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
-    /// The type of FUSE file systems, whose servers the kernel does not ask to sync all files.
+    /// The type of FUSE file systems: the kernel does not ask their servers to sync all files.
     const FUSE: u64 = 0x6573_5546;
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the pointer is valid for one statfs.
@@ -135,8 +135,8 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::syncfs(directory.as_raw_fd()) }))
 }
 
-/// Checks whether a write to this file has failed, without waiting for the disk if
-/// [`sync_file_system`] has synced it. Returns false if the system cannot tell.
+/// Fails if a write to this file has failed. If [`sync_file_system`] has synced the file, does not
+/// wait for the disk. Returns false if the system cannot tell whether a write has failed.
 #[cfg(target_os = "linux")]
 pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
@@ -144,7 +144,7 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
 }
 
-/// Returns an error only if it is one of the disk. After any other error, returns false.
+/// Fails for errors of the disk. Other errors mean that the call is unsupported: returns false.
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     let Err(error) = result else { return Ok(true) };
@@ -154,12 +154,12 @@ fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     }
 }
 
-/// An error number of the kernel's own, which some file systems return by mistake.
+/// An error number for use within the kernel, which some file systems return by mistake.
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
 
-/// Makes a file `size` bytes long, and allocates disk space for all of it. Returns false, and
-/// changes nothing, if the file system does not support that.
+/// Makes a file `size` bytes long, and allocates disk space for all of it. If the file system does
+/// not support such an allocation, changes nothing and returns false.
 #[cfg(target_os = "linux")]
 pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
     let size = off_t::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -185,7 +185,7 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
 #[cfg(not(target_os = "linux"))]
 pub use self::elsewhere::{confirm_written, reserve_space, sync_file_system};
 
-/// Systems other than Linux have none of these calls, so each function returns false.
+/// Systems other than Linux lack the system calls for these functions, which return false.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     #![expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]

@@ -1,4 +1,4 @@
-//! Memory: how the C library and the kernel allocate it, and how much of it the process has.
+//! Settings of the C library's allocator, and the resident memory of the process.
 #![expect(clippy::disallowed_types, reason = "it reads a file of the kernel, not of the binlog")]
 
 use std::{fs::File, io, os::unix::fs::FileExt};
@@ -9,7 +9,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 pub struct ResidentMemory(File);
 
 impl ResidentMemory {
-    /// Opens the file. Fails if the system has no such file.
+    /// Opens that file. Fails if the system has no `/proc/self/statm`.
     pub fn open() -> io::Result<Self> {
         File::open("/proc/self/statm").map(Self)
     }
@@ -26,13 +26,13 @@ impl ResidentMemory {
     }
 }
 
-/// Makes the C library map each large block separately, so that freeing one releases its memory to
-/// the kernel. By default, the library does so only until the first such block is freed. Up to 256
-/// KiB of free memory stay at the end of the heap, for the buffers of the next long list.
+/// Makes the C library map each large block separately, so that a freed block returns to the
+/// kernel. By default, the library maps large blocks only until it first frees a large block. Up to
+/// 256 KiB of free memory stay at the end of the heap, for the buffers of the next long list.
 ///
 /// Also makes all threads allocate small blocks from one arena. By default, the C library takes 64
-/// MiB of address space for each thread, however little the thread allocates. That space would
-/// count towards a limit on address space.
+/// MiB of address space for each thread, however little the thread allocates, and a limit on
+/// address space would include these 64 MiB.
 pub fn tune_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (option, value) in [
@@ -40,14 +40,14 @@ pub fn tune_allocator() {
         (libc::M_TRIM_THRESHOLD, 256 * 1024),
         (libc::M_ARENA_MAX, 1),
     ] {
-        // SAFETY: takes no pointers. If the call fails, memory is released later, or more address
+        // SAFETY: takes no pointers. If this call fails, memory is released later, or more address
         // space is used.
         unsafe { libc::mallopt(option, value) };
     }
 }
 
-/// Makes the C library release its free memory to the kernel. By default the library keeps all free
-/// memory that lies before a block in use.
+/// Makes the C library release its free memory to the kernel. By default the library keeps free
+/// memory of the heap that lies below a block in use.
 pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointers, and leaves all blocks in use as they are.

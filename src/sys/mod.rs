@@ -1,7 +1,7 @@
-//! All calls to libc that no safe library offers, and with them every `unsafe` of the daemon.
+//! All calls to libc that no safe library offers. No other module of the daemon has `unsafe` code.
 //!
-//! Each block has one operation, and a comment that says why that is sound. Callers get safe
-//! values: owned descriptors, plain numbers, `io::Error`. Nothing here depends on their use.
+//! Each `unsafe` block has one operation, and a comment on why the operation is sound. Callers get
+//! owned descriptors, numbers and `io::Error`, and cannot make `unsafe` blocks unsound.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 pub mod ballast;

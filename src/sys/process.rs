@@ -19,13 +19,13 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Changes the process to a user and its primary group, given as [`find_user`] returns them. If it
-/// runs as root, it first drops all supplementary groups. Without privileges, this succeeds only
-/// for the user and group that the process already has. The error names the call that failed.
+/// Changes the process to a user and its primary group, given as [`find_user`] returns them. If the
+/// process runs as root, first drops all supplementary groups. A process without privileges can
+/// change only to the user and group that it already has. The error names the call that failed.
 pub fn become_user((uid, gid): (libc::uid_t, libc::gid_t)) -> io::Result<()> {
     let named = |call| move |error| io::Error::other(format!("{call}: {error}"));
     if user_id() == 0 {
-        // SAFETY: no groups, so the pointer is not read.
+        // SAFETY: the list has no groups, so the pointer is not read.
         let result = unsafe { libc::setgroups(0, ptr::null()) };
         check(result).map_err(named("setgroups"))?;
     }
@@ -57,12 +57,12 @@ pub fn find_user(name: &str) -> io::Result<Option<(libc::uid_t, libc::gid_t)>> {
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
     }
-    // SAFETY: `found` is null if there is no such user; if not, it points at `entry`, now filled.
+    // SAFETY: `found` is null for an unknown user; if not null, it points at the filled `entry`.
     Ok(unsafe { found.as_ref() }.map(|entry| (entry.pw_uid, entry.pw_gid)))
 }
 
-/// Makes the kernel kill the command's process once the thread that starts it has ended for any
-/// reason. Has no effect on processes that the command starts, nor on a command that gains
+/// Makes the kernel kill the command's process once the thread that starts the process has ended
+/// for any reason. Does not affect processes that the command starts, nor a command that gains
 /// privileges. Does nothing outside Linux.
 pub fn kill_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
@@ -72,9 +72,9 @@ pub fn kill_with_parent(command: &mut Command) {
         let prepare = move || {
             // SAFETY: takes two numbers.
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
-            // SAFETY: takes nothing and cannot fail.
+            // SAFETY: the call takes no arguments and cannot fail.
             let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
-            // If the parent ended before the call of prctl, no signal comes.
+            // If the parent ended before the call of prctl, the kernel sends no signal.
             if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
         };
         // SAFETY: between fork and exec, `prepare` makes two system calls and allocates nothing.
@@ -89,7 +89,7 @@ pub fn kill_with_parent(command: &mut Command) {
 const OPEN_MAX: libc::rlim_t = 10_240;
 
 /// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
-/// Returns the new limit, whose type each system defines.
+/// Returns the new limit, whose type differs between systems.
 pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid for one rlimit.
@@ -121,8 +121,8 @@ pub fn uname() -> io::Result<[String; 3]> {
     Ok([&names.nodename[..], &names.version[..], &names.machine[..]].map(text))
 }
 
-/// The kernel's id of the current boot, which changes with each boot. `None` if there is none, as
-/// outside Linux.
+/// The id that the kernel has chosen for this boot of the machine. `None` if the system has no such
+/// id, as outside Linux.
 pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().into())
@@ -151,8 +151,8 @@ pub fn cpu_time() -> (Duration, Duration) {
     (duration(usage.ru_utime), duration(usage.ru_stime))
 }
 
-/// Draws a random number, which distinguishes this run from all others. The standard library's
-/// hasher has random keys from the system.
+/// Returns a random number, which distinguishes this run from all other runs. The number comes from
+/// the standard library's hasher, whose keys come from the system.
 pub fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

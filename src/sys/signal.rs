@@ -1,4 +1,4 @@
-//! Signals, reported through a descriptor.
+//! Catches signals, and reports them through a descriptor.
 
 use std::{
     ffi::{c_int, c_void},
@@ -23,21 +23,21 @@ use libc::__error as errno_location;
 
 use super::check;
 
-/// The end of the socket pair that signal handlers write to. This end stays open as long as the
+/// The socket, one of a pair, to which signal handlers write. This socket stays open as long as the
 /// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// SIGUSR1 or SIGUSR2, whichever arrived last; 0 if neither has since [`Signals::take`].
+/// SIGUSR1 or SIGUSR2, whichever arrived last; 0 if neither has arrived since [`Signals::take`].
 static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The one of [`END_SIGNALS`] that arrived last; 0 if none has since [`Signals::take`].
+/// The one of [`END_SIGNALS`] that arrived last; 0 if none has come since [`Signals::take`].
 static LAST_END: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that end the daemon.
 const END_SIGNALS: [c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// Signals that wake the event loop. A process has only one `Signals`, because handlers can reach
-/// only statics.
+/// The signals that wake the event loop. A process can have only one `Signals`, because signal
+/// handlers can use only static variables.
 #[derive(Debug)]
 pub struct Signals {
     woken: UnixStream,
@@ -68,15 +68,15 @@ impl Signals {
         Ok(Self { woken })
     }
 
-    /// Whether a signal that ends the daemon has arrived and has not been taken.
+    /// Whether a signal that ends the daemon has arrived, and `take` has not returned it yet.
     pub fn is_end_due(&self) -> bool {
         LAST_END.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the signals that arrived since the last call: at most one of SIGUSR1 and SIGUSR2 and
-    /// at most one that ends the daemon, the last of each. If two came before the process could
-    /// run, their order is unknown: on Linux, the handler of the higher number interrupts the other
-    /// handler, and so finishes first.
+    /// Returns the signals that arrived since the last call: the last of SIGUSR1 and SIGUSR2, and
+    /// the last of those that end the daemon. If two signals came before the process could run,
+    /// their order is unknown: on Linux, the handler of the signal with the higher number
+    /// interrupts the other handler, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
@@ -112,14 +112,14 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Stores the signal and wakes the loop by an atomic operation and a write, which are allowed in a
-/// handler, even if it interrupts another. If the socket pair is full, the loop wakes anyway.
+/// Stores the signal and wakes the loop by an atomic store and a write, which are allowed in a
+/// handler, even in one that interrupts another. If the socket is full, the loop wakes anyway.
 extern "C" fn on_signal(signal: c_int) {
     let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
     last.store(signal, Ordering::Relaxed);
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
-    // SAFETY: returns a pointer to this thread's errno, valid as long as the thread.
+    // SAFETY: the call returns a pointer to this thread's errno, valid as long as the thread.
     let errno = unsafe { errno_location() };
     // SAFETY: the pointer leads to this thread's errno.
     let before = unsafe { *errno };

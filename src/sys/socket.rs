@@ -11,9 +11,9 @@ use std::{
 
 use super::check;
 
-/// Listens on the first usable TCP address of `host` and `service` (a name or a number each).
-/// Connections inherit the socket's options: no delay, keepalive. A socket on all IPv6 addresses
-/// also accepts IPv4, unless it is `ipv6_only`.
+/// Listens on the first usable TCP address of `host` and `service`, each a name or a number.
+/// Connections inherit two options of the socket: no delay and keepalive. A socket that listens on
+/// all IPv6 addresses also accepts IPv4, unless `ipv6_only` is set.
 pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpListener> {
     Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }
@@ -22,7 +22,7 @@ pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpL
 pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     Addresses::resolve(host, service)?.first(|address| {
         let fd = open_socket(address)?;
-        // SAFETY: the address is one that getaddrinfo made, with its own length.
+        // SAFETY: getaddrinfo made the address, and the length that belongs to it.
         let connected =
             unsafe { libc::connect(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
         check(connected)?;
@@ -30,13 +30,12 @@ pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     })
 }
 
-/// Whether a write of at most `PIPE_BUF` bytes would go through without waiting. Also true on an
-/// error, which the write will then report.
+/// Whether a write of at most `PIPE_BUF` bytes would return at once, perhaps with an error.
 pub fn is_writable(file: &impl AsFd) -> bool {
     is_ready(file, libc::POLLOUT)
 }
 
-/// Whether a listening socket has a connection to accept. Also true on an error.
+/// Whether a listening socket has a connection to accept, or an error.
 pub fn has_client(listener: &impl AsFd) -> bool {
     is_ready(listener, libc::POLLIN)
 }
@@ -55,13 +54,13 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     if address.ai_family == libc::AF_INET6 {
         let only = set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only));
         match only {
-            // All IPv6 sockets of OpenBSD are IPv6 only.
+            // On OpenBSD, no IPv6 socket accepts IPv4, whatever this option is.
             Err(error) if !ipv6_only && error.raw_os_error() == Some(libc::EINVAL) => {}
             result => result?,
         }
     }
     set_tcp_options(&fd)?;
-    // SAFETY: the address is one that getaddrinfo made, with its own length.
+    // SAFETY: getaddrinfo made the address, and the length that belongs to it.
     let bound = unsafe { libc::bind(fd.as_raw_fd(), address.ai_addr, address.ai_addrlen) };
     check(bound)?;
     // SAFETY: takes no pointers.
@@ -87,13 +86,13 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
 /// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
-/// The interval between probes. A vanished peer is found after [`KEEPALIVE_PROBES`] probes: five
-/// minutes after its last byte, instead of more than two hours.
+/// The interval between probes. A peer that vanished is noticed after [`KEEPALIVE_PROBES`] probes:
+/// five minutes after its last byte; with the default settings, after more than two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 
 /// Sets the options that connections inherit from a TCP listener: no delay, and keepalive. Probes
-/// come earlier and more often than by default, except on OpenBSD, which has only one setting of
+/// come earlier and more often than by default, but not on OpenBSD, which has only one setting of
 /// probes for all sockets.
 pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
@@ -142,24 +141,24 @@ fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Takes over a descriptor that this process inherited. Succeeds only once for a descriptor.
+/// Takes over a descriptor that this process inherited. Succeeds only once for each descriptor.
 pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers, and changes nothing.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     // A descriptor that was passed through exec lacks FD_CLOEXEC. All descriptors that this process
-    // opens have that flag.
+    // opens have FD_CLOEXEC.
     if !check(flags).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no socket was passed on there"));
     }
     // SAFETY: the descriptor is open and was passed through exec, so nothing in this process owns
-    // it. The flag set below keeps it from being taken twice.
+    // it. FD_CLOEXEC, which is set below, prevents a second takeover.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     set_close_on_exec(&fd)?;
     Ok(fd)
 }
 
 /// Whether the descriptor is a listening stream socket. Some systems, such as OpenBSD, do not
-/// report whether a socket listens; there, any stream socket is accepted.
+/// report whether a socket listens; on these, returns true for any stream socket.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
@@ -201,8 +200,8 @@ impl Addresses {
         }
     }
 
-    /// Calls `make` for one address after another until it succeeds. If it never does, returns the
-    /// last error.
+    /// Calls `make` for one address after another until a call succeeds. If no call succeeds,
+    /// returns the last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
         // SAFETY: a pointer in the list is null or valid until `self` is dropped.
         let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };

@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! The fields of a job's record are made here, because most of that work is this conversion.
+//! This file also makes the fields of a job's record: the conversion is most of that work.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// On average, dates follow one change of the wall clock in this time, because each causes new
-/// records of all delayed and buried jobs. If the clock is set more often, dates follow later.
+/// Dates follow at most one change of the wall clock in this time on average, because each causes
+/// new records of all delayed and buried jobs. If the clock is set more often, dates follow later.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How many changes of the clock in quick succession, as at boot, dates follow without a delay.
+/// Dates follow this many changes of the clock in quick succession, as at boot, without delay.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
-    /// The calendar for jobs that were put in this run.
+    /// The calendar for instants that were set in this run.
     calendar: Calendar,
-    /// The calendar for restored jobs.
+    /// The calendar for instants that were read from the binlog as dates.
     restored: Calendar,
-    /// `None` unless the wall clock was set, and restored jobs are still to be shifted. Those below
-    /// this index already follow `calendar`.
+    /// `None` if all restored jobs follow `calendar`; if not, those with an index below this one
+    /// do.
     shifted: Option<usize>,
-    /// When [`SHIFTS_AT_ONCE_MAX`] shifts are allowed at once again. Each shift postpones this time
-    /// by [`SHIFT_INTERVAL`].
+    /// The time from which [`SHIFTS_AT_ONCE_MAX`] shifts without delay are allowed again. Each
+    /// shift postpones this time by [`SHIFT_INTERVAL`].
     rested_at: Time,
 }
 
@@ -46,7 +46,7 @@ impl Dates {
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
-        // Leaves out a reservation that has not ended, because a restart treats it as never begun.
+        // A restart makes reserved jobs ready, so only ended reservations are recorded.
         let is_open = u32::from(matches!(record.state, State::Reserved(_)));
         let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
@@ -60,8 +60,8 @@ impl Dates {
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
             history: History { reserves, ..record.history },
             kind: match record.state {
-                // The restored delay has ended, if the wall clock is right. A restart decides again
-                // whether that delay has ended.
+                // The delay of this restored job has ended, if the wall clock is right. A restart
+                // checks again whether the delay has ended.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -83,8 +83,8 @@ impl Dates {
         }
     }
 
-    /// Visits up to `count` jobs, and computes instants that were read as dates again. Returns the
-    /// jobs that need a new record, because their dates are by the old calendar.
+    /// Visits up to `count` jobs, and converts dates from the binlog to instants again. Returns the
+    /// jobs that need a new record, because the dates in their records are by the old calendar.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -111,7 +111,7 @@ mod tests {
         disk::testing::{Fixture, START},
     };
 
-    /// If an open reservation were recorded, a restart might count it for `--bury-after`.
+    /// If an open reservation were recorded, `--bury-after` might count it after a restart.
     #[test]
     fn a_reservation_is_recorded_once_it_has_ended() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If dates followed each change, all delayed jobs might be written again every second.
+    /// If dates followed each change of the clock, all delayed jobs might be written every second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

@@ -1,14 +1,14 @@
 //! The index of segments: which segment each job needs, which segment may be removed, and which
 //! jobs must be written again.
 //!
-//! Each job has a *full* record, and perhaps later *short* records with changed fields. The full
-//! record and the last short one are live; all others are garbage. Segments are removed oldest
-//! first, so only the segment of each full record is stored. Before that segment is removed, its
-//! jobs are written in full again, which makes their short records garbage.
+//! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
+//! full record and last short record are live; all other records are garbage. Segments are removed
+//! oldest first, so the index has only the segment of each full record. Before a segment is
+//! removed, its jobs are written in full again, which makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
-//! location have the same index. `live` and `closed` are the sums that [`SegmentIndex::check`]
-//! computes.
+//! location have the same index. The fields `live` and `closed` are the sums that
+//! [`SegmentIndex::check`] computes.
 
 mod testing;
 
@@ -24,8 +24,8 @@ use crate::{
 ///
 /// Jobs are written again while garbage exceeds three quarters of the live bytes. In the worst
 /// case, the oldest segments have no garbage, and all *l* live bytes must be written before any
-/// garbage can be removed. While that is done, commands turn at most *l*/8 bytes into garbage. So
-/// garbage never exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
+/// garbage can be removed. While these bytes are written, commands make at most *l*/8 bytes
+/// garbage. So garbage never exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.
@@ -37,7 +37,7 @@ pub(super) struct Location {
     pub(super) length: u32,
     /// Whether a short record of the job has followed its full record.
     is_updated: bool,
-    /// Whether the record of a change is deferred, because there was no space for it.
+    /// Whether a record of the job is deferred, because there was no disk space for the record.
     is_deferred: bool,
     links: Links<Location>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Segment {
     pub(super) used: u64,
     /// Bytes of the live full records in the segment.
     pub(super) live: u64,
-    /// Whether part of the segment is unreadable. If so, it is renamed, not removed.
+    /// Whether part of the segment is unreadable. A damaged segment is renamed, not removed.
     pub(super) is_damaged: bool,
     /// The length of the binlog up to the end of the last record that deleted or relocated a job of
     /// this segment.
@@ -70,7 +70,7 @@ pub(super) struct Segment {
     jobs: List<Location>,
 }
 
-/// The location of every job, and every segment, oldest first. The last segment is the current one.
+/// All segments, oldest first, and the location of each job. The last segment is the current one.
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
     locations: Arena<Location>,
@@ -79,7 +79,7 @@ pub(super) struct SegmentIndex {
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// How many of the oldest segments are needed by no job. They are removed once that is safe.
+    /// How many of the oldest segments no job needs; these are removed once that is safe.
     unneeded: usize,
     /// Bytes used in the unneeded segments.
     unneeded_bytes: u64,
@@ -89,10 +89,10 @@ pub(super) struct SegmentIndex {
     pub(super) deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
-    /// All jobs in segments up to this number are written again, because of damage or a failure.
+    /// All jobs in segments up to this number must be written again after damage or a failure.
     pub(super) rewrite_through: u32,
     /// The segments from this number up to `rewrite_through` are *suspect*: on the disk, they may
-    /// lack records that the index relies on. Their jobs are written again first.
+    /// lack records that the index relies on. Jobs of suspect segments are written again first.
     pub(super) suspect_from: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct SegmentIndex {
 const LOCATIONS_PER_SEARCH: usize = 64 * 1024;
 
 impl SegmentIndex {
-    /// Makes room for `count` segments, and for those that startup opens.
+    /// Makes room for `count` segments, and for the segments that startup opens.
     pub(super) fn make_room_for_segments(&mut self, count: usize) -> Growth {
         grow_deque(&mut self.segments, count + 2)
     }
@@ -153,15 +153,15 @@ impl SegmentIndex {
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. `None` if there is no such job, or none among the
-    /// locations that one call visits. The next call continues after these locations.
+    /// Returns a job with a deferred record. Each call visits a limited number of locations; the
+    /// next call continues after them. `None` if no visited location has a deferred record.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);
         let mut visited = (1..=count).map(|step| Key::from_index((self.cursor + step) % slots));
         let found: Option<Key<Location>> =
             visited.find(|&key| self.locations.get(key).is_some_and(|it| it.is_deferred));
-        // The next call returns the job found again, until its record has been appended.
+        // The next call returns the same job, until the job's record has been appended.
         self.cursor = found.map_or(self.cursor + count, |key| key.index() + slots - 1);
         found.map(Key::paired)
     }
@@ -172,7 +172,7 @@ impl SegmentIndex {
         self.link(job.paired());
     }
 
-    /// Adds an appended short record of the job to the live bytes. An older one is garbage.
+    /// Adds an appended short record to the live bytes. An older short record becomes garbage.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
@@ -224,7 +224,7 @@ impl SegmentIndex {
         self.closed + self.end.used
     }
 
-    /// The bytes ever appended, plus those that have ever become garbage.
+    /// The bytes ever appended, plus the bytes that have ever become garbage.
     pub(super) fn changed(&self) -> u64 {
         (2 * self.end.length).saturating_sub(self.live)
     }
@@ -244,10 +244,10 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any. Jobs of suspect segments come first, then
-    /// others up to `rewrite_through`. Then come jobs of the oldest needed segment, while garbage
-    /// in needed closed segments exceeds `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is
-    /// chosen for six eighths.
+    /// Returns the job to write again next, if any. Jobs of suspect segments come first, then jobs
+    /// of other segments up to `rewrite_through`. Last come jobs of the oldest segment that jobs
+    /// need, but only while garbage in the closed segments that jobs need exceeds `eighths` eighths
+    /// of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -278,8 +278,8 @@ impl SegmentIndex {
         self.segments.get(self.unneeded).filter(|_| self.unneeded + 1 < self.segments.len())
     }
 
-    /// Returns the job that has been longest in the first segment of `numbers` with jobs. O(log
-    /// segments + `numbers`).
+    /// Takes the first segment with jobs among `numbers`, and returns the job that entered it
+    /// first. O(log segments + `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let from = self.segments.partition_point(|segment| segment.number < *numbers.start());
         let rest = self.segments.range(from..);
@@ -287,7 +287,7 @@ impl SegmentIndex {
         those.find_map(|segment| segment.jobs.front()).map(Key::paired)
     }
 
-    /// Removes a closed segment from the index. Panics if a job still needs it.
+    /// Removes a closed segment from the index. Panics if a job still needs that segment.
     pub(super) fn drop_closed(&mut self, number: u32) {
         let at = self.segments.partition_point(|segment| segment.number < number);
         let closed = self.segments.remove(at).expect("it is there");

@@ -14,14 +14,14 @@ use crate::{
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Records are synced at most this long after their write. Zero means: before the reply.
+    /// Records are synced at most this long after their write; if zero, before the reply.
     Within(Duration),
     /// Records are never synced.
     Never,
 }
 
 impl SyncPolicy {
-    /// Records are synced before each reply that confirms a change: `-f0`.
+    /// With `-f0`, records are synced before each reply that confirms a change.
     pub const EACH_CHANGE: Self = Self::Within(Duration::ZERO);
 }
 
@@ -48,22 +48,22 @@ pub struct Options {
     pub segment_size: u64,
     /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
-    /// An unpredictable number: it becomes the directory's key if no file there has a key yet.
+    /// A random number, which becomes the directory's key if no file in the directory has a key.
     pub key: u64,
 }
 
-/// Why a binlog cannot be opened or read. No record has been changed. The message is one line that
-/// names the file or the call, and the operator's next step, if any.
+/// Why a binlog cannot be opened or read. A failed call has changed no record. The error's message
+/// is one line that names the file or the call, and says what the operator can do, if anything.
 #[derive(Debug)]
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
     Disk(io::Error),
-    /// Another process has locked the directory. The text names that process, if it is known.
+    /// Another process has locked the directory. The text names that process, if the name is known.
     Locked(String),
-    /// There is not enough memory. The text, if any, says for what.
+    /// There is not enough memory. The text says for what the memory was meant, or is empty.
     OutOfMemory(String),
-    /// A segment has a layout that only the program that wrote it can read. The text names the
-    /// segment and the layout.
+    /// A segment has a layout that only the program that wrote the segment can read. The text names
+    /// the segment and the layout.
     Foreign(String),
     /// The caller's progress function has interrupted the replay.
     Interrupted,
@@ -111,7 +111,7 @@ pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and not all jobs have been written again since.
+    /// The disk has failed, and not all jobs have been written again since then.
     Failed,
 }
 
@@ -141,10 +141,10 @@ pub enum Change {
     /// A new state, priority or delay.
     Update,
     /// A new state, priority or delay that even a full disk must not prevent. The record is
-    /// appended once there is space; a crash before that undoes the change.
+    /// appended once there is space; a crash before the append undoes the change.
     DeferrableUpdate,
-    /// The delete of a job. Permitted even on a full disk, where space is kept for deletes, and
-    /// during recovery.
+    /// The delete of a job. Deletes are permitted on a full disk, because space is kept for them,
+    /// and during recovery.
     Delete,
 }
 
@@ -161,10 +161,10 @@ impl Permit {
 pub enum CommitOutcome {
     /// All records so far are as safe as the [`SyncPolicy`] promises.
     Done,
-    /// With `-f0`: records are written, and some are not synced yet.
+    /// With `-f0`, all records are written, but some are not synced yet.
     Syncing(SyncEvents),
-    /// Records of the turn may be missing, so replies that waited for them must not be sent. If the
-    /// lock is lost, the process must end without another write: see [`Wal::lost_lock`].
+    /// Records of the turn may be missing, so replies that wait for these records must not be sent.
+    /// If the lock is lost, the process must end without another write: see [`Wal::lost_lock`].
     Failed,
     /// The binlog works again after a failure, and holds every job.
     Recovered,
@@ -175,7 +175,7 @@ pub enum CommitOutcome {
 pub struct BinlogCounts {
     /// The number of the oldest segment.
     pub oldest: u32,
-    /// The number of the segment that is being written.
+    /// The number of the segment to which records are appended.
     pub current: u32,
     /// How often a job was written again so that its old segment could be removed.
     pub migrated: u64,
@@ -183,10 +183,9 @@ pub struct BinlogCounts {
     pub written: u64,
     /// The bytes of all live records.
     pub live: u64,
-    /// The bytes of all other records, which are garbage, and of the headers of segments.
+    /// The bytes of all garbage, and of the headers of segments.
     pub dead: u64,
-    /// The bytes that have been written, or are pending, and are not synced yet. `None` if nothing
-    /// is ever synced.
+    /// The bytes, written or pending, that are not synced yet. `None` if nothing is ever synced.
     pub unsynced: Option<u64>,
 }
 

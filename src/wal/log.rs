@@ -1,8 +1,8 @@
-//! The end of the binlog, where records are appended. This module knows no jobs, only segments and
-//! bytes.
+//! The end of the binlog, where records are appended. This module deals with segments and bytes,
+//! not with jobs.
 //!
-//! The records of a turn are gathered, and written together. A full segment is truncated, synced
-//! and closed, and the first preallocated file becomes the next segment.
+//! The records of a turn are gathered in memory, and written together. A full segment is truncated,
+//! synced and closed, and the first preallocated file becomes the next segment.
 
 use std::{io, mem};
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records. These are written before more records are appended.
+/// The most bytes of pending records, which must be written before more records are appended.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
-/// The largest number of a segment, because the original reads no larger number.
+/// The largest number that a segment may have: the original reads no larger number.
 pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
 
 /// A body larger than this is written directly from its memory, and not copied to the pending
@@ -33,21 +33,21 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The present time, as the last call passed it.
+    /// The time that the last call passed as the present time.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
     /// Where the binlog ends.
     pub(super) end: End,
-    /// The open segment. `None` before the first is open, and after a failure.
+    /// The open segment. `None` until the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records not yet written: the last bytes of the current segment. There may be pending records
-    /// even after a commit: closing a connection may bury its jobs.
+    /// Records that are not written yet: the last bytes of the current segment. There may be
+    /// pending records even after a commit, because the end of a connection may bury jobs.
     pub(super) pending: Vec<u8>,
     /// The first error of an append or a write of this turn. After an error, nothing more is
     /// appended in this turn.
     pub(super) failure: Option<io::Error>,
-    /// The ids of jobs that have no record in a file yet, or may have none because the write has
+    /// The ids of jobs that have no record in a file yet, or may have none because a write has
     /// failed.
     pub(super) unrecorded: Vec<u64>,
     /// The number of records appended.
@@ -79,14 +79,14 @@ impl Log {
         }
     }
 
-    /// Returns the space for records that the file system has reserved.
+    /// Returns the disk space for records that the file system has reserved for this binlog.
     pub(super) fn space(&self) -> Space {
         let current = self.current.map_or(0, |current| current.layout.free(self.end.used));
         self.reserve.space(current)
     }
 
     /// Ensures disk space for a record of `length` bytes and for `slots` short records after it.
-    /// Returns whether there is enough.
+    /// Returns whether there is enough space.
     pub(super) fn ensure_space(&mut self, length: u64, slots: u64) -> bool {
         while !self.space().has_room_for(length, slots) {
             let Ok(disk) = self.lease.ask_if_due(self.now) else { return false };
@@ -98,7 +98,7 @@ impl Log {
     }
 }
 
-/// Appending. `next_id` is always the id of the next job, for segment headers.
+/// Appends records. `next_id` is always the id that the next job will get, for segment headers.
 impl Log {
     /// Appends a record. [`Log::write_turn`] reports any error.
     pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
@@ -113,7 +113,7 @@ impl Log {
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.rotate(length, next_id)?;
         }
-        // The buffer must never grow: at a memory limit, a failed allocation would end the process.
+        // `pending` must never grow: if memory is short, a failed allocation would end the process.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
@@ -139,7 +139,7 @@ impl Log {
         Ok(())
     }
 
-    /// Closes the current segment and opens the next, with space for a record of `length` bytes.
+    /// Closes the current segment, and opens another with space for a record of `length` bytes.
     pub(super) fn rotate(&mut self, length: u64, next_id: u64) -> io::Result<()> {
         self.current.ok_or_else(no_segment)?;
         self.write()?;
@@ -151,7 +151,7 @@ impl Log {
         disk.sync(name)?;
         self.syncs.on_all_synced(self.end);
         disk.close(name);
-        // The closed segment is complete: after an error from here on, `abandon` leaves it alone.
+        // The closed segment is complete, so `abandon` must not change it if an error follows.
         self.current = None;
         self.open_next(file_size(length), next_id)
     }
@@ -161,12 +161,12 @@ impl Log {
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
-            // Space was ensured, so a file is missing only at startup or after a shortage.
+            // The caller ensured space, so a file is missing only at startup or after a shortage.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
             match self.open_segment(number, next_id) {
-                // Another process made this segment. It stays: the next startup reads its jobs.
+                // Another process made a segment of this number, which the next startup will read.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     warn!("another process created this segment; it is not changed: {error}");
                     number = number_after(number, NUMBER_MAX)?;
@@ -189,17 +189,17 @@ impl Log {
         let disk = self.lease.ask_if_due(self.now)?;
         disk.write(from, 0, &segment::beginning(number, current.header(next_id)))?;
         disk.sync(from)?;
-        // The calls above may have taken long, so this checks the lock again.
+        // The calls above may have taken long, so the lock is checked again.
         let disk = self.lease.ask()?;
         match disk.rename(from, to) {
-            // On a full disk, XFS may need space for the new name, so another file is removed.
+            // On a full disk, XFS may need space for the new name, so a spare file is removed.
             Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {
                 disk.rename(from, to)?;
             }
             renamed => renamed?,
         }
         self.reserve.take_first();
-        // Even if the sync of the directory fails, this number is used up.
+        // Even if the sync of the directory fails, no other segment may get this number.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
         disk.sync_directory()?;
@@ -209,7 +209,7 @@ impl Log {
     }
 }
 
-/// Writing, and the end of a turn.
+/// Writes records, and ends turns and the binlog.
 impl Log {
     /// Writes the pending records before the turn ends, and returns whether they are written.
     /// [`Log::write_turn`] reports any error.
@@ -221,8 +221,8 @@ impl Log {
         self.failure.is_none()
     }
 
-    /// Writes the pending records, and takes the result of a sync in the background if that has
-    /// ended. Also fails if an append or a write failed earlier in the turn.
+    /// Writes the pending records, and takes the result of a background sync that has ended. Fails
+    /// also if an append or a write failed earlier in the turn.
     pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -251,8 +251,8 @@ impl Log {
     }
 
     /// Prepares for later turns: writes a piece of zeros, removes about `budget` bytes of
-    /// preallocated files that are not needed, and makes about `budget` bytes of files that are.
-    /// `has_garbage` says whether some garbage will soon be removed.
+    /// preallocated files that are not needed, and makes about `budget` bytes of files that are
+    /// needed. `has_garbage` says whether some garbage will soon be removed.
     pub(super) fn work_ahead(
         &mut self,
         demand: Demand,
@@ -288,16 +288,16 @@ impl Log {
     }
 
     /// Whether to preallocate a file now. While the current segment is at most half full, garbage
-    /// is removed first, because its removal may free the space that the file needs.
+    /// is removed first, because the removal may free the space that the file needs.
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
         let is_early = space.current > self.reserve.segment_size / 2;
         self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// Ends the binlog when the daemon ends. Writes pending records, and a header that says that
-    /// clients have seen only ids with a record, so the next startup skips none. Syncs everything.
-    /// After an error, the next startup skips some ids, but no acknowledged change is lost.
+    /// Writes the pending records and a header when the daemon ends, and syncs everything. The
+    /// header says that clients have seen only ids that have a record, so the next startup skips no
+    /// ids. After an error, the next startup skips some ids, but no acknowledged change is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
@@ -324,11 +324,11 @@ impl Log {
 
 /// Failure.
 impl Log {
-    /// Stops using the current segment. Nothing more is written until a segment is open again.
+    /// Stops using the current segment. Nothing more is written until another segment is open.
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
             let (name, pending) = (self.end.name(), self.pending.len() as u64);
-            // Truncates the segment's zeros, whose space the next one may need. Ignores an error.
+            // Truncates the segment's zeros, whose space the next segment may need. Ignores errors.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
                 disk.close(name);
@@ -341,7 +341,7 @@ impl Log {
     }
 }
 
-/// Returns the number of the segment after `last`. Fails if that number would exceed `max`.
+/// Returns the number for the segment after `last`. Fails if the number would exceed `max`.
 pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
     let text = || format!("no segment can follow {}: its number is too large", Name::Segment(last));
     if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
     use crate::wal::{CommitOutcome, SyncPolicy, disk::testing::Fixture};
 
-    /// If each record were written by itself, the system calls would cost more than all other work.
+    /// If each record were written by itself, system calls would take longer than all other work.
     #[test]
     fn the_records_of_a_turn_are_one_write() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// If XFS has no space for a name on a full disk, an error would close all connections.
+    /// If a rename failed for lack of space, as on XFS, the error would close all connections.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -413,7 +413,7 @@ mod tests {
         assert!(binlog.wal.is_sound());
     }
 
-    /// If a large body were added to the buffer, the buffer would grow beyond a megabyte.
+    /// If a large body were added to the buffer, the buffer would outgrow its limit of a megabyte.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

@@ -6,14 +6,14 @@
 //! records are synced. doc/binlog.md describes promises and format.
 //!
 //! **Space first.** Before each change, the server asks for space for its record, so no record is
-//! ever written to a full disk. *Preallocated files* hold space for later segments, and space for
-//! the delete of every job is kept. A put that needs more space than there is gets an error reply.
+//! ever written to a full disk. *Preallocated files* have space for later segments, and space for
+//! the delete of every job is kept. A put gets an error reply if it needs more space than there is.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
 //! bytes, jobs that need the oldest segment are written again, a bounded number in each turn.
 //!
-//! **Failure.** After a failed write or sync, the contents of the disk are unknown. No change is
-//! acknowledged until a new segment is open, then only deletes until all jobs are written again.
+//! **Failure.** After a failed write or sync, the disk's contents are unknown. No change is
+//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
 //! The server calls [`Wal`]. doc/architecture.md has a map of the modules below.
 
@@ -77,10 +77,10 @@ pub struct Wal {
 }
 
 impl Wal {
-    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Damage or
-    /// a full disk is no error. Fails if a file cannot be listed, read or created, if memory or
-    /// descriptors are short, or if `progress` returns a break. A failure changes no record: at
-    /// most, preallocated files and zeros after records are gone.
+    /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Neither
+    /// damage nor a full disk is an error. Fails if a file cannot be listed, read or created, if
+    /// memory or descriptors are short, or if `progress` returns a break. A call that fails has
+    /// changed no record, but may have removed preallocated files and zeros after records.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -89,7 +89,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        // Takes this buffer before the replay: later, free memory is ballast, in small pieces.
+        // Allocates this buffer before the replay: later, free memory is ballast, in small pieces.
         let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
@@ -111,11 +111,11 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, and syncs them if a sync is due. Also does a bounded part of
-    /// compaction and preallocation. Replies may be sent then, unless the outcome is `Failed`.
+    /// Writes the turn's records, syncs them if that is due, and does a bounded part of compaction
+    /// and preallocation. After a commit, replies may be sent unless the outcome is `Failed`.
     ///
     /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
-    /// must then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
+    /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;
@@ -173,12 +173,12 @@ impl Wal {
         CommitOutcome::Syncing(events)
     }
 
-    /// Writes the pending records now. Returns whether that worked. The commit reports any error.
+    /// Writes the pending records now. Returns whether that worked. The next commit reports errors.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
 
-    /// Returns when to call [`Wal::commit`] or [`Wal::shift_dates`] next; a past time means: now.
+    /// Returns when to call [`Wal::commit`] or [`Wal::shift_dates`] next; a past time means now.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.lost_lock().is_some() {
             return None;
@@ -218,7 +218,7 @@ impl Wal {
 
 /// Permits, which the server requests before it changes anything.
 impl Wal {
-    /// Permits a change if there is disk space for its record, or if the record can wait for that.
+    /// Permits a change if there is disk space for its record, or if its record may be deferred.
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
         let state = self.recovery.state;
@@ -236,20 +236,20 @@ impl Wal {
         has_space.then_some(Permit(change)).ok_or(Unavailable::Full)
     }
 
-    /// Makes room in memory for one [`Wal::put`]. Fails if there is no memory.
+    /// Allocates memory for one [`Wal::put`]. Fails if there is no memory.
     pub fn make_room_to_put(&mut self) -> Growth {
         let count = self.log.unrecorded.len() + 1;
         grow(&mut self.log.unrecorded, count)?;
         self.index.make_room()
     }
 
-    /// Whether the binlog works and holds every job. If not, no jobs may be handed out.
+    /// Whether the binlog works and holds every job. If false, no jobs may be handed out.
     pub fn is_sound(&self) -> bool {
         self.recovery.state == State::Sound && self.log.failure.is_none()
     }
 
     /// Returns why some changes are refused, or soon will be. Returns `Failed` also if the last
-    /// attempt to create a file failed for another reason than a lack of space.
+    /// attempt to create a file failed for a reason other than a lack of space.
     pub fn trouble(&self) -> Option<Unavailable> {
         let shortage = self.log.reserve.shortage.map(|shortage| shortage.reason);
         if self.is_sound() { shortage } else { Some(Unavailable::Failed) }
@@ -265,7 +265,7 @@ impl Wal {
     }
 }
 
-/// Methods that append the records of changes that were permitted. The commit reports any error.
+/// Methods that append the records of permitted changes. The next commit reports their errors.
 impl Wal {
     /// Appends the full record of a job that has just been put.
     pub fn put(&mut self, permit: Permit, jobs: Jobs<'_>, job: Key<Job>) {
@@ -275,8 +275,8 @@ impl Wal {
         self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
-    /// Appends a record of a job's new state, priority or delay. If there is no disk space, and the
-    /// permit allows it, the record is deferred.
+    /// Appends a record of a job's new state, priority or delay. If there is no disk space, defers
+    /// the record if the permit allows that.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
@@ -286,7 +286,7 @@ impl Wal {
         self.append_short(queue, job);
     }
 
-    /// Appends the delete of a job. The job must still be in the queue.
+    /// Appends the record of a job's delete. The job must still be in the queue.
     pub fn delete(&mut self, permit: Permit, queue: &Queue, job: Key<Job>) {
         permit.spend(Change::Delete);
         let fields = JobFields { kind: Kind::Deleted, ..self.dates.fields(queue, job) };
@@ -295,8 +295,8 @@ impl Wal {
     }
 
     /// Returns and forgets the ids of jobs whose puts could not be written. Called after
-    /// [`CommitOutcome::Failed`]. No client has seen these ids. They need not be the largest ids: a
-    /// job gets its id before its body arrives.
+    /// [`CommitOutcome::Failed`]. No client has seen these ids. Other jobs may have larger ids,
+    /// because a job gets its id before its body arrives.
     pub fn take_unrecorded(&mut self) -> Vec<u64> {
         mem::take(&mut self.log.unrecorded)
     }
@@ -306,14 +306,14 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// If the wall clock was set, uses `calendar` for dates: then [`Wal::shift_dates`] has work.
+    /// If the wall clock was set, uses `calendar` from now on; [`Wal::shift_dates`] then has work.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
 
-    /// Visits up to `count` jobs after the wall clock was set. Computes instants that were read as
-    /// dates again; these dates stay the same, so they need no record. Writes a new record if a job
-    /// had a delay or was buried in this run, because its dates are by the old calendar.
+    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog to
+    /// instants again, which needs no record. Writes a new record if a job was delayed or buried in
+    /// this run, because the dates in its last record are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -342,14 +342,14 @@ impl Wal {
     }
 }
 
-/// Compaction and recovery: each commit does a bounded part.
+/// Compaction and recovery, of which each commit does a bounded part.
 impl Wal {
-    /// Whether a record is deferred, and there is now space for it.
+    /// Whether a deferred record can be appended, because there is disk space now.
     fn can_append_deferred(&self) -> bool {
         self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to write again next, if any. On a full disk, less garbage is enough.
+    /// Returns the job to write again next, if any: on a full disk, even if there is less garbage.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
@@ -369,8 +369,8 @@ impl Wal {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
-            // Keeps space for all deletes. Also keeps space for a restart, unless all jobs of the
-            // oldest segment can be written again, because that segment is then removed.
+            // Space for all deletes is kept. Space for a restart is kept, too, unless all jobs of
+            // the oldest segment can be written again, because that segment is then removed.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
@@ -384,9 +384,9 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment early, to free its space. True if the segment is larger
-    /// than usual, because of a large job, most of it is garbage, and preallocated files have space
-    /// for the deletes of all jobs.
+    /// Whether to close the current segment early, so that its space can be freed. True if the
+    /// segment was made larger than usual for a large job, if most of the segment is garbage, and
+    /// if preallocated files have space for the deletes of all jobs.
     fn should_leave_segment(&self) -> bool {
         let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
         self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
@@ -401,16 +401,16 @@ impl Wal {
     }
 
     /// Syncs if a sync is due: see [`Log::sync_if_due`]. The sync is urgent if the oldest segment
-    /// can be removed only after it.
+    /// can be removed only after a sync.
     fn sync_if_due(&mut self) -> io::Result<()> {
         let is_urgent = self.index.is_oldest_unneeded()
             && !removal::is_safe(&self.index, &self.recovery, &self.log.syncs);
         self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
-    /// Opens a new segment after a failure. Every job must then be written again.
+    /// Opens a new segment after a failure, so that every job can be written again.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
-        // Another daemon may have taken over the directory while the disk failed.
+        // While the disk failed, another daemon may have taken over the directory.
         self.log.lease.ask()?;
         let last = self.log.end.number;
         let result = self.log.open_next(0, queue.next_id());
@@ -426,12 +426,12 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Returns why the lock is lost, if it is. Nothing more is written then: the process must end.
+    /// Returns why the lock is lost, if so: without it, nothing is written; the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
 
-    /// Checks the lock if a check is due at `now`, a time just read. Returns whether it was due.
+    /// Checks the lock, and returns true, if a check is due at the present time `now`.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
         // If the lock is lost, the lease keeps the reason.
@@ -444,20 +444,20 @@ impl Wal {
         self.log.syncs.time.is_long && self.recovery.state == State::Sound
     }
 
-    /// Whether, with `-f0`, each commit syncs in the queue's thread.
+    /// Whether, with `-f0`, each commit syncs in the thread of the event loop.
     pub fn syncs_in_foreground(&self) -> bool {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see the id of an unsynced job: no restart assigns that id to another
-    /// job. Always true, unless clients have abandoned more puts than the segment has room for.
+    /// Whether a client may see an unsynced job's id, because no restart assigns this id again.
+    /// Always true, unless clients have abandoned more puts than the segment has room for.
     pub fn may_show(&self, id: u64) -> bool {
         let current = self.log.current.as_ref();
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
-    /// Returns how long the next sync will probably take, or zero if that is unknown. `None` if
-    /// that sync may not wait for more changes.
+    /// Returns how long the next sync will probably take, or zero if that is unknown. `None` if the
+    /// next sync may not wait for more changes.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }

@@ -1,16 +1,17 @@
-//! Records of the binlog: version 7 is written and read, version 5 only read. All functions are
-//! pure.
+//! Records of the binlog: the daemon writes and reads version 7 of the format, and only reads
+//! version 5. All functions are pure.
 //!
 //! A record is the length of a tube's name, the name, eighty bytes of fields, and a body. A *full*
-//! record has a name and a body. A *short* record has neither: it changes or deletes a job whose
-//! full record came earlier. All numbers are little-endian.
+//! record has a name and a body. A *short* record has no name and no body: it changes or deletes a
+//! job with an earlier full record. All numbers are little-endian.
 //!
-//! In a segment of this daemon, the four bytes after `pri`, unread by the original, are a checksum
-//! of the whole record. The checksum starts from the segment's salt and the record's offset, so it
-//! matches neither bytes of a body nor a record copied from another place. The salt is made of the
-//! key of the directory, which each segment header has, and of the number of the segment.
+//! In a segment of this daemon, the four bytes after `pri`, which the original does not read, are a
+//! checksum of the whole record. The checksum starts from the segment's salt and the record's
+//! offset, so bytes of a body, or a record copied from another place, do not match. The salt is
+//! made of the key of the directory, which each segment header has, and of the number of the
+//! segment.
 //!
-//! `dates.rs` makes fields from a job, and `read/reader.rs` a job from fields. A record that
+//! `dates.rs` makes fields from a job, and `read/reader.rs` makes a job from fields. A record that
 //! concerns no job, such as [`SegmentHeader`], is a short record with an id that no job has.
 //!
 //! No byte is trusted: any bytes decode to a record, to the end of the records, or to [`Damage`].
@@ -36,7 +37,7 @@ pub(super) const VERSION_5: u32 = 5;
 /// The length of the fields of version 7, in bytes.
 const FIELDS_BYTES: usize = 80;
 
-/// The length of the fields of version 5, in bytes: the same layout without the last padding.
+/// The length of the fields of version 5, in bytes: those of version 7 without the last padding.
 const FIELDS_5_BYTES: usize = 77;
 
 /// The length in bytes of a short record. Every delete is a short record.
@@ -91,7 +92,7 @@ pub(super) struct JobFields {
     /// takes all fields of a job from its last record.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
-    /// When the delay ends, or when a buried job was buried.
+    /// The date when the delay ends, or when the job was buried.
     pub(super) deadline_at: i64,
     pub(super) history: History,
     pub(super) kind: Kind,
@@ -104,7 +105,7 @@ pub(super) enum Damage {
     Torn,
     /// The checksum does not match the bytes.
     Checksum,
-    /// The part of the record that is named here has a value that no intact record has.
+    /// The record has a part, named here, with a value that no intact record has.
     Illegal(&'static str),
 }
 
@@ -156,7 +157,7 @@ impl JobFields {
     }
 
     /// Reads the fields, which both versions lay out alike. `unit` is the version's unit of time in
-    /// nanoseconds. Reads an unknown state as `Deleted`, but [`Frame::decode`] reports it.
+    /// nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports such a state.
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -175,13 +176,13 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes at `at`. The caller ensures that `bytes` has them.
+/// Returns the `N` bytes at the offset `at`, which `bytes` must have.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
 
 /// A record to be written. A full record has the tube's name, and the body with its CR LF; in a
-/// short record, both are empty.
+/// short record, name and body are empty.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewRecord<'a> {
     pub(super) fields: JobFields,
@@ -201,7 +202,7 @@ impl NewRecord<'_> {
     }
 
     /// Appends the record without its body to `out`. The record will be at `offset` of a segment
-    /// with this salt. Its checksum includes the body, which the caller writes next.
+    /// with this salt. The record's checksum includes the body, which the caller writes next.
     pub(super) fn encode(&self, salt: u64, offset: u64, out: &mut Vec<u8>) {
         let (start, name) = (out.len(), self.name.as_bytes());
         let length = i32::try_from(name.len()).expect("a tube's name has at most 200 bytes");
@@ -217,14 +218,14 @@ impl NewRecord<'_> {
 }
 
 /// A short record that marks a segment as written by this daemon, and has the key of its directory.
-/// The original skips it, as the delete of an unknown job.
+/// The original skips such a record as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// The key of the directory: a random number, the same in all headers.
     pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this that no record has; zero if there are no such ids.
+    /// Clients may have seen ids below this one that no record has; zero if there are no such ids.
     pub(super) seen_below: u64,
 }
 
@@ -252,7 +253,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Returns the segment header that `bytes` begin with, if that is intact, and was written at
+    /// Returns the segment header that `bytes` begin with, if it is intact, and was written at
     /// `offset` of segment `number`.
     pub(super) fn at(bytes: &[u8], number: u32, offset: u64) -> Option<Self> {
         let bytes = bytes.get(..SHORT_RECORD_BYTES)?;
@@ -263,8 +264,8 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` probably begin with a segment header, perhaps a damaged one: at least two of
-    /// its three constant parts match. A tube's name may have the magic, but neither of the other
-    /// two parts.
+    /// its three constant parts match. A tube's name may have one of these parts, the magic, but
+    /// not the other two.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
@@ -282,13 +283,13 @@ impl SegmentHeader {
     }
 }
 
-/// Returns the salt of segment `number` in the directory with this key. If a segment was copied to
-/// another number, its checksums do not match.
+/// Returns the salt of segment `number` in the directory with this key. If a segment is copied to
+/// another number, its checksums do not match any more.
 pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
-/// Returns the initial state of the checksum of a record at `offset`, without the record's bytes.
+/// Returns the checksum's initial state for a record at `offset`, before the record's bytes.
 fn checksum(salt: u64, offset: u64) -> Hasher {
     // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into them.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -302,7 +303,7 @@ pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 /// All of a record except its body: its lengths and its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// The fields, meaningless if there is a flaw.
+    /// The fields, which have no meaning if the record has a flaw.
     pub(super) fields: JobFields,
     /// Bytes before the tube's name.
     name_at: usize,
@@ -312,7 +313,7 @@ pub(super) struct Frame {
     pub(super) head_length: usize,
     /// Bytes of the body with its CR LF; zero in a short record.
     pub(super) body_length: usize,
-    /// What is wrong with the record, if anything; its length is known even so.
+    /// What is wrong with the record, if anything. The length is known even if there is a flaw.
     flaw: Option<&'static str>,
 }
 
@@ -321,7 +322,7 @@ impl Frame {
     /// reach to the end of the file. Returns `None` at the end of the records, or an error if the
     /// record's length is unknown.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        // If only zeros are left in the file, the records end, even if a record needs more bytes.
+        // If only zeros follow in the file, the records end, even if a record needs more bytes.
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -349,7 +350,7 @@ impl Frame {
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
             // If a missing date were allowed, an incomplete segment header would pass for the
-            // delete of a job, and the segment for one of the original.
+            // delete of a job, and its segment for a segment of the original.
             (fields.created_at == 0, "a missing date"),
             (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
         ];
@@ -368,15 +369,14 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube. `bytes` begin with this record, which must have no flaw.
+    /// Returns the name of the tube. `bytes` must begin with this record, which must have no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
-    /// Returns the hasher after `bytes`, the beginning of a version 7 record at `offset`, and the
-    /// checksum that is stored in the record. The hasher gets zeros in place of the stored
-    /// checksum. Long pieces are faster, so `bytes` should have as much of the body as is in
-    /// memory.
+    /// Passes `bytes`, the beginning of a version 7 record at `offset`, to a hasher. Returns the
+    /// hasher, and the checksum that is stored in the record. The hasher gets zeros in place of the
+    /// stored checksum. Hashing is faster if `bytes` have as much of the body as is in memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

@@ -24,7 +24,7 @@ pub(super) enum State {
     Recovering,
 }
 
-/// The state, and when to try again.
+/// The state of the binlog, and when to try again what has failed.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
@@ -32,7 +32,7 @@ pub(super) struct Recovery {
     delay: Duration,
     /// When to try to remove the oldest segment again, if its removal has failed.
     pub(super) removal_retry_at: Option<Time>,
-    /// How many more bytes of segments that no job needs may be removed now, if that is safe.
+    /// How many bytes of unneeded segments may still be removed within the limit.
     pub(super) removable: u64,
 }
 
@@ -46,8 +46,8 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Whether recovery is complete: all segments up to `rewrite_through` are removed. If the
-    /// oldest cannot be removed, it suffices that no job needs them and all records are synced.
+    /// Whether recovery is complete: all segments up to `rewrite_through` are removed or, if the
+    /// oldest cannot be removed, no job needs these segments and all records are synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();
@@ -65,8 +65,8 @@ mod tests {
 
     const F0: SyncPolicy = SyncPolicy::EACH_CHANGE;
 
-    /// After a failed write, the contents of the disk are unknown, so a change that is acknowledged
-    /// then might not survive a restart.
+    /// If a change were acknowledged after a failed write, when the contents of the disk are
+    /// unknown, the change might not survive a restart.
     #[test]
     fn after_a_failed_write_nothing_is_permitted_until_all_jobs_are_in_new_segments() {
         let mut binlog = Fixture::new(F0);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// If the sync of the directory fails, and the daemon forgets the segment, the file would stay.
+    /// If the daemon forgot a segment whose directory could not be synced, the file would stay.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// A segment that another process made may hold jobs, which the next startup reads.
+    /// If a segment that another process made were removed, the next startup would lack its jobs.
     #[test]
     fn a_segment_of_another_origin_is_not_removed_after_a_failure() {
         let mut binlog = Fixture::new(F0);

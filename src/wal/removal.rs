@@ -15,8 +15,8 @@ use super::{
 };
 
 /// Whether the oldest segment may be removed: no job needs it, and the records that relocated or
-/// deleted its jobs are synced. Records after these need not be synced, so constant writing does
-/// not prevent the removal. After a failed write or sync, all records must be synced.
+/// deleted its jobs are synced. Later records need not be synced, so constant writing does not
+/// prevent the removal. After a failed write or sync, all records must be synced.
 pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
     let is_synced = match recovery.state {
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
@@ -25,12 +25,12 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded()
 }
 
-/// Removes segments that no job needs, oldest first: at least one, and more until they have twice
-/// the `budget` of this turn, plus the bytes that earlier turns were permitted to remove but could
-/// not. Fails if the lock is lost, or if the directory cannot be synced.
+/// Removes segments that no job needs, oldest first: at least one segment, and more until the
+/// removed segments have twice the `budget` of this turn, plus the bytes that earlier turns could
+/// have removed but did not. Fails if the lock is lost, or if the directory cannot be synced.
 ///
-/// The directory is synced after each removal. Without that, a power cut could undo only the
-/// removal of an older segment, whose jobs would come back without the deletes in a newer one.
+/// The directory is synced after each removal. Without these syncs, a power cut could undo only the
+/// removal of an older segment, and its jobs would return without the deletes in a newer segment.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // Twice the budget: for the bytes that became garbage, and for those that were written again.
+    // The limit is twice the budget: for bytes that became garbage, and for bytes written again.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -48,14 +48,14 @@ pub(super) fn remove_unneeded(
         recovery.removable = recovery.removable.saturating_sub(segment.used);
         let disk = log.lease.ask()?;
         match remove(disk, segment) {
-            // The binlog works even if this segment stays.
+            // The binlog works even if the unneeded segment stays.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 if !is_retry {
                     warn!("cannot remove an unneeded segment; it and all newer ones stay: {error}");
                 }
                 recovery.removal_retry_at = Some(log.now + RETRY_DELAY);
             }
-            // Removed, perhaps already by someone else.
+            // The segment is removed, perhaps by someone else.
             _ => {
                 disk.sync_directory()?;
                 index.drop_closed(segment.number);
@@ -87,9 +87,9 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     Ok(())
 }
 
-/// On a full disk, removes segments that would pile up with each restart: those without any record
-/// and, if no new segment could be opened, those that no job needs. Ignores errors. Removes none if
-/// no new segment could be opened and one is damaged, which may need the header of any other.
+/// On a full disk, removes segments without a record, which would pile up with each restart. If no
+/// new segment could be opened, also removes segments that no job needs; but if one segment is
+/// damaged, removes none, because a damaged segment may need the header of another. Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [0; 0]);
     }
 
-    /// An immutable file, for example, cannot be removed.
+    /// If a segment that cannot be removed kept its records, a restart would restore deleted jobs.
     #[test]
     fn a_segment_that_cannot_be_removed_is_truncated() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

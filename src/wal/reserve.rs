@@ -1,9 +1,9 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
-//! The file system reserves the space of these files without writing to it, so neither startup nor
-//! a large job waits. If that is not supported, files are smaller, and filled with zeros. Each file
-//! begins with a segment header, so that the directory's key is known even if the headers of all
-//! segments are damaged.
+//! The file system reserves the space of these files without a write, so neither startup nor a
+//! large job waits. If the file system cannot do that, files are smaller, and filled with zeros.
+//! Each file begins with a segment header, so that the directory's key is known even if the headers
+//! of all segments are damaged.
 
 mod testing;
 
@@ -48,7 +48,7 @@ impl Preallocated {
     }
 }
 
-/// A failure to make a file. Before `retry_at`, no file of that size or larger is tried again.
+/// A failure to make a file. Before `retry_at`, no file of that size or a larger one is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
@@ -67,7 +67,7 @@ pub(super) struct Reserve {
     /// The key of the directory.
     pub(super) key: u64,
     /// Sorted by size; files of equal size are sorted from the newest to the oldest. So the last
-    /// file is the oldest of the largest ones. This file becomes the next segment.
+    /// file, which becomes the next segment, is the oldest of the largest files.
     files: Vec<Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -103,8 +103,8 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a file now, or to continue filling the one being made. Returns true on a
-    /// full disk, because only an attempt shows whether there is space again.
+    /// Whether to make a file now, or to go on filling a file. Returns true on a full disk, because
+    /// only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
@@ -118,7 +118,7 @@ impl Reserve {
 
     /// Preallocates a file of the usual size. If the disk is too full, tries half that size, a
     /// quarter, and so on, down to `least` bytes in whole pages. If `least` exceeds the usual size,
-    /// begins with the sum of both, so that later records fit, too.
+    /// begins with the sum of both sizes, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
@@ -147,7 +147,7 @@ impl Reserve {
         self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
-    /// Makes the server refuse jobs that need a file of `size` bytes until one can be created.
+    /// Makes the server refuse jobs that need a file of `size` bytes until such a file can be made.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
             (Unavailable::Full, size, "no disk space for another binlog file")
@@ -169,7 +169,7 @@ impl Reserve {
         }
     }
 
-    /// Ends the shortage if it was for files of at most `size` bytes, because one was just made.
+    /// Ends a shortage of files of at most `size` bytes, because a file of `size` was just made.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
@@ -200,13 +200,13 @@ impl Reserve {
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
         match disk.create(name) {
-            // The name is taken, so tries the next number. Gives up at a multiple of a thousand.
+            // The name is in use, so tries the next number; gives up at a multiple of a thousand.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number % 1000 > 0 => {
                 return self.begin_file(disk, size);
             }
             result => result?,
         }
-        // After an error, removes the file. If that fails, too, the next startup removes it.
+        // After an error, removes the file. If that fails, too, the next startup removes the file.
         let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
         let made = disk.reserve(name, size).and_then(|is_reserved| {
             disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)
@@ -235,7 +235,7 @@ impl Reserve {
             self.filling = Some(file);
             return Ok(false);
         }
-        // A preallocated file keeps no descriptor: it is opened again when it becomes a segment.
+        // A complete file has no open descriptor until the file becomes a segment.
         disk.close(file.name());
         self.slots += file_slots(file.size);
         self.files.push(file);
@@ -250,8 +250,8 @@ impl Reserve {
         Some(file)
     }
 
-    /// Whether to remove the file that would be the next segment: see [`Demand::has_surplus`]. If
-    /// it is the only file, it stays unless it is larger than usual.
+    /// Whether to remove the file that would be the next segment: see [`Demand::has_surplus`]. The
+    /// only file stays unless it is larger than usual.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
         self.first().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
@@ -259,7 +259,7 @@ impl Reserve {
         })
     }
 
-    /// Removes the file that would be the next segment and is not needed. Returns its size.
+    /// Removes the unneeded file that would be the next segment. Returns the file's size.
     pub(super) fn remove_first(&mut self, disk: &mut Writable) -> u64 {
         let Some(file) = self.take_first() else { return 0 };
         match disk.remove(file.name()) {
@@ -281,12 +281,12 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a file of the usual size. If that fails, the next attempt must wait.
+    /// Fills a piece of a file of the usual size. After a failure, the next attempt must wait.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
         match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
-            // There is no file, so tries to make a smaller one, for which there may be space.
+            // There is no file yet, so tries to make a smaller one, for which there may be space.
             Err(_) if self.files.is_empty() => {
                 drop(self.preallocate(disk, 0, now));
             }
@@ -311,8 +311,8 @@ mod tests {
         disk::testing::{Fixture, MemoryDisk, START},
     };
 
-    /// If a newer file were taken, the sync of its header might wait for its zeros, which may not
-    /// have been written to the disk yet.
+    /// If a newer file became the next segment, the sync of its header might wait until the kernel
+    /// has written the file's zeros to the disk.
     #[test]
     fn of_files_of_one_size_the_oldest_becomes_the_next_segment() {
         let mut lease = Lease::new(Box::new(MemoryDisk::default()), true, START);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3, 4]);
     }
 
-    /// If a put took the space for a delete, a job could not be deleted, and would run for ever.
+    /// If a put took the space for a delete, a job could not be deleted, and would run repeatedly.
     #[test]
     fn on_a_full_disk_puts_are_refused_and_every_job_can_be_deleted() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -348,7 +348,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// If the disk were reported as full for ever, an operator would search for the cause in vain.
+    /// If a full disk were reported after it has space again, an operator would search in vain.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
@@ -375,7 +375,7 @@ mod tests {
         }
     }
 
-    /// If a small job ended the shortage, a monitor would rarely see it.
+    /// If a small job ended the shortage, a monitor would rarely see that large jobs do not fit.
     #[test]
     fn a_disk_without_space_for_a_large_job_is_full_until_none_has_come_for_a_minute() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -397,8 +397,8 @@ mod tests {
         assert_eq!(binlog.wal.next_deadline(), None);
     }
 
-    /// If the disk were reported as full, an operator would delete jobs, which does not help: the
-    /// directory must be repaired, or another machine must take over.
+    /// If any failure were reported as a full disk, an operator would delete jobs, which does not
+    /// help: the directory must be repaired, or another machine must take over.
     #[test]
     fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

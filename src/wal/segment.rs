@@ -2,8 +2,8 @@
 //!
 //! A sync is fastest if the new records replace zeros, because the file system then has no metadata
 //! to write. So if each change is synced, a short stretch after the last record is filled with
-//! zeros, one piece in each turn. With rarer syncs, the zeros would cost more than they save,
-//! because they double the bytes that are written.
+//! zeros, one piece in each turn. If syncs are rarer, the zeros would cost more time than they
+//! save, because they double the bytes that are written.
 
 use super::{
     disk::{Name, Writable},
@@ -12,8 +12,8 @@ use super::{
     space::Layout,
 };
 
-/// The length of a piece of zeros in bytes. Also the least budget of a turn for other work; the
-/// budget is eight times the bytes appended and made garbage if that is more.
+/// The length of a piece of zeros in bytes. Also the least budget of a turn for compaction and
+/// preallocation; the budget is eight times the bytes appended and made garbage if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
@@ -21,7 +21,7 @@ pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 /// How far ahead of the records zeros are written, in bytes.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
-/// The number from which the salt of a preallocated file's header is made. No segment is number 0.
+/// The number from which the salt of a preallocated file's header is made. No segment has number 0.
 pub(super) const PREALLOCATED: u32 = 0;
 
 /// Returns the beginning of segment `number`: the version and the first header.
@@ -48,19 +48,19 @@ impl End {
         Name::Segment(self.number)
     }
 
-    /// Moves the end to the beginning of segment `number`.
+    /// Moves the end of the binlog to the beginning of segment `number`.
     pub(super) fn open(&mut self, number: u32) {
         (self.number, self.used) = (number, 0);
     }
 
-    /// Moves the end to the offset `used` of the newest segment.
+    /// Moves the end of the binlog to the offset `used` of the newest segment.
     pub(super) fn advance(&mut self, used: u64) {
         self.length += used - self.used;
         self.used = used;
     }
 }
 
-/// The segment that records are appended to, which is the newest one.
+/// The newest segment, to which records are appended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
     /// The key of the directory.
@@ -87,16 +87,16 @@ impl Current {
         SegmentHeader { key: self.key, next_id, seen_below: self.seen_below }
     }
 
-    /// Returns where to write a piece of zeros, if one is due. Only whole pieces are written: a few
-    /// zeros with each commit would make each sync write to a second place on the disk.
+    /// Returns where to write a piece of zeros, if a piece is due. Only whole pieces are written: a
+    /// few zeros with each commit would make each sync write to a second place on the disk.
     pub(super) fn zeros_start(&self, end: End) -> Option<u64> {
         let start = self.zeroed.max(end.used);
         let fits = start + WORK_PER_TURN_MIN_BYTES <= end.used + ZEROS_AHEAD_BYTES;
         (start < self.layout.size && fits).then_some(start)
     }
 
-    /// Writes a piece of zeros ahead of the records, if one is due. Ignores an error, because the
-    /// write of the next records will fail, too, and that failure is handled.
+    /// Writes a piece of zeros ahead of the records, if a piece is due. Ignores an error, because
+    /// the write of the next records will fail, too, and that failure is handled.
     pub(super) fn write_zeros(&mut self, disk: &mut Writable, end: End) {
         let Some(start) = self.zeros_start(end) else { return };
         let length = WORK_PER_TURN_MIN_BYTES.min(self.layout.size - start);
@@ -128,7 +128,7 @@ mod tests {
         }
         let calls = binlog.disk.take_calls();
         let writes = calls.iter().filter(|call| call.starts_with("write binlog")).count();
-        // Two megabytes of records, and sixteen pieces of zeros.
+        // The writes are of two megabytes of records, and of sixteen pieces of zeros.
         assert!((2010..2030).contains(&writes), "{writes}");
         let log = &binlog.wal.log;
         assert!(log.current.expect("there is one").zeroed > log.end.used);

@@ -1,13 +1,13 @@
-//! The arithmetic of disk space: pure, without files.
+//! Computes the need for disk space, without I/O.
 //!
 //! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
 //! short record for the delete of each job still fits after it, into the current segment or into
 //! preallocated files. [`Space::has_room_for`] decides that.
 //!
-//! Because of three rules, the arithmetic is more than a sum. A record never spans two segments. A
-//! segment header, as long as a short record, comes first in each segment and again before the
-//! first record of each [`HEADER_INTERVAL_BYTES`]. And when the next segment begins, the unused
-//! space of the previous segment is never used.
+//! Because of three rules, the need is more than the sum of the lengths of records. A record never
+//! spans two segments. A segment header, as long as a short record, comes first in each segment and
+//! again before the first record of each [`HEADER_INTERVAL_BYTES`]. And once the next segment has
+//! begun, the rest of the previous segment is never used.
 //!
 //! A *slot* is space for one short record.
 
@@ -29,8 +29,8 @@ pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 /// The length of the shortest full record in bytes: with a name of one letter and an empty body.
 const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
-/// The slots of two pages, which a restart on a full disk needs in addition to those for deletes.
-/// The restart begins another segment, and frees only whole pages of the last segment.
+/// The slots of two pages, which a restart on a full disk needs in addition to the slots for
+/// deletes. The restart begins another segment, and frees only whole pages of the last segment.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
 /// Returns how many slots fit into `bytes` bytes if no segment header is due at their beginning.
@@ -54,7 +54,7 @@ pub(super) fn file_size(records: u64) -> u64 {
 pub(super) struct Layout {
     /// The size of the file in bytes.
     pub(super) size: u64,
-    /// A segment header precedes the first record at this offset or after it.
+    /// A segment header precedes the first record at or after this offset.
     next_header: u64,
 }
 
@@ -69,7 +69,7 @@ impl Layout {
         self.size.saturating_sub(used)
     }
 
-    /// Returns how many jobs can be put at most before the file is full.
+    /// Returns the largest number of jobs that can be put before the file is full.
     pub(super) fn puts(self) -> u64 {
         self.size / PUT_MIN_BYTES
     }
@@ -96,9 +96,9 @@ pub(super) struct Space {
     /// Unused bytes of the current segment; zero if no segment is open.
     pub(super) current: u64,
     /// The size in bytes of the preallocated file that becomes the next segment; zero if there is
-    /// none.
+    /// no such file.
     pub(super) next: u64,
-    /// Slots of all preallocated files, the next one included.
+    /// Slots of all preallocated files, which include the file of size `next`.
     pub(super) preallocated_slots: u64,
 }
 
@@ -108,13 +108,13 @@ impl Space {
         slots(self.current) + self.preallocated_slots
     }
 
-    /// Whether a record of `length` bytes can be appended, and then `short_records` short ones.
+    /// Whether a record of `length` bytes can be appended, and then `short_records` short records.
     pub(super) fn has_room_for(self, length: u64, short_records: u64) -> bool {
         let length = length + SHORT_BYTES; // A segment header may precede it.
         if length <= self.current {
             return slots(self.current - length) + self.preallocated_slots >= short_records;
         }
-        // The record goes to the next segment, and the rest of the current one is not used.
+        // The record goes to the next segment, and the rest of the current segment is not used.
         let next = self.next.saturating_sub(HEADER_BYTES);
         length <= next
             && slots(next - length) + self.preallocated_slots - slots(next) >= short_records
@@ -134,25 +134,25 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Returns how many slots are needed.
+    /// Returns how many slots must be available.
     pub(super) fn slots(self) -> u64 {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
-    /// Returns how many more slots are wanted in advance: eight, plus half as many as there are
-    /// jobs, or as many as one segment has if that is less, minus [`RESTART_SLOTS`].
+    /// Returns how many more slots to make in advance: eight, plus half the number of jobs (or the
+    /// slots of one segment, if these are fewer) minus [`RESTART_SLOTS`].
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
 
-    /// Whether another file should be preallocated. At least one should always exist.
+    /// Whether another file should be preallocated. At least one file should always exist.
     pub(super) fn wants_file(self, space: Space) -> bool {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed: the large job, or the many
-    /// small jobs, that needed the file have been deleted. The slots of one more segment are kept,
-    /// so that files are not made and removed alternately.
+    /// Whether a preallocated file of `size` bytes should be removed, because the large job, or the
+    /// many small jobs, for which the file was made are deleted. For small jobs, the slots of one
+    /// more segment are kept, so that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -165,7 +165,7 @@ impl Demand {
 mod tests {
     use super::*;
 
-    /// Appends records by the rules of the binlog, but without any bytes.
+    /// Applies the binlog's rules for appending records, but writes no bytes.
     struct Appender {
         layout: Layout,
         used: u64,
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Returns the most short records that are admitted after a record of `length` bytes.
+    /// Returns how many short records at most are admitted after a record of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
         assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");
@@ -232,7 +232,7 @@ mod tests {
         assert!(cases > 20_000, "{cases}");
     }
 
-    /// If more slots were wasted, a put would be refused on a disk that has space for it.
+    /// If more slots were wasted, a put would be refused on a disk that has space for the job.
     #[test]
     fn at_most_one_slot_is_wasted() {
         for bytes in 0..40_000 {

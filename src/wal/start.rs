@@ -1,4 +1,4 @@
-//! Startup: opens the first segment of this run. Before that, no record of the last run is changed.
+//! Startup: opens the first segment of this run, before any record of the last run is changed.
 
 use log::{error, warn};
 
@@ -31,7 +31,7 @@ impl Log {
         // On a full disk, the only space is in the files that the last run preallocated.
         let disk = self.lease.ask()?;
         let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
-        // If only a preallocated file has the key, that file stays until the new segment has it.
+        // If only a preallocated file has the key, it stays until the new segment has the key.
         let kept = report.key.map(|(_, name)| name).filter(is_reserve);
         for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
             if kept == Some(name) {
@@ -44,41 +44,41 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Goes on without a segment: clients get jobs, and the operator may free space. Some
-            // file systems, such as btrfs, need more space for a write than they have reserved.
+            // Startup goes on without a segment: clients get jobs, and an operator may free space.
+            // Some file systems, such as btrfs, need more space for a write than they reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
-                    // This number is skipped: the disk has no space for its segment.
+                    // No later segment gets the number of the segment for which there is no space.
                     self.end.open(number);
                 }
                 error!("the disk has no space even for a delete: all changes are refused");
             }
             Err(error) => return Err(error.into()),
         }
-        // Unfinished records were kept only for their ids. The new segment has the next id, so they
-        // can now be truncated.
+        // Unfinished records were kept only for their ids. The new segment has the next id, so
+        // unfinished records can now be truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
             remove_of_last_run(disk, name);
         }
-        // Reserves space for all deletes now, so that the first put does not wait for that.
+        // Reserves space for all deletes now, so that the first put need not wait.
         let _ = self.ensure_space(0, demand.slots());
         Ok(())
     }
 }
 
-/// Removes a preallocated file. If that fails, the file takes up space until the next startup.
+/// Removes a preallocated file. If this fails, the file takes up space until the next startup.
 fn remove_of_last_run(disk: &mut Writable, name: Name) {
     if let Err(error) = disk.remove(name) {
         warn!("cannot remove a preallocated file of the last run: {error}");
     }
 }
 
-/// Truncates segments of the last run after their last complete record: if `is_torn`, those that
-/// end in an unfinished record; if not, those that end in zeros. If this fails, the next startup
-/// may report damage, because only the newest segment may end in an unfinished record.
+/// Truncates segments of the last run after their last complete record: if `is_torn`, segments that
+/// end in an unfinished record; if not, segments that end in zeros. If a truncation fails, the next
+/// startup may report damage, because only the newest segment may end in an unfinished record.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
     for segment in &report.segments {
         let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;

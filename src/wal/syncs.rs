@@ -1,4 +1,4 @@
-//! Syncs of written records, at the times that the [`SyncPolicy`] sets.
+//! Syncs written records at the times that the [`SyncPolicy`] sets.
 
 use std::{io, time::Duration};
 
@@ -18,16 +18,16 @@ pub struct SyncEvents {
 }
 
 /// With `-f0`, syncs run in the background if they take at least this long on average. For shorter
-/// syncs, the handover to a thread would cost more than it gains.
+/// syncs, the handover to a thread would take longer than it saves.
 const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
-/// If syncs take less than this on average, they run in the queue's thread again.
+/// If syncs take less than this on average, they run in the thread of the event loop again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
 /// How long syncs take, and where they run with `-f0`.
 #[derive(Debug, Default)]
 pub(super) struct SyncTime {
-    /// A moving average over about eight syncs.
+    /// The moving average of the times of about the last eight syncs.
     average: Duration,
     /// Whether syncs take so long that with `-f0` they run in the background.
     pub(super) is_long: bool,
@@ -52,13 +52,13 @@ pub(super) struct Syncs {
     policy: SyncPolicy,
     /// The time of the oldest write that no sync covers, not even a sync that is under way.
     pub(super) dirty_since: Option<Time>,
-    /// How many bytes of the binlog the sync under way in the background covers, if there is one.
+    /// How many bytes of the binlog the background sync under way covers; `None` without one.
     in_flight: Option<u64>,
     pub(super) time: SyncTime,
     /// The events that no commit has taken yet.
     pub(super) events: SyncEvents,
-    /// With `-f0` in the background: the next sync begins no earlier than this, because more
-    /// changes are expected before then.
+    /// The earliest time for the next background sync with `-f0`, because more changes are expected
+    /// before that time.
     pub(super) wait_until: Option<Time>,
     /// How many bytes of the binlog are synced: see [`End::length`].
     pub(super) synced: u64,
@@ -78,7 +78,7 @@ impl Syncs {
         }
     }
 
-    /// Whether anything is ever synced.
+    /// Whether records are ever synced: false with `-F`.
     pub(super) fn are_on(&self) -> bool {
         self.policy != SyncPolicy::Never
     }
@@ -94,7 +94,7 @@ impl Syncs {
     }
 
     /// Returns how long syncs take on average. `None` if the next sync may not wait for more
-    /// changes: without `-f0`, or during a sync, when changes join the next sync anyway.
+    /// changes: without `-f0`, or during a sync, because more changes join the next sync anyway.
     pub(super) fn time_of_next(&self) -> Option<Duration> {
         let waits = self.are_of_each_change() && self.in_flight.is_none();
         waits.then_some(self.time.average)
@@ -118,7 +118,7 @@ impl Syncs {
         self.synced = end.length;
     }
 
-    /// Takes the result of the sync under way, if that has ended or if this call `waits` for it.
+    /// Takes the result of the sync under way if it has ended; if `waits`, first waits for its end.
     pub(super) fn end_flight(&mut self, lease: &mut Lease, waits: bool) -> io::Result<()> {
         let Some(covers) = self.in_flight else { return Ok(()) };
         let Some(result) = lease.sync_result(waits) else { return Ok(()) };
@@ -131,7 +131,7 @@ impl Syncs {
 }
 
 impl Log {
-    /// If a sync is due, syncs everything written, or begins that in the background. If
+    /// If a sync is due, syncs all written records, or begins their sync in the background. If
     /// `is_urgent`, a sync is due at once, unless the policy is never to sync.
     pub(super) fn sync_if_due(&mut self, in_background: bool, is_urgent: bool) -> io::Result<()> {
         let Self { syncs, lease, end, now, .. } = self;
@@ -146,7 +146,7 @@ impl Log {
             return Ok(());
         }
         // With `-f0`, a sync waits for one turn after the last sync has ended, because clients that
-        // were just answered may send changes that it can cover.
+        // just got a reply may send changes for the sync to cover.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);
         if !waits && (is_urgent || since + delay <= *now) {
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Failed);
     }
 
-    /// If syncs of milliseconds ran in the queue's thread, all clients would wait for each sync.
+    /// If long syncs ran in the thread of the event loop, all clients would wait for each sync.
     #[test]
     fn with_f0_long_syncs_run_in_the_background() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// If an event stayed, the server would assume that a sync that never began covers replies.
+    /// If a failed commit left an event, the server would send replies that no sync covers.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -1,4 +1,4 @@
-//! A check of all invariants of the binlog, for tests that call it after every step; restored jobs.
+//! For tests: a check of all invariants of the binlog, made after every step, and restored jobs.
 
 use super::{Jobs, Restored, Wal, log::Log};
 

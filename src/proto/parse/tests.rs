@@ -230,7 +230,7 @@ fn the_longest_name_is_200_bytes() {
 }
 
 proptest::proptest! {
-    /// No bytes from the network can cause a panic.
+    /// If some bytes caused a panic, any client could end the daemon.
     #[test]
     fn any_line_gives_a_command_or_an_error(
         line in proptest::collection::vec(proptest::num::u8::ANY, 0..222),
@@ -238,7 +238,7 @@ proptest::proptest! {
         let _ = parse(&line, LIMIT);
     }
 
-    /// Random arguments after a known prefix reach more of the parser than random bytes.
+    /// Random arguments after a known prefix reach more of the parser than random bytes do.
     #[test]
     fn any_arguments_give_a_command_or_an_error(
         which in 0..COMMANDS.len(), arguments in "[ 0-9a-z+-]{0,40}",

@@ -20,15 +20,15 @@ use super::{
 };
 use crate::{sys, wal::Error};
 
-/// The mode of segments, as in the original: only their owner may read them, and no user may write.
+/// The mode of segments, as in the original: only their owner may read and no user may write them.
 const MODE: u32 = 0o400;
 
 /// The most files that are open for writing at once: the current segment, another file that is
 /// being made or truncated, and a file that the thread for syncs still has.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
-/// If more files than this must be synced, the whole file system is synced at once, because each
-/// sync of a single file would wait for the disk.
+/// If more files than this must be synced, one call syncs the whole file system, because each sync
+/// of a single file would wait for the disk.
 const SYNCED_SINGLY_MAX: usize = 16;
 
 /// A directory on a file system.
@@ -40,21 +40,21 @@ pub struct Directory {
     open: BTreeMap<Name, Arc<File>>,
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
-    /// Descriptors that keep room for files to be opened for writing. One is closed just before
-    /// such a file is opened, and is opened again when the file is closed.
+    /// Open descriptors, so that files can always be opened for writing: one of these is closed
+    /// just before a file is opened, and replaced after the file is closed.
     reserved: Vec<File>,
     syncer: Option<Syncer>,
-    /// The result of the last sync that was done without the thread, until it is taken.
+    /// The result of the last sync without the thread, until `sync_result` takes this result.
     synced: Option<io::Result<Duration>>,
     /// The lock, which keeps other daemons out. `None` if the directory is only read.
     lock: Option<DirectoryLock>,
 }
 
 impl Directory {
-    /// Opens the directory, takes the same lock as the original, and reserves the descriptors that
-    /// a running daemon might not get later. Fails if another daemon holds the lock, or if there
-    /// are no descriptors. The lock lasts as long as the process, unless the file system revokes
-    /// it: see [`Disk::confirm_lock`].
+    /// Opens the directory, takes the same lock as the original, and reserves descriptors, which a
+    /// running daemon might not get later. Fails if another daemon has the lock, or if too few
+    /// descriptors are free. The process has the lock until it ends, unless the file system revokes
+    /// the lock: see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let mut locked = Self { lock: Some(DirectoryLock::take(path)?), ..directory };
@@ -62,17 +62,17 @@ impl Directory {
         Ok(locked)
     }
 
-    /// Whether the daemon that last used this directory may still run, unaware that its lock is
-    /// gone. Daemons of this machine write lines that end in `machine` into the file `lock`.
+    /// Whether the daemon that last used this directory may still run, unaware that it has lost the
+    /// lock. In the file `lock`, the line of a daemon of this machine ends in `machine`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
-            // If `lock` has no line, it may have been removed while a daemon was running.
+            // Without a line in `lock`, the file of a running daemon may have been removed.
             _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
         }
     }
 
-    /// Writes `holder`, the name of this daemon, into the lock's file. This name begins with a
+    /// Writes `holder`, the name of this daemon, into the file `lock`. The name begins with a
     /// random word that no other process has.
     pub fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         self.lock.as_mut().map_or(Ok(()), |lock| lock.write_holder(holder))
@@ -93,7 +93,7 @@ impl Directory {
         })
     }
 
-    /// Fails if this user lacks permission to take the lock or to create files. Changes nothing.
+    /// Fails if this process may not take the lock, or may not create files. Changes nothing.
     pub fn check_writable(&self) -> io::Result<()> {
         DirectoryLock::check(&self.path)?;
         sys::check_can_create(&self.handle)
@@ -104,7 +104,7 @@ impl Directory {
         self.path.join(name.to_string())
     }
 
-    /// Takes descriptors until there are enough for all files that may be open at once.
+    /// Reserves descriptors until there are enough for all files that may be open at once.
     fn reserve_descriptors(&mut self) -> io::Result<()> {
         while self.lock.is_some() && self.reserved.len() + self.open.len() < OPEN_FILES_MAX {
             self.reserved.push(File::open(&self.path)?);
@@ -112,7 +112,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Opens a file for writing, in place of a reserved descriptor.
+    /// Closes a reserved descriptor, and opens a file for writing in its place.
     pub(super) fn open_file(
         &mut self,
         name: Name,
@@ -125,7 +125,7 @@ impl Directory {
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
             Err(error) => {
-                // Takes the descriptor back that was closed above.
+                // Reserves the descriptor again that was closed above.
                 let _ = self.reserve_descriptors();
                 Err(error)
             }
@@ -140,8 +140,8 @@ impl Directory {
         self.open_file(name, |path| {
             let open = || OpenOptions::new().write(true).open(path);
             match open() {
-                // Because of the file's mode, only root can open the file for writing. So the mode
-                // is changed for a moment. An open descriptor stays writable.
+                // The file's mode lets only root open the file for writing. So the mode is changed
+                // while the file is opened; the descriptor then stays writable.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     fs::set_permissions(path, Permissions::from_mode(MODE | 0o200))?;
                     let opened = open();
@@ -154,8 +154,8 @@ impl Directory {
     }
 
     /// Makes a call on a file. If the call fails, names the call in the error, and closes the file.
-    /// The next call opens the file again, because a network file system may have invalidated the
-    /// descriptor but not the file.
+    /// The next call then opens the file again: a network file system may have invalidated only the
+    /// descriptor.
     fn on_file<T>(
         &mut self,
         call: &str,
@@ -309,8 +309,8 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, because its descriptor may be invalid. If that fails, the next
-        // failed sync tries again.
+        // Opens the directory again, because its descriptor may be invalid. If this fails, the next
+        // failed sync opens the directory.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
             // Some file systems cannot sync directories: vboxsf and old CIFS.
@@ -349,13 +349,13 @@ mod tests {
         }
     }
 
-    /// If dead descriptors stayed, an outage of a network file system would cause errors for ever.
+    /// If invalid descriptors stayed open, an outage of the network would cause errors for ever.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
         let one = Name::Preallocated(1);
         disk.create(one).expect("created");
-        // All of these calls fail on a socket.
+        // Each of the calls below fails on a socket.
         let dead = || {
             let (socket, _) = UnixStream::pair().expect("two descriptors");
             File::from(OwnedFd::from(socket))
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// If a file were not synced, startup would continue, and a power cut might destroy a segment.
+    /// If one of many files were not synced, a power cut after startup might destroy that segment.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let (_root, mut disk) = locked();
@@ -434,7 +434,7 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// On 32-bit systems, offsets in libc may end at 2 GiB: data after that would seem to be zeros.
+    /// If offsets ended at 2 GiB, as in some 32-bit libcs, later data would be taken for zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();
@@ -445,7 +445,7 @@ mod tests {
         assert!(found.is_some_and(|at| (3 << 30..=5 << 30).contains(&at)), "{found:?}");
     }
 
-    /// A replaced file might have jobs of a daemon that took over, or jobs kept for the operator.
+    /// A rename that replaced a file could destroy jobs of another daemon, or a damaged segment.
     #[test]
     fn a_rename_replaces_nothing() {
         let (_root, mut disk) = locked();

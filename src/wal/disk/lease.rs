@@ -9,12 +9,12 @@ use std::{
 use super::{Disk, Name};
 use crate::clock::Time;
 
-/// How long the daemon relies on a check of the lock. A daemon that takes over waits longer than
-/// this before it reads the binlog, so the old daemon acknowledges nothing after that.
+/// How long the daemon relies on its last check of the lock. A daemon that takes over waits longer
+/// than this before it reads the binlog, so it reads every change that the old daemon acknowledges.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk to which this daemon may write, as long as no other daemon may have the lock. Its files
-/// can be reached only through a check of the lock; after a check has failed, nothing is written.
+/// A disk to which this daemon may write, as long as no other daemon can have the lock. Every
+/// access to the disk needs a check of the lock; once a check has failed, nothing is written.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
@@ -27,20 +27,20 @@ pub(in crate::wal) struct Lease {
 #[derive(Debug)]
 pub(in crate::wal) struct Writable {
     disk: Box<dyn Disk>,
-    /// Whether anything is ever synced.
+    /// Whether files are synced: false with `-F`.
     is_synced: bool,
 }
 
 impl Lease {
-    /// The lease of a disk whose lock was confirmed at `now`. If `is_synced` is false, nothing is
-    /// ever synced.
+    /// The lease of a disk whose lock was confirmed at `now`. If `is_synced` is false, no file is
+    /// synced.
     pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
         Self { disk: Writable { disk, is_synced }, confirmed_at: now, lost: None }
     }
 
-    /// Checks whether this daemon still has the lock, and returns the files if so. If not, this
-    /// call and every later one fails. Call this before a file is renamed, truncated or removed:
-    /// the last check may be long ago, because calls on the disk can take long.
+    /// Checks that this daemon still has the lock, and returns the files. If the lock is lost, this
+    /// call and all later calls fail. Call this before a file is renamed, truncated or removed: the
+    /// last check may be long ago, because calls on the disk can take long.
     pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {
             self.lost = self.disk.confirm_lock().err();
@@ -51,7 +51,7 @@ impl Lease {
         }
     }
 
-    /// As [`Lease::ask`], but relies on a check less than [`LOCK_CONFIRM_INTERVAL`] ago.
+    /// As [`Lease::ask`], but checks only if the last check is [`LOCK_CONFIRM_INTERVAL`] ago.
     pub(in crate::wal) fn ask_if_due(&mut self, now: Time) -> io::Result<&mut Writable> {
         if self.is_due(now) {
             self.confirmed_at = now;
@@ -60,7 +60,7 @@ impl Lease {
         Ok(&mut self.disk)
     }
 
-    /// Whether a check is due at `now`.
+    /// Whether a check of the lock is due at `now`.
     pub(in crate::wal) fn is_due(&self, now: Time) -> bool {
         self.lost.is_some() || now >= self.confirmed_at + LOCK_CONFIRM_INTERVAL
     }
@@ -72,12 +72,12 @@ impl Lease {
 }
 
 impl Writable {
-    /// As [`Disk::sync`], but does nothing if nothing is ever synced.
+    /// As [`Disk::sync`], but does nothing with `-F`.
     pub(in crate::wal) fn sync(&mut self, name: Name) -> io::Result<Duration> {
         if self.is_synced { self.disk.sync(name) } else { Ok(Duration::ZERO) }
     }
 
-    /// As [`Disk::sync_directory`], but does nothing if nothing is ever synced.
+    /// As [`Disk::sync_directory`], but does nothing with `-F`.
     pub(in crate::wal) fn sync_directory(&mut self) -> io::Result<()> {
         if self.is_synced { self.disk.sync_directory() } else { Ok(()) }
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::wal::disk::testing::{MemoryDisk, START};
 
-    /// If each write were preceded by a check, which may go over a network, writes would be slow.
+    /// If the lock were checked before each write, perhaps over a network, writes would be slow.
     #[test]
     fn a_lease_is_confirmed_from_time_to_time_and_never_comes_back() {
         let disk = MemoryDisk::default();

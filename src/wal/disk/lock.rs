@@ -1,10 +1,10 @@
-//! The lock of a binlog's directory: one daemon at a time writes there.
+//! The lock of a binlog's directory, so that only one daemon at a time writes to the directory.
 //!
-//! A daemon takes the POSIX lock on the file `lock`, as the original does. A network file system
-//! may revoke the lock after its server has had no contact with this machine for some time. Then
-//! another daemon may take the lock, and the first must not write any more. So at startup each
-//! daemon writes a line of its own into the file. From time to time, before it writes or replies, a
-//! daemon checks that it can still take the lock, and that its own line is still in the file.
+//! A daemon takes the POSIX lock on the file `lock`, as the original does. If a network file system
+//! has no contact with this machine for some time, it may revoke the lock, and another daemon may
+//! take it. The daemon that has lost the lock must not write any more. So at startup each daemon
+//! writes a line of its own into the file `lock`. From time to time, before it writes or replies, a
+//! daemon checks that it can still take the lock, and that its line is still in the file.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
 use std::{
@@ -17,26 +17,26 @@ use std::{
 
 use crate::{sys, wal::Error};
 
-/// The length in bytes of the line in the file, with its line feed. This length never changes, so
+/// The length in bytes of the line in the file, with its line feed. All lines have this length, so
 /// that a new line can be written even on a full disk.
 const LINE_BYTES: usize = 200;
 
 /// The line in the file after a daemon has shut down cleanly.
 const ENDED: &str = "no daemon; the last one shut down cleanly";
 
-/// The lock of a directory. The lock is held as long as the process runs, unless the file system
-/// revokes it.
+/// The lock of a directory. The process has the lock until it ends, unless the file system revokes
+/// the lock.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    /// The only descriptor of the file: if there were another, closing that would release the lock.
+    /// The process's only descriptor of the file: to close another one would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if the file cannot hold a line, as a pipe cannot.
+    /// The contents of the file. `None` if the file, such as a pipe, cannot store a line.
     line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of a directory. The error names the daemon that has it, if the file does.
+    /// Takes the lock. If the file names the daemon that has the lock, so does the error.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -47,9 +47,9 @@ impl DirectoryLock {
         Ok(Self { file, path, line })
     }
 
-    /// Fails if `lock` exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
+    /// Fails if the file exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
-        // If the file is a pipe, this does not wait for a reader, as startup would.
+        // With `O_NONBLOCK`, to open a pipe does not wait for a reader; startup would wait.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -57,15 +57,15 @@ impl DirectoryLock {
     }
 
     /// Whether the daemon that last held the lock may still run, unaware that it has lost the lock.
-    /// If this kernel knows the lock of a daemon, the line of that daemon ends in `machine`. `None`
-    /// if the file has no line, because the original held the lock last, or nobody ever did.
+    /// If the line ends in `machine`, that daemon had the lock from this kernel, and has ended.
+    /// `None` if the file has no line: the original had the lock last, or no daemon ever had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes `holder`, the name of this daemon, into the file. This name begins with a random word
+    /// Writes `holder`, the name of this daemon, into the file. The name begins with a random word
     /// that no other process has. After an error, the file may still name an earlier daemon.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
@@ -80,14 +80,14 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon shut down cleanly, and keeps the lock until the exit.
+    /// Writes into the file that the daemon ends cleanly. Keeps the lock until the process ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
     }
 
-    /// Takes the lock again, on the same descriptor. Fails if it cannot be taken, or if the file
-    /// shows that another daemon has held it meanwhile.
+    /// Takes the lock again, on the same descriptor. Fails if the lock is not free, or if the file
+    /// shows that another daemon has had the lock meanwhile.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);
@@ -103,13 +103,13 @@ impl DirectoryLock {
     }
 }
 
-/// Opens the file of the lock, and returns whether it can hold a line.
+/// Opens the file `lock`, and returns whether the file can store a line.
 fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     let has_line = fs::symlink_metadata(path).map_or(true, |it| it.is_file());
     let mut options = OpenOptions::new();
     options.read(has_line).write(true).create(creates).truncate(false).mode(0o600);
     // Follows no symbolic link: in a directory that other users can write to, a link may lead to
-    // any file, which would be overwritten.
+    // any file, and this daemon would overwrite that file.
     options.custom_flags(libc::O_NOFOLLOW | flags);
     options.open(path).map(|file| (file, has_line)).map_err(|error| {
         let text = "a symbolic link, which is not followed: remove it";
@@ -124,7 +124,7 @@ fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error
 
 /// Reads the file, but at most one byte more than a line has.
 fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
-    // With this capacity, two reads suffice: one of the line, and one that finds the end.
+    // With this capacity, two reads suffice: one of the line, and one that finds the file's end.
     let mut line = Vec::with_capacity(2 * LINE_BYTES);
     file.rewind()?;
     file.take(LINE_BYTES as u64 + 1).read_to_end(&mut line)?;
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// If only the lock were checked, a daemon that had it meanwhile would not be noticed.
+    /// If the line were not checked, a daemon that had the lock meanwhile would not be noticed.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! The files of a binlog, and the calls on them. The calls are a trait, so that tests can use a
-//! simulated disk that loses writes, cuts them short, and fails.
+//! The files of a binlog, and the calls on them. The calls are the trait [`Disk`], so that tests
+//! can use a simulated disk that fails, loses writes, or writes only a part of the bytes.
 //!
 //! [`Directory`] is the real disk, with its lock and a thread for syncs. A daemon writes through a
 //! [`Lease`], which ends once another daemon may have the lock.
@@ -48,7 +48,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest number of a segment, damaged or not, and that of a preallocated file.
+/// Returns the largest numbers of segments, damaged or not, and of preallocated files.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -59,16 +59,16 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
 /// The calls on the files of a binlog. A power cut may undo a write, creation, rename or removal
 /// until the matching sync has returned.
 pub trait Disk: fmt::Debug {
-    /// Checks whether this daemon still has the lock of the directory. Fails if not, or if that is
-    /// unknown: then another daemon may have taken over, and this daemon must write nothing more.
+    /// Fails if this daemon may have lost the lock of the directory. After a failure, this daemon
+    /// must write nothing more, because another daemon may have taken over.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Notes in the directory that the daemon shuts down cleanly, and writes nothing more. Without
+    /// Notes in the directory that the daemon ends cleanly, and will write nothing more. Without
     /// this note, the next startup may have to wait, because this daemon might still run.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
     /// Lists the files with their sizes in bytes, sorted by name. Other entries, such as
-    /// directories, are omitted, so a name that is not listed may be taken.
+    /// directories, are omitted, so a name that is not listed may still be in use.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
     /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
     /// file.
@@ -76,16 +76,16 @@ pub trait Disk: fmt::Debug {
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
     /// if only zeros follow. If the file system does not report holes, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
-    /// Creates an empty file. Fails with `AlreadyExists` if something has that name.
+    /// Creates an empty file. Fails with `AlreadyExists` if the name is in use.
     fn create(&mut self, name: Name) -> io::Result<()>;
-    /// Extends a file with zeros to `size` bytes, and makes the file system reserve space for them.
-    /// Returns false, and changes nothing, if the file system does not support that.
+    /// Extends a file with zeros to `size` bytes, for which the file system reserves disk space. If
+    /// the file system does not support that, changes nothing and returns false.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
     /// Writes all of `bytes` at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates a file to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and its size then survive a power cut. Returns the time it took.
+    /// Syncs a file: its contents and size then survive a power cut. Returns the sync's duration.
     fn sync(&mut self, name: Name) -> io::Result<Duration>;
     /// Syncs files that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
@@ -95,18 +95,18 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of all writes to a file so far. Waits for its end only if there is no thread
-    /// for syncs. Before the next sync, the caller must take the result of this one.
+    /// Begins a sync of all writes to a file so far. Waits for the end of the sync only if there is
+    /// no thread for syncs. Before the next sync, the caller must take the result of this sync.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
-    /// Returns how long the sync that was begun took, or its error. `None` while that sync is under
-    /// way, unless this call `waits` for its end.
+    /// Returns how long the sync of [`Disk::begin_sync`] took, or its error. If `waits`, waits for
+    /// the end of the sync; if not, returns `None` until the sync has ended.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
-    /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. A failure
-    /// to start the thread is no error: `begin_sync` works without it.
+    /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. If there
+    /// is no thread, `begin_sync` itself syncs.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
-    /// Closes a file. The next call on it opens it again.
+    /// Closes a file. The next call on the file opens it again.
     fn close(&mut self, name: Name);
-    /// Renames a file. Fails with `AlreadyExists` if something has the new name.
+    /// Renames a file. Fails with `AlreadyExists` if the new name is in use.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: Name) -> io::Result<()>;

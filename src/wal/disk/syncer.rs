@@ -1,4 +1,4 @@
-//! The thread for syncs, which syncs open files in place of the queue's thread.
+//! The thread for syncs: syncs open files, so that the thread of the event loop need not wait.
 #![expect(clippy::disallowed_types, reason = "the binlog's files come from its directory")]
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{clock, sys::ballast};
 /// The stack size of the thread in bytes: small, because the thread only syncs files.
 const SYNC_STACK_BYTES: usize = 128 * 1024;
 
-/// The channels between the queue's thread and the thread for syncs, if that could be started.
+/// The channels between the thread of the event loop and the thread for syncs.
 #[derive(Debug)]
 pub(super) struct Syncer {
     files: Sender<(Name, Arc<File>)>,
@@ -33,12 +33,12 @@ pub(super) fn timed_sync(file: &File) -> io::Result<Duration> {
 }
 
 impl Syncer {
-    /// Starts the thread, which calls `wake` after each sync. Dropping this value ends the thread.
+    /// Starts the thread, which calls `wake` after each sync. The thread ends with the `Syncer`.
     pub(super) fn start(wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
         let sync_each = move || {
-            // Reports that the thread runs: `start` waits for this report.
+            // Reports to `start`, which waits for the report, that the thread runs.
             let _ = synced.send(Ok(Duration::ZERO));
             for (name, file) in to_sync {
                 if synced.send(named("sync", name, timed_sync(&file))).is_err() {
@@ -48,8 +48,8 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        // Frees all ballast: the new thread maps its memory without the allocator, and would end
-        // the process if there is no memory. The next turn makes new ballast.
+        // Frees all ballast, because the new thread maps memory without the allocator, and would
+        // end the process if there were none. The next turn makes new ballast.
         ballast::refill(0);
         builder.spawn(sync_each)?;
         results.recv().map_err(io::Error::other)??;
@@ -61,8 +61,8 @@ impl Syncer {
         self.files.send((name, file)).map_err(io::Error::other)
     }
 
-    /// Returns the result of the sync that was begun. `None` while the sync is under way, unless
-    /// this call `waits` for its end.
+    /// Returns the result of the sync that was begun. If `waits`, waits for the end of the sync; if
+    /// not, returns `None` until the sync has ended.
     pub(super) fn result(&self, waits: bool) -> Option<io::Result<Duration>> {
         if waits { self.results.recv().ok() } else { self.results.try_recv().ok() }
     }

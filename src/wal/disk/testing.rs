@@ -25,17 +25,17 @@ pub(crate) const START: Time = Time::from_nanoseconds(1_000_000_000_000);
 #[derive(Debug, Default)]
 pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
-    /// Each call that changes or syncs a file or the directory, such as `write binlog.1`.
+    /// The text of each call that changes or syncs a file or directory, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
-    /// Calls that begin with this text fail.
+    /// Calls whose text in `calls` begins with this text fail.
     pub(crate) failing: Option<&'static str>,
     /// The error number of calls that fail; `None` means `EIO`.
     pub(crate) errno: Option<i32>,
-    /// How many calls that begin with `failing` fail; `None` means all.
+    /// How many of the calls that `failing` selects fail; `None` means all.
     pub(crate) failures: Option<u32>,
-    /// A file cannot grow if all files together would exceed this many bytes.
+    /// A call fails if it would let all files together have more bytes than this.
     pub(crate) capacity: Option<u64>,
-    /// Whether syncs in the background end. If not, each stays under way.
+    /// Whether syncs in the background end. If false, a sync that has begun never ends.
     pub(crate) ends_syncs: bool,
     /// The time that this disk reports for each sync.
     pub(crate) sync_time: Duration,
@@ -44,7 +44,7 @@ pub(crate) struct MemoryDiskState {
     is_syncing: bool,
 }
 
-/// A disk in memory. All clones have the same files.
+/// A disk in memory. All clones of a disk have the same files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
 
@@ -260,7 +260,7 @@ impl Fixture {
         assert_ne!(self.commit(), CommitOutcome::Failed);
     }
 
-    /// Ends one turn after another until the binlog has no more work now.
+    /// Ends one turn after another until no work of the binlog is due.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();

@@ -1,8 +1,8 @@
-//! Recognises segments that the daemon cannot read: those of other machines and other versions.
+//! Recognises segments that the daemon cannot read: those of other machine types and versions.
 //!
-//! The original writes its structures as they are laid out in memory: on most machines, as
-//! [`record`](crate::wal::record) describes. Segments in other layouts are recognised here, so that
-//! they are refused and not taken for damaged.
+//! The original writes its structures as they are laid out in memory; for most machines,
+//! [`record`](crate::wal::record) describes this layout. Segments in other layouts are recognised
+//! here, so that the daemon refuses them, and does not take them for damaged.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,7 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a record of the usual
-/// layout, even a damaged one, the same bytes are a small number.
+/// layout, even a damaged one, the bytes at the date's offset are a small number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.
@@ -59,7 +59,7 @@ pub(super) fn refuse(window: &mut Window<'_>, version: u32, start: u64) -> Resul
 }
 
 /// Whether the record at `at` has the layout of the original on 32-bit x86. No record of the usual
-/// layout looks like that.
+/// layout passes this check.
 pub(super) fn begins_as_x86(window: &mut Window<'_>, at: u64) -> Result<bool, Error> {
     let bytes = window.at(at, 4 + NAME_LIMIT + FIELDS_X86_BYTES)?;
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(false) };

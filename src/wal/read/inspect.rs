@@ -1,5 +1,5 @@
-//! A report on a binlog for the operator: its segments, its jobs and all damage. Nothing is
-//! changed, so a daemon may use the directory meanwhile.
+//! Reports on a binlog to the operator: segments, jobs and all damage. The inspection changes
+//! nothing, so a daemon may use the directory meanwhile.
 
 use std::io;
 
@@ -25,11 +25,11 @@ pub struct Inspection {
     pub live: u64,
 }
 
-/// How often the directory is read at most, if a daemon opens or removes segments meanwhile.
+/// How often at most the directory is read, if a daemon opens or removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
 /// Reads everything that a daemon would read at startup, and changes nothing. Fails if `replay`
-/// does, or if segments appear or vanish during each of 20 attempts.
+/// fails, or if segments appear or vanish during each of 20 attempts.
 pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
         let files = disk.list()?;

@@ -1,7 +1,7 @@
 //! The key of a directory, from which the salts of its segments are made.
 //!
 //! Every segment header has the key, so one intact header suffices to read all segments. A header
-//! is accepted only where a record begins: a job's body may be full of copies of headers.
+//! is accepted only where a record begins, because a job's body may be full of copies of headers.
 
 use super::{records::CHECKED_MAX_BYTES, replay::go_on, window::Window};
 use crate::wal::{
@@ -14,8 +14,8 @@ use crate::wal::{
 /// Where the first header of a segment begins.
 pub(super) const START: u64 = VERSION_BYTES as u64;
 
-/// Returns the key, and the name of the file that has it: the newest segment with an intact header,
-/// or else a preallocated file. `None` if there is neither, as in a directory of the original.
+/// Returns the key, and the name of the file that has the key: the newest segment with an intact
+/// header or, without one, a preallocated file. `None` if no file has a key: the original has none.
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -42,7 +42,7 @@ pub(super) fn of_directory(
 }
 
 /// Returns the key of a segment whose first header is damaged: the `key` of the directory, if any
-/// record of the segment has the checksum that this key gives, or else the key in a later header.
+/// record of the segment has the checksum that this key gives; if not, the key in a later header.
 pub(super) fn of_damaged(
     window: &mut Window<'_>,
     number: u32,
@@ -57,8 +57,8 @@ pub(super) fn of_damaged(
     in_later_header(window, number)
 }
 
-/// Returns the key in the first intact header after the damaged one at the start. The lengths of
-/// the records before that header must lead to its offset, and its key must give the checksum of
+/// Returns the key in the first intact header after the damaged first header. The lengths of the
+/// records before the intact header must lead to its offset, and its key must give the checksum of
 /// the record just before it.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);

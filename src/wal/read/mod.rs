@@ -1,10 +1,10 @@
 //! Reading a directory: from bytes to jobs, at startup and for `--check-binlog`.
 //!
-//! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which sees each
-//! file through a [`Window`](window::Window) and applies its records to the queue. After damage,
+//! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which reads
+//! each file through a [`Window`](window::Window) and applies records to the queue. After damage,
 //! [`records`] finds the next intact record. If the first header of a segment is damaged, [`key`]
-//! finds the salt. [`formats`] refuses layouts of other machines and versions. [`inspect`] makes a
-//! report for the operator.
+//! finds the key for its salt. [`formats`] refuses layouts of other machines and versions.
+//! [`inspect`] makes a report for the operator.
 
 mod formats;
 mod inspect;

@@ -25,19 +25,19 @@ use crate::{
     },
 };
 
-/// The largest id accepted without a checksum: a damaged id must not use up the ids of later jobs.
+/// The largest id accepted without a checksum. A damaged id must leave ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id accepted with a checksum. This leaves enough ids for later jobs, whose records
-/// must be accepted, too. The next id fits into the 63 bits that a segment header has for it.
+/// The largest id that is accepted from a record with a checksum. The limit leaves enough ids for
+/// later jobs, whose records must be accepted, too. A segment header has 63 bits for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far the id of an unfinished record may exceed all known ids: as many jobs as may be put
-/// before a sync. If the bytes read as the id exceed that, they are no id.
+/// How far the id of an unfinished record may exceed all known ids: by as many jobs as may be put
+/// before a sync. If the bytes of the id give a larger number, they are no id.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// The most bytes at the end of the newest segment that may be an unfinished record whose length
-/// cannot be read. If there are more bytes, they are damage.
+/// The most bytes of an unfinished record whose length cannot be read, at the end of the newest
+/// segment. If more bytes than this are left at the end, they are damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
 /// A reader of segments, oldest first.
@@ -48,7 +48,7 @@ pub(super) struct Reader<'a> {
     pub(super) index: SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
-    /// From the last segment header: clients may have seen ids below this one.
+    /// Clients may have seen ids below this one, which the last segment header has.
     pub(super) seen_below: u64,
     /// The key of the directory.
     pub(super) key: Option<u64>,
@@ -57,7 +57,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a segment of `size` bytes into the queue. Damage is not an error; the report has it.
+    /// Reads a segment of `size` bytes into the queue. Damage is no error, but is in the report.
     pub(super) fn read(&mut self, number: u32, size: u64) -> Result<SegmentReport, Error> {
         self.report = SegmentReport { number, size, ..SegmentReport::default() };
         self.window.open(Name::Segment(number), size)?;
@@ -73,7 +73,7 @@ impl Reader<'_> {
     /// Reads the version of the segment, then all of its records.
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // Only zeros: the original was killed while it made the file, or the power failed.
+            // An original that is killed while it makes a file, or a power cut, leaves only zeros.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The segment's jobs are lost. Clients know their ids, so no new job may get these.
+            // The segment's jobs are lost. Clients know the lost ids, so no new job may get one.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -120,8 +120,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads all records. After damage, searches for the next intact record, if records have
-    /// checksums. In a segment of the original, skips only a record whose length can be trusted.
+    /// Reads all records. After damage in a segment of this daemon, searches for the next intact
+    /// record; in a segment of the original, skips only a record whose length can be trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let (mut at, mut left) = (START, CHECKED_MAX_BYTES);
         loop {
@@ -148,12 +148,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns where the record after a flawed one begins, if the length of the flawed one can be
+    /// Returns where the record after a flawed record begins, if the flawed record's length can be
     /// trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
-        // This may be a damaged segment header of this daemon, which looks like a short record.
+        // A damaged segment header of this daemon looks like a short record.
         let is_perhaps_ours = at == START && !frame.is_full();
         if is_perhaps_ours || next > self.window.size {
             return Ok(None);
@@ -173,9 +173,9 @@ impl Reader<'_> {
     }
 
     /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
-    /// record's length can be read, it must be at least `length`, and `is_whole` must be false.
+    /// record's length can be read, that length must be at least `length`, and `is_whole` false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
-        // The first header is never incomplete: it is synced before its segment gets its name.
+        // The first header is never incomplete: it is synced before the file becomes a segment.
         if at == START {
             return Ok(false);
         }
@@ -187,13 +187,13 @@ impl Reader<'_> {
         })
     }
 
-    /// Ensures that ids of unfinished or damaged records between two offsets are not assigned
-    /// again. Considers only records that are complete except for the body.
+    /// Ensures that no new job gets an id of an unfinished or damaged record between two offsets.
+    /// Considers only records that are complete except for the body.
     fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> Result<(), Error> {
         let mut at = from;
         while at < end {
             let Some(data) = self.window.first_data(at)? else { return Ok(()) };
-            // Skips zeros, except for the four that a short record begins with.
+            // Skips zeros, except for the four zeros that a short record begins with.
             at = at.max(data.saturating_sub(4));
             let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(()) };
             let (id, next) = (frame.fields.id, self.queue.next_id());
@@ -206,7 +206,7 @@ impl Reader<'_> {
     }
 
     /// Applies a verified record to the queue. A short record whose body size differs from that of
-    /// its job is damage: the original would read past the body.
+    /// its job is damage, because the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));
@@ -237,7 +237,7 @@ impl Reader<'_> {
             }
             self.bodies.remove(self.queue.discard(job));
             self.index.remove(job);
-            // Moves bodies now, because a limit on resident memory includes freed slots.
+            // Moves bodies now to release freed slots, which a limit on resident memory includes.
             self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
@@ -264,7 +264,7 @@ impl Reader<'_> {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
-            // `deadline_at` is ignored: the original leaves the end of a reservation in it.
+            // `deadline_at` is ignored, because the original leaves the end of a reservation there.
             Kind::Ready | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
@@ -279,9 +279,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Ensures the memory for the job of the full record at `at`, makes its tube, and stores its
-    /// body: at once if the record fits into the window, or else piece by piece. Fails if there is
-    /// no memory.
+    /// Ensures memory for the job of the full record at `at`, makes the job's tube, and stores the
+    /// body: at once if the record fits into the window, piece by piece if not. Fails without
+    /// memory.
     fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
         if self.bodies.ensure_storage().is_err() {
             self.release_unused();
@@ -331,7 +331,7 @@ impl Reader<'_> {
             VERSION_5 => Some(Format::Five),
             _ => None,
         };
-        // A damaged segment header may pass for an intact short record, but not for a full one.
+        // A damaged segment header may pass for an intact short record, but not for a full record.
         if let (false, Some(format)) = (is_likely, theirs) {
             if matches!(window.sound_record(START, format)?, Ok(Some(first)) if first.is_full()) {
                 return Ok(theirs);

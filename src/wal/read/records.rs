@@ -2,9 +2,9 @@
 //! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each of
-//! these. However many such bytes there are, they must not delay startup. So a search computes
-//! checksums of full records only up to a limit in bytes. After that, it still finds short records
-//! and segment headers. There is a header in every few KiB.
+//! these. Bodies full of such bytes must not delay startup. So the searches in a segment compute
+//! checksums of full records only up to a limit in bytes. Beyond the limit, a search still finds
+//! short records and segment headers, and there is a header in every few KiB.
 
 use super::window::Window;
 use crate::{
@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// The most bytes of full records whose checksums all searches in one segment compute.
+/// The most bytes of full records for which all searches in one segment compute checksums.
 pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
-/// A value, or the damage found instead of it. The outer error is of the disk or of memory.
+/// A value, or damage in its place. The outer error is a lack of memory, or an error of the disk.
 pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl Window<'_> {
@@ -41,7 +41,7 @@ impl Window<'_> {
             return Ok(Err(Damage::Torn));
         }
         let length = frame.head_length + frame.body_length;
-        // Loads all of the record, if the window can hold it, so that it is read only once.
+        // If the window can hold the whole record, loads all of it, so that it is read only once.
         let bytes = self.at(at, length.min(Window::BYTES))?;
         if let Format::Salted(salt) = format {
             let first = bytes.len().min(length);
@@ -57,9 +57,9 @@ impl Window<'_> {
         Ok(frame.judge(self.at(at + frame.length() - CRLF.len() as u64, CRLF.len())?))
     }
 
-    /// Searches from `offset` on for a record that is intact with this salt. Returns where the
-    /// record begins, and whether all likely records before it were checked. Checks full records of
-    /// at most `left` bytes in total.
+    /// Searches from `offset` on for a record that is intact with this salt. Returns where that
+    /// record begins, and whether all bytes before it that look like records were checked. Checks
+    /// full records of at most `left` bytes in total.
     pub(super) fn next_record(
         &mut self,
         offset: u64,
@@ -69,7 +69,7 @@ impl Window<'_> {
         let (mut at, mut are_all_checked) = (offset, true);
         while at + (SHORT_RECORD_BYTES as u64) <= self.size {
             let Some(data) = self.first_data(at)? else { break };
-            // A record begins with no more than eleven zeros, so all others are skipped.
+            // A record begins with at most eleven zeros, so more zeros than these are skipped.
             at = at.max(data.saturating_sub(11));
             if let Ok(Some(frame)) = self.frame(at, Format::Plain)? {
                 // Cheap checks come first.

@@ -1,17 +1,17 @@
-//! Replay: reads all segments of a directory, restores their jobs, and reports the findings.
+//! Replay: reads all segments of a directory, restores their jobs, and reports any damage.
 //!
 //! Records are applied to the queue one by one, in the order in which they were written. A full
 //! record adds or replaces a job; a short record changes or deletes a known job. A short record of
 //! an unknown job is normal: the job was deleted, or its full record comes later.
 //!
-//! In a segment of this daemon, every record has a checksum. If a record fails the check, bytes are
-//! skipped up to the next intact record. In a segment of the original, nothing distinguishes a
-//! record from a body that looks like one. In such a segment, a damaged record is skipped only if
+//! In a segment of this daemon, every record has a checksum. If a record's checksum is wrong, bytes
+//! are skipped up to the next intact record. In a segment of the original, nothing distinguishes a
+//! record from a body that looks like a record. A damaged record of the original is skipped only if
 //! its length is known, and an intact record or the end follows directly. If not, reading ends.
 //!
-//! A file is read through a [`Window`], and a large body directly into its own memory. So a replay
-//! takes the memory of the jobs plus a small constant. Memory is taken only for intact records. If
-//! memory is short, the replay fails: a shortage is never mistaken for damage.
+//! A file is read through a [`Window`], and a large body piece by piece into its own memory. So a
+//! replay takes the memory of the jobs plus a small constant. Memory is taken only for intact
+//! records. If memory is short, the replay fails: a shortage is never mistaken for damage.
 
 use std::ops::ControlFlow;
 
@@ -32,10 +32,10 @@ use crate::{
     },
 };
 
-/// How many segment numbers must be free above the newest segment's: more than a daemon ever uses.
+/// How many numbers above the newest segment's must be free: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
-/// How many problems of one segment are described at most. All others are only counted.
+/// The most problems of one segment that are described. Further problems are only counted.
 const PROBLEMS_MAX: usize = 20;
 
 /// The findings in one segment.
@@ -47,7 +47,7 @@ pub struct SegmentReport {
     pub size: u64,
     /// Bytes in use: up to the end of the last record.
     pub used: u64,
-    /// How the segment's records were read; `None` if they were not.
+    /// The format in which the segment's records were read; `None` if none could be read.
     pub format: Option<Format>,
     /// How many records of jobs were read.
     pub records: u64,
@@ -58,8 +58,8 @@ pub struct SegmentReport {
     pub problems: Vec<String>,
     /// The number of all problems.
     pub problem_count: u64,
-    /// The offset of an unfinished last record, or 0 if all bytes are zero. Either is normal after
-    /// a kill or a power cut.
+    /// The offset of an unfinished last record, or 0 if all bytes are zero. Unfinished records and
+    /// files of zeros are normal after a kill or a power cut.
     pub torn: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ impl Report {
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. After a break, the replay ends with [`Error::Interrupted`], and nothing has been changed.
+/// bytes. After a break, the replay has changed nothing, and ends with [`Error::Interrupted`].
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -119,7 +119,7 @@ pub struct Restored {
 
 /// Reads all segments, oldest first, into `restored`. Returns a report and the index of the
 /// segments. Fails if a file cannot be opened or read, if memory or segment numbers are short, or
-/// if `progress` returns a break. After an error, nothing has been changed, and the operator can
+/// if `progress` returns a break. After an error, no file has been changed, so the operator can
 /// remove the cause. Bytes that the disk itself cannot read (EIO) are reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
@@ -130,7 +130,7 @@ pub(in crate::wal) fn replay(
     progress: Progress<'_>,
 ) -> Result<(Report, SegmentIndex), Error> {
     number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
-    // Jobs that fitted into memory while clients were served must fit now, too.
+    // Jobs that fitted into memory while the last daemon served must fit now, too.
     let Restored { queue, bodies } = restored;
     bodies.begin_replay();
     let (mut report, mut index) = (Report::default(), SegmentIndex::default());

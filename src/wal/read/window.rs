@@ -6,26 +6,26 @@ use std::io;
 use super::replay::Progress;
 use crate::wal::{Disk, Error, Name, interface};
 
-/// The size of a page in bytes. A page that the disk cannot read is read as zeros.
+/// The size of a page in bytes. A page that the disk cannot read is taken for zeros.
 const PAGE_BYTES: u64 = 4096;
 
 /// A view of one file at a time. The file's first `size` bytes must not change meanwhile.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     progress: Progress<'a>,
-    /// For `progress`: the bytes of the files that were viewed before, and of all files.
+    /// For `progress`: the bytes of the files that were read before this file, and of all files.
     before: u64,
     all: u64,
     pub(super) name: Name,
     /// The length of the file in bytes.
     pub(super) size: u64,
-    /// The offset of the first byte in memory.
+    /// The offset in the file of the buffer's first byte.
     start: u64,
     buffer: Vec<u8>,
     /// How many bytes in the buffer are from the file.
     length: usize,
-    /// The unreadable bytes, which are read as zeros: the first offset, their number, and the first
-    /// error.
+    /// The unreadable bytes, which are taken for zeros: the first offset, their number, and the
+    /// first error.
     pub(super) unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset at which that search began.
     last: Option<(u64, Option<u64>)>,
@@ -59,8 +59,8 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Opens a file of `size` bytes. Loads its beginning at once, because a file that cannot be
-    /// read must prevent startup.
+    /// Opens a file of `size` bytes. Loads the file's beginning at once, because a file that cannot
+    /// be read must prevent startup.
     pub(super) fn open(&mut self, name: Name, size: u64) -> Result<(), Error> {
         (self.name, self.size, self.start, self.length) = (name, size, 0, 0);
         (self.unreadable, self.last) = (None, None);
@@ -74,19 +74,19 @@ impl<'a> Window<'a> {
         self.go_on(0)
     }
 
-    /// The offset after the last byte in memory.
+    /// The offset in the file after the buffer's last byte.
     fn end(&self) -> u64 {
         self.start + self.length as u64
     }
 
-    /// Reports that the file is read up to the offset `read`. Fails if `progress` returns a break.
+    /// Reports that the file is read up to `read`. Fails if `progress` returns a break.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
         if is_over { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Returns the bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`],
-    /// or all up to the end of the file.
+    /// Returns bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`], or
+    /// fewer if the file ends before that.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
         let end = self.end();
@@ -99,7 +99,7 @@ impl<'a> Window<'a> {
         Ok(self.buffer[..self.length].get(from..).unwrap_or_default())
     }
 
-    /// Moves the window so that it begins at `offset`, and reads until it is full or the file ends.
+    /// Moves the window to begin at `offset`, and reads until the window is full or the file ends.
     fn load(&mut self, offset: u64) -> Result<(), Error> {
         let mut kept = 0;
         if (self.start..self.end()).contains(&offset) {
@@ -145,7 +145,7 @@ impl<'a> Window<'a> {
         length
     }
 
-    /// Calls `act` with `length` bytes from `offset` on, piece by piece.
+    /// Passes `length` bytes from `offset` on to `act`, piece by piece.
     pub(super) fn for_each_part(
         &mut self,
         offset: u64,
@@ -183,8 +183,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns the offset of the last byte from `offset` on that is not zero. Keeps the result,
-    /// because callers ask again for later offsets.
+    /// Returns the offset of the last byte from `offset` on that is not zero. Stores the result,
+    /// because callers ask again with larger offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));

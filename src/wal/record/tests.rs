@@ -26,7 +26,7 @@ fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
     out
 }
 
-/// A record: its fields, the name and the body of a full one, and its length.
+/// A record: its fields, the name and the body of a full record, and the length.
 type Record<'a> = (JobFields, Option<(&'a str, &'a [u8])>, usize);
 
 /// Decodes the record at the beginning of `bytes`; `None` at the end of the records.
@@ -45,7 +45,7 @@ fn decode(bytes: &[u8], offset: u64, format: Format) -> Result<Option<Record<'_>
     Ok(Some((frame.fields, name.map(|name| (name, body)), length)))
 }
 
-/// If a field had another offset, the original could not read it.
+/// If a field had another offset, the original would read a wrong value.
 #[test]
 fn every_field_stands_where_the_original_has_it() {
     let bytes = encoded(Some(("ab", b"hello\r\n")));
@@ -79,7 +79,7 @@ fn a_record_is_read_as_it_was_written() {
     assert_eq!(encoded(None).len(), 9 + SHORT_RECORD_BYTES);
 }
 
-/// If a flipped bit in a name, a field or a body went unnoticed, it would change a job.
+/// If a flipped bit in a name, a field or a body went unnoticed, a job would be changed.
 #[test]
 fn no_flipped_bit_goes_unnoticed() {
     let bytes = encoded(Some(("tube", b"12345\r\n")));
@@ -91,7 +91,7 @@ fn no_flipped_bit_goes_unnoticed() {
     }
 }
 
-/// Old records, or bodies that look like records, must not be read as records in another place.
+/// If a record were valid at any offset, bodies that look like records could be read as records.
 #[test]
 fn a_record_is_valid_only_at_its_offset_in_its_segment() {
     let bytes = encoded(None);
@@ -149,7 +149,7 @@ fn version_5_counts_in_microseconds() {
 }
 
 /// If a tube's name passed for a header, a client could name a tube so that a segment of the
-/// original looks like one of this daemon, and none of its records could be read.
+/// original looks like one of this daemon, and none of that segment's records could be read.
 #[test]
 fn a_tube_name_is_not_taken_for_a_segment_header() {
     let (key, number) = (0xFEDC_BA98_7654_3210, 5);
@@ -174,7 +174,7 @@ fn a_tube_name_is_not_taken_for_a_segment_header() {
 }
 
 proptest! {
-    /// No bytes from the disk cause a panic.
+    /// If some bytes on the disk caused a panic, the daemon could not start.
     #[test]
     fn any_bytes_decode_without_a_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
@@ -183,7 +183,7 @@ proptest! {
     ) {
         let mut bytes = bytes;
         if small && bytes.len() > 4 {
-            // A small name length is legal, so more of the record is decoded.
+            // If the name's length is small, and so legal, more of the record is decoded.
             bytes[0] %= 8;
             bytes[1..4].fill(0);
         }
