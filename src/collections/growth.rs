@@ -35,7 +35,7 @@ impl fmt::Display for OutOfMemory {
 
 impl Error for OutOfMemory {}
 
-/// Fails unless `is_permitted`.
+/// Fails with [`OutOfMemory`] unless `is_permitted`.
 #[inline]
 pub fn ensure(is_permitted: bool) -> Growth {
     if is_permitted { Ok(()) } else { Err(OutOfMemory) }

@@ -289,7 +289,7 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Collecting {
-    /// How many bytes of the body have not arrived yet.
+    /// How many bytes of an unfinished body have not arrived yet.
     fn left(&self) -> usize {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }

@@ -92,7 +92,7 @@ impl Output {
         is_first
     }
 
-    /// Whether any bytes are held.
+    /// Whether any bytes of the output are held.
     pub fn is_held(&self) -> bool {
         self.first_held().is_some()
     }
@@ -108,7 +108,7 @@ impl Output {
         self.syncing_from = None;
     }
 
-    /// How many bytes may be sent now.
+    /// How many bytes of the output may be sent now.
     pub fn sendable(&self) -> usize {
         self.first_held().map_or(self.len, |from| from as usize)
     }

@@ -155,7 +155,7 @@ impl Linked for Job {
     fn links(&self) -> &Links<Self> {
         &self.links
     }
-    /// The same links, to be changed by that list.
+    /// The links of the job, to be changed by the list of its tube or client.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }

@@ -72,7 +72,7 @@ impl Queue {
         body
     }
 
-    /// Ensures that no new job gets an id below `next`.
+    /// Ensures that no new job gets an id below `next`, such as the id of a restored job.
     pub fn raise_id(&mut self, next: u64) {
         self.next_id = self.next_id.max(next);
     }

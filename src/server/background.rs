@@ -215,7 +215,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command. The command's connection takes commands again, and is returned.
+    /// Ends a long command, whose connection takes commands again, and returns the connection.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;

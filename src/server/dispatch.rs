@@ -256,7 +256,8 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with a job, `DEADLINE_SOON` or `TIMED_OUT`, or makes the client wait.
+    /// Executes a `reserve` of any kind: answers with a job, `DEADLINE_SOON` or `TIMED_OUT`, or
+    /// makes the client wait.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));

@@ -89,8 +89,8 @@ impl Gathering {
         self.round
     }
 
-    /// Returns the time until which the next commit should wait; `None` if it should not wait. The
-    /// returned time may change when a connection sends a change.
+    /// Returns the time until which the next commit should wait for more changes; `None` if it
+    /// should not wait. The returned time may change when a connection sends a change.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {

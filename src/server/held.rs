@@ -32,7 +32,8 @@ impl Dirty {
         }
     }
 
-    /// Adds the connection of a worker whose wait has ended, unless it is dirty already.
+    /// Adds the connection of a worker, whose wait has ended, to the dirty ones, unless it is dirty
+    /// already.
     pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.first.push_back(key);

@@ -47,7 +47,7 @@ impl Linked for Location {
     fn links(&self) -> &Links<Self> {
         &self.links
     }
-    /// The same links, to be changed by that list.
+    /// The links of a job, to be changed by the list of its segment.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }
