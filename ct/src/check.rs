@@ -40,12 +40,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Makes a program without flags of its own.
+    /// Makes the program of a daemon without flags of its own.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), flags: Vec::new() }
     }
 
-    /// Starts the daemon with the program's flags and those of a script.
+    /// Starts the daemon for a script, with the program's flags and those of the script.
     pub fn start(&self, flags: &[String]) -> io::Result<Daemon> {
         let flags: Vec<&str> = self.flags.iter().chain(flags).map(String::as_str).collect();
         Daemon::start(&self.path, &flags)
@@ -231,10 +231,12 @@ fn with_daemon_output(
     Err(failure)
 }
 
+/// Adds a line to the message of a failed script.
 fn add_line(message: &mut String, line: std::fmt::Arguments<'_>) {
     write!(message, "\n{line}").expect("a String takes everything");
 }
 
+/// Makes the report of a script that was played.
 fn report(script: &Script, result: Result<Outcome, Failure>, duration: Duration) -> Report {
     let (result, masks_used, transcript) = match result {
         Ok(Outcome { masks_used, transcript }) => (Verdict::Passed, masks_used, transcript),
@@ -248,6 +250,7 @@ fn report(script: &Script, result: Result<Outcome, Failure>, duration: Duration)
     Report { name, result, masks_used, proves, transcript, duration, lateness }
 }
 
+/// Makes the report of a script that was skipped.
 fn skipped(script: &Script, reason: &str) -> Report {
     let result = Verdict::Skipped(reason.to_owned());
     let (name, proves) = (script.name.clone(), script.proves.clone());
@@ -256,7 +259,7 @@ fn skipped(script: &Script, reason: &str) -> Report {
     Report { name, result, masks_used, proves, transcript, duration, lateness }
 }
 
-/// Fails if these statistics count a job.
+/// Fails if these statistics of a running daemon count a job.
 fn require_no_jobs(stats: &str) -> io::Result<()> {
     for line in stats.lines() {
         let Some((key, count)) = line.split_once(": ") else {
@@ -270,7 +273,7 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a job, deletes it, and returns its id, which is the highest so far.
+/// Puts a job into a running daemon, deletes it, and returns its id, which is the highest so far.
 pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());
@@ -281,7 +284,8 @@ pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     }
 }
 
-/// Deletes the jobs with ids above `base`, and ends a pause of the default tube.
+/// Cleans up after a script on a running daemon: deletes the jobs with ids above `base`, and ends a
+/// pause of the default tube.
 ///
 /// A job reserved by a closed connection can be deleted only once the daemon has noticed the close.
 fn clean_up(probe: &mut Client, base: u64) -> io::Result<()> {

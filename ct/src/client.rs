@@ -18,29 +18,30 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `host:port` or `unix:/path`.
+    /// Connects the client to `host:port` or `unix:/path`.
     pub fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
         stream.set_read_timeout(READ_TIMEOUT)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sets the time limit of a read; 10 seconds by default.
+    /// Sets the time limit of the client's reads; 10 seconds by default.
     pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(timeout)
     }
 
-    /// Sends bytes without changing them.
+    /// Sends bytes on the client's connection without changing them.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes.as_ref())
     }
 
-    /// Shuts down the sending side; the daemon's remaining replies can still be read.
+    /// Shuts down the client's sending side; the daemon's remaining replies can still be read.
     pub fn half_close(&mut self) -> io::Result<()> {
         self.stream.get_ref().shut_down_writing()
     }
 
-    /// Reads a line and returns it without its CR LF; the end of the connection is an error.
+    /// Reads a line from the client's connection and returns it without its CR LF; the end of the
+    /// connection is an error.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
@@ -48,35 +49,35 @@ impl Client {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Reads exactly `count` bytes.
+    /// Reads exactly `count` bytes from the client's connection.
     pub fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.stream.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads until the daemon closes the connection.
+    /// Reads from the client's connection until the daemon closes it.
     pub fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest)?;
         Ok(rest)
     }
 
-    /// Sends a command, adding CR LF, and returns the first line of its reply.
+    /// Sends a command by the client, adding CR LF, and returns the first line of its reply.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
         self.send(format!("{command}\r\n"))?;
         self.line()
     }
 
-    /// Puts a job, as in `put(0, 0, 60, b"x")`, and returns the reply.
+    /// Puts a job by the client, as in `put(0, 0, 60, b"x")`, and returns the reply.
     pub fn put(&mut self, priority: u32, delay: u32, ttr: u32, body: &[u8]) -> io::Result<String> {
         let head = format!("put {priority} {delay} {ttr} {}\r\n", body.len());
         self.send([head.as_bytes(), body, b"\r\n"].concat())?;
         self.line()
     }
 
-    /// Sends a command whose reply has a body, as in `OK <bytes>`, `FOUND <id> <bytes>` or
-    /// `RESERVED <id> <bytes>`; returns the reply's line and body.
+    /// Sends a command by the client whose reply has a body, as in `OK <bytes>`,
+    /// `FOUND <id> <bytes>` or `RESERVED <id> <bytes>`; returns the reply's line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());
@@ -89,7 +90,7 @@ impl Client {
         Ok((line, body))
     }
 
-    /// Sends a command whose reply is `OK <bytes>` and a body, and returns the body.
+    /// Sends a command by the client whose reply is `OK <bytes>` and a body, and returns the body.
     pub fn yaml(&mut self, command: &str) -> io::Result<String> {
         let (_, body) = self.with_body(command)?;
         Ok(String::from_utf8_lossy(&body).into_owned())

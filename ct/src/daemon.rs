@@ -60,7 +60,7 @@ impl Daemon {
         Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Starts a program with exactly these arguments, and returns at once.
+    /// Starts a daemon's program with exactly these arguments, and returns at once.
     ///
     /// [`Daemon::address`] is empty for this program; call [`Daemon::wait_until_accepts`].
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
@@ -74,12 +74,13 @@ impl Daemon {
         Self::launch(&mut command, stdout)
     }
 
-    /// Starts a command, and returns at once. Only the command's standard error is redirected, so
-    /// [`Daemon::stdout`] is empty.
+    /// Starts a daemon by a command, and returns at once. Only the command's standard error is
+    /// redirected, so [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
         Self::launch(command, anonymous_file()?)
     }
 
+    /// Starts the daemon's process, whose output goes to files.
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
         let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
@@ -108,7 +109,7 @@ impl Daemon {
         self.wait_until_listening(number)
     }
 
-    /// Returns the address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
+    /// Returns the daemon's address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -128,7 +129,7 @@ impl Daemon {
         contents(&self.stdout)
     }
 
-    /// Sends a signal. Fails if the process is known to have ended.
+    /// Sends a signal to the daemon. Fails if the process is known to have ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
@@ -156,7 +157,7 @@ impl Daemon {
         }
     }
 
-    /// Tries to connect to `host:port` or `unix:/path` until a connection succeeds.
+    /// Tries to connect to the daemon at `host:port` or `unix:/path` until a connection succeeds.
     ///
     /// Fails if the daemon ends, or after `timeout`. The daemon's counters include the connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
@@ -164,6 +165,7 @@ impl Daemon {
         self.wait_until(timeout, accepted)
     }
 
+    /// Waits until the daemon listens on its port.
     fn wait_until_listening(&mut self, port: u16) -> io::Result<()> {
         let address = self.address.clone();
         self.wait_until(START_TIMEOUT, |pid| match is_listening(pid, port) {
@@ -172,6 +174,7 @@ impl Daemon {
         })
     }
 
+    /// Waits until `ready` is true of the daemon; fails if the daemon ends first.
     fn wait_until(&mut self, timeout: Duration, ready: impl Fn(u32) -> bool) -> io::Result<()> {
         let start = Instant::now();
         loop {
@@ -195,6 +198,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
+    /// Kills the daemon's process if it still runs.
     fn drop(&mut self) {
         if self.exit_status().is_none() {
             // Both calls fail only if the daemon has just ended by itself.
@@ -204,12 +208,12 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns a port of 127.0.0.1 that is free now.
+/// Returns a port of 127.0.0.1 that is free now, for a daemon to start.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Returns whether the process listens on the port; `None` on a system without `/proc`.
+/// Returns whether the daemon's process listens on the port; `None` on a system without `/proc`.
 fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let table = BufReader::new(File::open("/proc/net/tcp").ok()?);
     let suffix = format!(":{port:04X}");
@@ -237,7 +241,8 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
 
-/// Opens a file and deletes its name, so that the file vanishes once it is closed.
+/// Opens a file for a daemon's output and deletes its name, so that the file vanishes once it is
+/// closed.
 fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -247,7 +252,8 @@ fn anonymous_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads a whole file without moving the file position, which the daemon's process shares.
+/// Reads all output of a daemon from its file without moving the file position, which the daemon's
+/// process shares.
 fn contents(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];

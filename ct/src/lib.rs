@@ -4,16 +4,25 @@
 //! scripts test our daemon and the original. The crate is never shipped.
 //!
 //! Reading order:
-//! - [`script`] parses a golden script, and `text` the texts that it sends and expects;
-//! - [`mod@run`] plays a script on a [`Stage`], and [`socket`] is the stage for real daemons;
+//! - [`script`] parses a golden script, and `text` the texts that it sends and expects; `text` also
+//!   matches received bytes against a pattern;
+//! - [`mod@run`] executes a script on a [`Stage`], statement by statement; [`socket`] has TCP and
+//!   UNIX sockets, and the stage for real daemons;
 //! - [`dialect`] lists known differences between daemons;
 //! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
 //! - [`daemon`] starts a daemon, [`client`] talks to it, [`original`] finds the original; [`prng`]
 //!   draws numbers, [`wait`] awaits conditions, [`mod@skip`] reports skips, `os` has system calls;
-//! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`;
+//! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`: `generate`
+//!   makes each `operation`, and `runner` executes it; `harness` drives both daemons, `side` one of
+//!   them, and `target` starts them; `tracker` follows a connection, `reply` compares replies,
+//!   `shrink` shortens a run, and `record` writes it as a script;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
-//! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`;
-//! - [`soak`] loads, kills and restarts a daemon for a given time, for the program `ct-soak`.
+//! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`:
+//!   `attacks` has the attacks and `attackers` their connections; `probe` is the client;
+//! - [`soak`] loads, kills and restarts a daemon for a given time, for the program `ct-soak`:
+//!   `acknowledged` has each client's jobs and commands, `monitor` samples the daemon.
+//!
+//! The programs in `bin` read arguments and print results; `ct-bare` is the bare responder.
 
 pub mod abuse;
 pub mod bench;

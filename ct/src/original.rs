@@ -30,7 +30,7 @@ impl Original {
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the binary for its release. The error says why no comparison is possible.
+    /// Asks the original's binary for its release. The error says why no comparison is possible.
     pub fn at(path: PathBuf) -> Result<Self, String> {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
@@ -46,7 +46,7 @@ impl Original {
     }
 }
 
-/// Returns the line that a daemon prints for `-v`, such as `beanstalkd 1.12`.
+/// Returns the line that the original or another daemon prints for `-v`, such as `beanstalkd 1.12`.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").stdin(Stdio::null()).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

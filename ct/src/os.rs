@@ -44,7 +44,7 @@ pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Returns whether a signal to a process is pending.
+/// Returns whether a signal to a process is pending, by `/proc`.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -77,6 +77,7 @@ pub(crate) fn reset_on_close(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 })
 }
 
+/// Sets an option of a socket by setsockopt(2).
 #[expect(unsafe_code, reason = "std has few options of sockets")]
 fn set_option<T>(
     socket: &impl AsRawFd,
@@ -134,6 +135,7 @@ pub(crate) fn connect_from(
     Ok(stream)
 }
 
+/// Converts an IPv4 address to the form of the system calls.
 #[expect(unsafe_code, reason = "an address has fields that differ by system")]
 fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
     // SAFETY: all zeros is a valid address.
@@ -256,14 +258,17 @@ mod elsewhere {
         Ok(Vec::new())
     }
 
+    /// Fails, because this system has no call to pin a thread.
     pub(crate) fn pin_to_cores(_: &[usize]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Fails, because this system has no call to set the limit of a running process.
     pub(crate) fn set_limit(_: u32, _: Limit, _: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Fails, because this system has no call for the CPU time of a process.
     pub(crate) fn cpu_time(_: u32) -> io::Result<Duration> {
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -10,7 +10,7 @@ pub struct Prng {
 }
 
 impl Prng {
-    /// Starts the sequence of `seed`; neighbouring seeds give unrelated sequences.
+    /// Starts the random numbers of `seed`; neighbouring seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -24,7 +24,7 @@ impl Prng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number from 0 to `bound - 1`, and 0 for the bound 0.
+    /// Returns a random number from 0 to `bound - 1`, and 0 for the bound 0.
     ///
     /// The number is the upper half of a 128-bit product. The numbers' bias is below `bound /
     /// 2^64`, too small to matter in a test.
@@ -33,7 +33,7 @@ impl Prng {
         u64::try_from(wide >> 64).expect("the upper half of a product of two 64-bit numbers")
     }
 
-    /// Returns true with the probability `numerator / denominator`.
+    /// Returns true with the probability `numerator / denominator`, at random.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }

@@ -52,21 +52,22 @@ pub enum Patience {
 /// Connections have names. After a script or the daemon has closed a connection, a new connection
 /// may have the same name. Errors are sentences for the message of a [`Failure`].
 pub trait Stage {
-    /// Opens a connection.
+    /// Opens a connection of the stage.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends bytes.
+    /// Sends bytes on a connection of the stage.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns the bytes that have arrived since the previous call; waits if there are none.
+    /// Returns the bytes that have arrived on a connection of the stage since the previous call;
+    /// waits if there are none.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
-    /// Shuts down the sending side.
+    /// Shuts down the sending side of a connection of the stage.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
-    /// Closes a connection.
+    /// Closes a connection of the stage.
     fn close(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends a byte as TCP urgent data; does nothing without TCP.
+    /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon SIGUSR1, or does what the daemon does at that signal.
+    /// Sends the daemon of the stage SIGUSR1, or does what the daemon does at that signal.
     fn drain(&mut self) -> Result<(), String>;
-    /// Lets time pass.
+    /// Lets time pass on the stage.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
 }
 
@@ -92,7 +93,7 @@ pub struct Failure {
     pub masks_used: BTreeSet<String>,
 }
 
-/// Executes a script. `base` is the highest job id that the daemon has given so far.
+/// Executes a script on a stage. `base` is the highest job id that the daemon has given so far.
 pub fn run(
     script: &Script,
     dialect: &Dialect,
@@ -141,6 +142,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Executes lines of a script in turn.
     fn lines(&mut self, lines: &[Line]) -> Result<Flow, String> {
         for line in lines {
             self.line = line.number;
@@ -151,6 +153,7 @@ impl Run<'_> {
         Ok(Flow::Continue)
     }
 
+    /// Executes a statement of a script.
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
@@ -189,6 +192,7 @@ impl Run<'_> {
         Ok(Flow::Continue)
     }
 
+    /// Executes a statement's action on a connection.
     fn on_connection(&mut self, connection: &str, action: &Action) -> Result<(), String> {
         if matches!(action, Action::Connect) && self.unread.contains_key(connection) {
             return Err(format!("expected {connection} to be closed, got an open connection"));
@@ -223,7 +227,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Opens the connection if it is not open yet.
+    /// Opens the connection of a statement if it is not open yet.
     fn open(&mut self, connection: &str) -> Result<(), String> {
         if !self.unread.contains_key(connection) {
             self.stage.connect(connection)?;
@@ -232,6 +236,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Sends the text of a statement.
     fn send(&mut self, connection: &str, text: &Text) -> Result<(), String> {
         let bytes = text.bytes(self.ids);
         match bytes.strip_suffix(b"\r\n") {
@@ -241,6 +246,7 @@ impl Run<'_> {
         self.stage.send(connection, &bytes)
     }
 
+    /// Fails unless the text that a statement expects comes next.
     fn expect(&mut self, connection: &str, text: &Text) -> Result<(), String> {
         let pattern = text.pattern(self.ids);
         let reply = self.take(connection, &pattern)?;
@@ -249,7 +255,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes the bytes that match the pattern from the received bytes.
+    /// Takes the bytes that match an expected pattern from the received bytes.
     fn take(&mut self, connection: &str, pattern: &Pattern) -> Result<Vec<u8>, String> {
         let expectation = || {
             let shown = pattern.show();
@@ -272,7 +278,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for more bytes. If no bytes come, the error's message begins with `expectation`.
+    /// Waits for more bytes of what a statement expects. If no bytes come, the error's message
+    /// begins with `expectation`.
     fn receive_more(
         &mut self,
         connection: &str,
@@ -294,7 +301,8 @@ impl Run<'_> {
         Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Waits a moment for the rest of a line, and returns all received bytes as text.
+    /// Waits a moment for the rest of a line that is not as expected, and returns all received
+    /// bytes as text.
     fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
         while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -306,10 +314,12 @@ impl Run<'_> {
         Ok(format!("`{}`", shown.strip_suffix('|').unwrap_or(&shown)))
     }
 
+    /// Returns the received bytes of a connection that no statement has matched yet.
     fn unread(&mut self, connection: &str) -> &mut Vec<u8> {
         self.unread.entry(connection.to_owned()).or_default()
     }
 
+    /// Fails unless the YAML body that a statement expects comes next.
     fn expect_yaml(&mut self, connection: &str, expected: &[Text]) -> Result<(), String> {
         let header = Text::parse("OK {int}|", crate::text::Use::Expect)?.pattern(self.ids);
         let header = self.take(connection, &header)?;
@@ -326,7 +336,7 @@ impl Run<'_> {
         compare_lines(&body, expected, self.ids)
     }
 
-    /// Takes a body of exactly this size and the CR LF after it.
+    /// Takes from the received bytes a body of exactly this size and the CR LF after it.
     fn body(&mut self, connection: &str, announced: usize) -> Result<Vec<u8>, String> {
         let expectation = || format!("expected {announced} bytes, as announced, and CR LF");
         while self.unread(connection).len() < announced + 2 {
@@ -339,6 +349,7 @@ impl Run<'_> {
         Err(format!("{}, got {}", expectation(), self.describe_rest(connection)?))
     }
 
+    /// Fails if anything has come that no statement has matched.
     fn expect_silence(&mut self, connection: &str) -> Result<(), String> {
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -357,6 +368,7 @@ impl Run<'_> {
         Err(format!("expected silence on {connection}, got {}", self.describe_rest(connection)?))
     }
 
+    /// Fails unless the daemon closes the connection, and nothing came before.
     fn expect_closed(&mut self, connection: &str) -> Result<(), String> {
         let expectation = format!("expected the end of {connection}");
         if self.unread(connection).is_empty() {
@@ -394,7 +406,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Adds a line to the transcript.
+    /// Adds a line to the transcript of the script's run.
     fn transcribe(&mut self, line: std::fmt::Arguments<'_>) {
         writeln!(self.transcript, "{line}").expect("a String takes everything");
     }

@@ -106,6 +106,7 @@ pub struct ScriptError {
 }
 
 impl fmt::Display for ScriptError {
+    /// Formats an error in a script, with the file's name and the number of the line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}: {}", self.file, self.message),
@@ -127,7 +128,7 @@ impl Script {
         })
     }
 
-    /// Reads and parses one file.
+    /// Reads and parses the file of one script.
     pub fn load(path: &Path) -> Result<Self, ScriptError> {
         let text = fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -151,7 +152,7 @@ impl Script {
         Ok(paths)
     }
 
-    /// Returns the masks of all `when` parts.
+    /// Returns the masks of all `when` parts of the script.
     pub fn masks(&self) -> BTreeSet<String> {
         let mut masks = BTreeSet::new();
         walk(&self.lines, &mut |statement| {
@@ -176,11 +177,13 @@ impl Script {
     }
 }
 
+/// Makes the error that the file of a script cannot be read.
 fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
 
-/// Calls `visit` with every statement; a statement precedes the statements that it contains.
+/// Calls `visit` with every statement of a script; a statement precedes the statements that it
+/// contains.
 fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     for line in lines {
         visit(&line.statement);
@@ -195,6 +198,7 @@ fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     }
 }
 
+/// Returns how much time the lines of a script let pass.
 fn total_delay(lines: &[Line]) -> Duration {
     let each = lines.iter().map(|line| match &line.statement {
         Statement::Advance(time) => *time,
@@ -226,6 +230,7 @@ struct Enclosing {
 }
 
 impl Enclosing {
+    /// Returns whether the parser is within a `when` or a `repeat`.
     fn is_block(self) -> bool {
         self.when || self.repeat
     }
@@ -239,6 +244,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    /// Makes a parser for the text of a script.
     fn new(name: &str, text: &'a str) -> Self {
         let script = Script {
             name: name.to_owned(),
@@ -256,6 +262,7 @@ impl<'a> Parser<'a> {
         Self { lines, line_number: 0, script }
     }
 
+    /// Parses a whole script.
     fn script(&mut self) -> Result<Script, LineError> {
         self.description()?;
         let (lines, end) = self.block(Enclosing::default())?;
@@ -293,6 +300,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
+    /// Returns the parser's next line; fails if the line ends with blanks.
     fn next_line(&mut self) -> Result<Option<&'a str>, LineError> {
         let Some(&line) = self.lines.get(self.line_number) else {
             return Ok(None);
@@ -307,7 +315,7 @@ impl<'a> Parser<'a> {
         Ok(Some(line))
     }
 
-    /// Reads statements up to the end of the current block.
+    /// Parses statements up to the end of the current block.
     fn block(&mut self, enclosing: Enclosing) -> Result<(Vec<Line>, BlockEnd), LineError> {
         let mut lines = Vec::new();
         while let Some(line) = self.next_line()? {
@@ -324,7 +332,8 @@ impl<'a> Parser<'a> {
         Ok((lines, BlockEnd::File))
     }
 
-    /// Parses a line about the whole script; returns false for any other line.
+    /// Parses a line about the whole script, such as `proves` or `flags`; returns false for any
+    /// other line.
     fn head(&mut self, line: &str, is_head: bool, enclosing: Enclosing) -> Result<bool, LineError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words = rest.split_whitespace().map(str::to_owned);
@@ -346,6 +355,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
+    /// Parses the line of a statement.
     fn statement(&mut self, line: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         if let Some(statement) = self.on_connection(line, enclosing)? {
             return Ok(statement);
@@ -365,6 +375,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Parses a `when` with both parts, up to its `end`.
     fn when(&mut self, mask: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         let start = self.line_number;
         if enclosing.when {
@@ -386,6 +397,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Parses a `repeat`, up to its `end`.
     fn repeat(&mut self, rounds: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         let start = self.line_number;
         if enclosing.repeat {
@@ -403,7 +415,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `a> …`, `a>> …`, `a< …` and `a: …`; other lines give `None`.
+    /// Parses the statements of a connection, `a> …`, `a>> …`, `a< …` and `a: …`; other lines give
+    /// `None`.
     fn on_connection(
         &mut self,
         line: &str,
@@ -435,6 +448,7 @@ impl<'a> Parser<'a> {
         Ok(Some(Statement::On { connection: connection.to_owned(), action }))
     }
 
+    /// Parses the text that a line of the script sends or expects.
     fn text(
         &mut self,
         source: &str,
@@ -451,7 +465,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the indented lines after `a< OK`, and removes the first line's indentation from all.
+    /// Parses the indented lines after `a< OK`, and removes the first line's indentation from all.
     fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
         let mut indent = None;
@@ -470,6 +484,7 @@ impl<'a> Parser<'a> {
         Ok(body)
     }
 
+    /// Parses what follows `a:`, such as `silent` or `close`.
     fn event(&mut self, text: &str) -> Result<Action, LineError> {
         Ok(match text {
             "silent" => Action::Silent,
@@ -485,12 +500,13 @@ impl<'a> Parser<'a> {
         })
     }
 
+    /// Makes the error that the current line of the script is wrong.
     fn error<T>(&self, message: impl Into<String>) -> Result<T, LineError> {
         Err((self.line_number, message.into()))
     }
 }
 
-/// Parses `2s` or `500ms`.
+/// Parses the time of a step, such as `2s` or `500ms`.
 fn duration(step: &str) -> Option<Duration> {
     if let Some(number) = step.strip_suffix("ms") {
         return number.parse().ok().map(Duration::from_millis);

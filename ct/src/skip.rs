@@ -14,7 +14,8 @@ use std::thread;
 /// The environment variable that names the file for the list of skipped tests.
 const LIST_VARIABLE: &str = "SKIPPED";
 
-/// Reports why the test in this thread proves nothing, or less than elsewhere, on this machine.
+/// Reports a skipped test: why the test in this thread proves nothing, or less than elsewhere, on
+/// this machine.
 ///
 /// The report is a line on standard error, and a line in the file that the variable `SKIPPED`
 /// names; that line is the reason, a tab, and the test.
@@ -38,12 +39,13 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the name of the test in a thread from the thread's name, or else `a test`.
+/// Returns the name of the skipped test in a thread from the thread's name, or else `a test`.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }
 
-/// Appends a line in a single write, because other threads may append at the same time.
+/// Appends a line to the list of skipped tests in a single write, because other threads may append
+/// at the same time.
 fn append(list: &Path, line: &str) -> std::io::Result<()> {
     let mut list = OpenOptions::new().append(true).create(true).open(list)?;
     list.write_all(format!("{line}\n").as_bytes())

@@ -28,7 +28,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects to `host:port` or `unix:/path`.
+    /// Connects a socket to `host:port` or `unix:/path`.
     pub(crate) fn connect(address: &str) -> io::Result<Self> {
         let stream = match address.strip_prefix("unix:") {
             Some(path) => Self::Unix(UnixStream::connect(path)?),
@@ -44,6 +44,7 @@ impl Stream {
         Ok(stream)
     }
 
+    /// Sets the time limit of the socket's reads.
     pub(crate) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Tcp(tcp) => tcp.set_read_timeout(Some(timeout)),
@@ -51,6 +52,7 @@ impl Stream {
         }
     }
 
+    /// Returns the descriptor of the socket.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(tcp) => tcp.as_fd(),
@@ -58,6 +60,7 @@ impl Stream {
         }
     }
 
+    /// Shuts down the sending side of the socket.
     pub(crate) fn shut_down_writing(&self) -> io::Result<()> {
         match self {
             Self::Tcp(tcp) => tcp.shutdown(Shutdown::Write),
@@ -67,7 +70,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Shuts down the sending side before the descriptor is closed.
+    /// Shuts down the sending side of the socket before the descriptor is closed.
     ///
     /// Without the shutdown, the daemon may notice the close late: while another thread starts a
     /// process, that process has copies of all descriptors between fork and exec, which keep the
@@ -79,6 +82,7 @@ impl Drop for Stream {
 }
 
 impl Read for Stream {
+    /// Reads from the socket.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(tcp) => tcp.read(buffer),
@@ -88,6 +92,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
+    /// Writes to the socket.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(tcp) => tcp.write(bytes),
@@ -95,6 +100,7 @@ impl Write for Stream {
         }
     }
 
+    /// Does nothing, because the socket has no buffer here.
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // Nothing is buffered here.
     }
@@ -127,27 +133,32 @@ impl SocketStage {
         self.began.elapsed().saturating_sub(self.time_waited)
     }
 
+    /// Returns the socket of a script's connection.
     fn stream(&mut self, connection: &str) -> Result<&mut Stream, String> {
         self.streams.get_mut(connection).ok_or_else(|| format!("{connection} is not connected"))
     }
 }
 
-/// Turns an error into a message.
+/// Turns an error of a socket into a message.
 fn describe<'a>(doing: &'a str, connection: &'a str) -> impl Fn(io::Error) -> String + 'a {
     move |error| format!("{connection} could not {doing}: {error}")
 }
 
 impl Stage for SocketStage {
+    /// Opens the socket of a script's connection.
     fn connect(&mut self, connection: &str) -> Result<(), String> {
         let stream = Stream::connect(&self.address).map_err(describe("connect", connection))?;
         self.streams.insert(connection.to_owned(), stream);
         Ok(())
     }
 
+    /// Sends bytes on the socket of a script's connection.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String> {
         self.stream(connection)?.write_all(bytes).map_err(describe("send", connection))
     }
 
+    /// Reads from the socket of a script's connection, within the time limit of a reply or of a
+    /// silence.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
         let timeout = match patience {
             Patience::Reply => REPLY_TIMEOUT,
@@ -179,10 +190,12 @@ impl Stage for SocketStage {
         }
     }
 
+    /// Shuts down the sending side of the socket of a script's connection.
     fn half_close(&mut self, connection: &str) -> Result<(), String> {
         self.stream(connection)?.shut_down_writing().map_err(describe("half-close", connection))
     }
 
+    /// Closes the socket of a script's connection.
     fn close(&mut self, connection: &str) -> Result<(), String> {
         match self.streams.remove(connection) {
             Some(_) => Ok(()),
@@ -190,6 +203,7 @@ impl Stage for SocketStage {
         }
     }
 
+    /// Sends a byte as TCP urgent data; does nothing on a UNIX socket.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String> {
         match self.stream(connection)? {
             Stream::Tcp(tcp) => {
@@ -199,6 +213,7 @@ impl Stage for SocketStage {
         }
     }
 
+    /// Sends SIGUSR1 to the daemon's process, and waits until the signal was delivered.
     fn drain(&mut self) -> Result<(), String> {
         let pid = self.pid.ok_or("the daemon's pid is not known, so it cannot be signalled")?;
         os::send_signal(pid, libc::SIGUSR1).map_err(|error| format!("no signal: {error}"))?;
@@ -206,6 +221,7 @@ impl Stage for SocketStage {
         Ok(())
     }
 
+    /// Lets time pass by a sleep.
     fn advance(&mut self, time: Duration) -> Result<(), String> {
         thread::sleep(time);
         self.time_waited += time;

@@ -45,7 +45,7 @@ enum Piece {
 pub(crate) struct Text(Vec<Piece>);
 
 impl Text {
-    /// Parses escapes, ids, repetitions and, in expectations, placeholders.
+    /// Parses a text: escapes, ids, repetitions and, in expectations, placeholders.
     pub(crate) fn parse(source: &str, purpose: Use) -> Result<Self, String> {
         let mut reader = Reader { rest: source, purpose };
         let mut pieces = Pieces::default();
@@ -61,7 +61,7 @@ impl Text {
         Ok(text)
     }
 
-    /// Appends literal bytes, usually CR LF.
+    /// Appends literal bytes to a text, usually CR LF.
     pub(crate) fn followed_by(mut self, ending: &[u8]) -> Self {
         let mut pieces = Pieces(std::mem::take(&mut self.0));
         pieces.literal(ending);
@@ -73,7 +73,7 @@ impl Text {
         self.0.iter().any(|piece| matches!(piece, Piece::RoundId(_)))
     }
 
-    /// Returns the bytes to send.
+    /// Returns the bytes of a text to send.
     pub(crate) fn bytes(&self, ids: Ids) -> Vec<u8> {
         let Pattern(parts) = self.pattern(ids);
         let literals = parts.into_iter().filter_map(|part| match part {
@@ -83,7 +83,7 @@ impl Text {
         literals.flatten().collect()
     }
 
-    /// Fills in the ids, so that only literals and placeholders remain.
+    /// Fills in the ids of a text, so that only literals and placeholders remain.
     pub(crate) fn pattern(&self, ids: Ids) -> Pattern {
         let mut bound = Pieces::default();
         for piece in &self.0 {
@@ -103,6 +103,7 @@ impl Text {
 struct Pieces(Vec<Piece>);
 
 impl Pieces {
+    /// Appends literal bytes to the pieces of a text.
     fn literal(&mut self, bytes: &[u8]) {
         if let Some(Piece::Literal(last)) = self.0.last_mut() {
             last.extend_from_slice(bytes);
@@ -111,10 +112,12 @@ impl Pieces {
         }
     }
 
+    /// Appends a number to the pieces of a text, as literal digits.
     fn number(&mut self, number: u64) {
         self.literal(number.to_string().as_bytes());
     }
 
+    /// Appends a piece to the pieces of a text.
     fn push(&mut self, piece: Piece) {
         match piece {
             Piece::Literal(bytes) => self.literal(&bytes),
@@ -130,6 +133,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Reads the next piece of a text: an escape, an id, braces, or a literal.
     fn piece(&mut self, pieces: &mut Pieces) -> Result<(), String> {
         let Some(first) = self.next() else {
             return Ok(());
@@ -144,6 +148,7 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Reads the next character of a text.
     fn next(&mut self) -> Option<char> {
         let mut characters = self.rest.chars();
         let first = characters.next();
@@ -151,7 +156,7 @@ impl Reader<'_> {
         first
     }
 
-    /// Reads the rest of an escape, after the backslash.
+    /// Reads the rest of an escape in a text, after the backslash.
     fn escape(&mut self) -> Result<Vec<u8>, String> {
         let byte = match self.next() {
             Some('r') => b'\r',
@@ -166,6 +171,7 @@ impl Reader<'_> {
         Ok(vec![byte])
     }
 
+    /// Reads the two digits of the escape `\xHH`.
     fn hexadecimal(&mut self) -> Result<u8, String> {
         let digits = self.rest.get(..2).filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
         let digits = digits.ok_or("\\x needs two hexadecimal digits")?;
@@ -174,7 +180,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads an id after the percent sign, which is `N`, `i` or `i+K`.
+    /// Reads an id in a text, after the percent sign, which is `N`, `i` or `i+K`.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -187,6 +193,7 @@ impl Reader<'_> {
         self.number().map(Piece::Id).map_err(|()| "% needs a number or i; \\% is a %".to_owned())
     }
 
+    /// Reads a number in the notation of texts, such as the number of an id.
     fn number(&mut self) -> Result<u64, ()> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, after) = self.rest.split_at(end);
@@ -195,7 +202,7 @@ impl Reader<'_> {
         digits.parse().ok().filter(|&number: &u64| number <= u64::MAX / 4).ok_or(())
     }
 
-    /// Reads the rest of a placeholder or a repetition, after the opening brace.
+    /// Reads the rest of a placeholder or a repetition in a text, after the opening brace.
     fn braces(&mut self, pieces: &mut Pieces) -> Result<(), String> {
         let end = self.rest.find('}').ok_or("{ without }; \\{ is a {")?;
         let inside = &self.rest[..end];
@@ -217,6 +224,7 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Appends the pieces of a repetition, `{TEXT*N}`.
     fn repetition(&self, text: &str, times: &str, pieces: &mut Pieces) -> Result<(), String> {
         let times: usize = times.parse().map_err(|_| format!("{{…*{times}}} needs a number"))?;
         if text.is_empty() || text.len().saturating_mul(times) > REPEATED_MAX_BYTES {
@@ -232,7 +240,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads `A..B`.
+/// Reads the range `A..B` of a placeholder.
 fn range(inside: &str) -> Option<Piece> {
     let (low, high) = inside.split_once("..")?;
     let (low, high) = (low.parse().ok()?, high.parse().ok()?);
@@ -304,6 +312,7 @@ impl Pattern {
     }
 }
 
+/// Matches a literal of a pattern against received bytes.
 fn match_literal(literal: &[u8], rest: &[u8]) -> Match {
     if rest.starts_with(literal) {
         Match::Complete(literal.len())
@@ -314,6 +323,7 @@ fn match_literal(literal: &[u8], rest: &[u8]) -> Match {
     }
 }
 
+/// Matches the placeholder of a number against received bytes.
 fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     let sign = usize::from(rest.first() == Some(&b'-'));
     let digits = rest[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -377,6 +387,7 @@ pub(crate) fn show(bytes: &[u8]) -> String {
     shown
 }
 
+/// Writes one byte in the notation of scripts.
 fn show_byte(byte: u8) -> String {
     match byte {
         b'\r' => "\\r".to_owned(),
@@ -389,7 +400,7 @@ fn show_byte(byte: u8) -> String {
     }
 }
 
-/// Formats into a string, which cannot fail.
+/// Formats into a string in the notation of scripts, which cannot fail.
 fn write_to(shown: &mut String, arguments: std::fmt::Arguments<'_>) {
     shown.write_fmt(arguments).expect("a String takes everything");
 }

@@ -8,7 +8,7 @@ use std::{
 /// How long a test waits for a condition; far longer than any machine should need.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Checks a condition every two milliseconds until it is true.
+/// Waits for a condition, which is checked every two milliseconds until it is true.
 ///
 /// # Panics
 ///

@@ -20,6 +20,7 @@ pub(crate) enum Address {
 impl FromStr for Address {
     type Err = String;
 
+    /// Parses the address of a server: `HOST`, `HOST:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let is_named = !path.is_empty();
@@ -76,6 +77,7 @@ pub(crate) fn shell_word(word: &str) -> String {
 }
 
 impl fmt::Display for Address {
+    /// Formats the address of a server, for messages and commands.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),

@@ -384,17 +384,19 @@ pub(crate) struct Threshold {
 impl FromStr for Threshold {
     type Err = String;
 
+    /// Parses a threshold for numbers, such as `100,1000`.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::parse(text, |number| number.parse().ok())
     }
 }
 
 impl Threshold {
-    /// Parses one or two ages, such as `5m,1h`.
+    /// Parses a threshold of one or two ages, such as `5m,1h`.
     fn parse_ages(text: &str) -> Result<Self, String> {
         Self::parse(text, |age| filter::parse_time(age).ok())
     }
 
+    /// Parses one or two values of a threshold, the smaller one first.
     fn parse(text: &str, number: impl Fn(&str) -> Option<u64>) -> Result<Self, String> {
         let (warning, critical) = text.split_once(',').unwrap_or((text, text));
         match (number(warning), number(critical)) {

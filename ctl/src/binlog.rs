@@ -10,7 +10,8 @@ use beanstalkd::wal::{self, Directory};
 
 use crate::job::{Job, State};
 
-/// Passes each job to `take`, in order of ids. Returns false if a part of the binlog is damaged.
+/// Reads a binlog directory, and passes each job to `take`, in order of ids. Returns false if a
+/// part of the binlog is damaged.
 pub(crate) fn read_binlog(path: &Path, mut take: impl FnMut(Job) -> Result<()>) -> Result<bool> {
     let now = clock::now();
     let inspected = Directory::read_only(path)

@@ -45,8 +45,9 @@ impl Change {
         }
     }
 
-    /// Changes jobs, given by their ids and priorities. Passes each id to `take`: with true if the
-    /// job was changed, with false if the job is missing or its state does not allow the change.
+    /// Applies the change to jobs, given by their ids and priorities. Passes each id to `take`:
+    /// with true if the job was changed, with false if the job is missing or its state does not
+    /// allow the change.
     ///
     /// The server releases or buries only reserved jobs, so `reserve-job` is sent together with
     /// each `release` or `bury`; each job is reserved only briefly.
@@ -96,7 +97,8 @@ pub(crate) struct PlannedChange {
 }
 
 impl PlannedChange {
-    /// Prepares a change. If there is a file, each job is saved to the file before its change.
+    /// Prepares a change of the jobs of a plan. If there is a file, each job is saved to the file
+    /// before its change.
     pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
         Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
     }
@@ -118,7 +120,8 @@ impl PlannedChange {
         sentences
     }
 
-    /// Changes the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
+    /// Makes the planned change of the jobs of a plan. After an interrupt, such as Ctrl-C, no batch
+    /// starts.
     pub(crate) fn carry_out(
         &mut self,
         client: &mut Client,
@@ -131,6 +134,7 @@ impl PlannedChange {
         plan.each_batch(size, progress, interrupt, |batch| self.change_batch(client, batch, plan))
     }
 
+    /// Changes a batch of the jobs of a plan.
     fn change_batch(
         &mut self,
         client: &mut Client,

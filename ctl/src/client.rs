@@ -116,12 +116,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects to an address.
+    /// Connects a client to an address.
     pub(crate) fn connect(address: &Address) -> Result<Self> {
         Self::connect_until(address, None)
     }
 
-    /// Connects to an address. If a deadline is given, all commands fail after it.
+    /// Connects a client to an address. If a deadline is given, all commands fail after it.
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
@@ -175,7 +175,7 @@ impl Client {
         &self.address
     }
 
-    /// Sends the buffered commands.
+    /// Sends the client's buffered commands.
     fn send(&mut self) -> Result<()> {
         let result = self.stream.get_mut().write_all(&self.unsent);
         self.unsent.clear();
@@ -197,7 +197,7 @@ impl Client {
         }
     }
 
-    /// Reads the next reply.
+    /// Reads the next reply of the server.
     fn receive(&mut self) -> Result<Reply> {
         self.stream.get_mut().set_in_reply(true);
         let reply = self.read_reply().map_err(|error| self.connection_error(&error));
@@ -222,6 +222,7 @@ impl Client {
         yaml::value(&text, "state").and_then(describe_trouble)
     }
 
+    /// Reads the line of a reply, and its body if a body follows.
     fn read_reply(&mut self) -> io::Result<Reply> {
         let mut line = Vec::with_capacity(32);
         self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -297,6 +298,7 @@ impl Client {
         if reply.is(word) { Ok(reply) } else { Err(reply.error_for(command)) }
     }
 
+    /// Sends the line of a command.
     fn send_line(&mut self, command: &str) -> Result<()> {
         self.unsent.extend([command.as_bytes(), b"\r\n"].concat());
         self.send()
@@ -396,7 +398,7 @@ impl Client {
         Ok(self.extensions.iter().flatten().any(|name| name == extension))
     }
 
-    /// Selects the tube for later puts.
+    /// Selects the connection's tube for later puts.
     pub(crate) fn use_tube(&mut self, tube: &str) -> Result<()> {
         self.ask_for(&format!("use {tube}"), "USING").map(drop)
     }

@@ -48,6 +48,7 @@ pub(crate) enum Outcome {
 }
 
 impl From<Outcome> for ExitCode {
+    /// Converts the outcome of a command to the exit status.
     fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Done => Self::SUCCESS,
@@ -76,8 +77,9 @@ const ITEMS_AHEAD_MAX: usize = 100;
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Runs `work` for all servers at once, so that a server that hangs does not delay the others.
-    /// Calls `show` with each item that `work` sends, in the order of the servers.
+    /// Runs the `work` of a command for all servers at once, so that a server that hangs does not
+    /// delay the others. Calls `show` with each item that `work` sends, in the order of the
+    /// servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
@@ -109,7 +111,7 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Returns the name of a server to show beside its items, if there are several servers.
+    /// Returns the name of a server to show beside its items, if the command has several servers.
     pub(crate) fn label(&self, server: &Address) -> Option<String> {
         (self.servers.len() > 1).then(|| server.to_string())
     }
@@ -120,7 +122,7 @@ impl Context {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
 
-    /// Returns the only server; fails if there are several servers.
+    /// Returns the only server of the command; fails if there are several servers.
     pub(crate) fn server(&self) -> Result<&Address> {
         match &self.servers[..] {
             [address] => Ok(address),
@@ -128,7 +130,7 @@ impl Context {
         }
     }
 
-    /// Connects to the only server; fails if there are several servers.
+    /// Connects to the only server of the command; fails if there are several servers.
     pub(crate) fn client(&self) -> Result<Client> {
         self.server().and_then(Client::connect)
     }
@@ -150,7 +152,8 @@ impl Context {
         self.out.value(object, Some(&server.to_string()))
     }
 
-    /// Shows the plan, and asks for consent unless `--yes` is given. Returns whether to continue.
+    /// Shows the plan of a command, and asks for consent unless `--yes` is given. Returns whether
+    /// to continue.
     pub(crate) fn confirm(&mut self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
             return self.report_dry_run(plan).map(|()| false);
@@ -210,6 +213,7 @@ impl Context {
         self.ask_user(yes, &format!("{act} on {} servers: {}", names.len(), names.join(", ")))
     }
 
+    /// Shows the plan, and returns whether the user answers yes or has given `--yes`.
     fn ask_user(&self, yes: bool, plan: &str) -> Result<bool> {
         print_notice(&format!("Will {plan}."));
         if yes {

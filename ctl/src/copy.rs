@@ -50,7 +50,8 @@ impl Copies {
         })
     }
 
-    /// Returns the items whose results `is_selected` accepts; `items` has one item for each job.
+    /// Returns the items of the copied jobs whose results `is_selected` accepts; `items` has one
+    /// item for each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],
@@ -60,7 +61,7 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all jobs of this batch were put. In earlier batches, the server has accepted
+    /// Fails unless all copies of this batch were put. In earlier batches, the server has accepted
     /// `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
@@ -93,8 +94,9 @@ impl Copies {
         })
     }
 
-    /// Describes lines of a file that need attention, by their numbers, one sentence for each kind.
-    /// Also returns the last line that the next import may skip, unless all lines are done.
+    /// Describes lines of an imported file that need attention, by their numbers, one sentence for
+    /// each kind. Also returns the last line that the next import may skip, unless all lines are
+    /// done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
@@ -168,14 +170,15 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     copies
 }
 
-/// Writes a `put` with its body. The types of the numbers exclude values that the protocol does not
-/// allow: the server would refuse the line and read the body as commands.
+/// Writes the `put` of a copy with its body. The types of the numbers exclude values that the
+/// protocol does not allow: the server would refuse the line and read the body as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);
     out.extend_from_slice(b"\r\n");
 }
 
+/// Puts copies of the jobs by pipelined commands, and stores the result of each.
 fn pipeline_copies(
     client: &mut Client,
     jobs: &[Job],

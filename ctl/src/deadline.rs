@@ -22,7 +22,8 @@ pub(crate) fn after_seconds(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds).min(TIME_LIMIT_MAX)
 }
 
-/// Begins work in a separate thread, because the work may block, as a name lookup does.
+/// Begins work with a deadline in a separate thread, because the work may block, as a name lookup
+/// does.
 pub(crate) fn start<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Receiver<Result<T>> {

@@ -14,7 +14,7 @@ pub(crate) struct Tubes {
 }
 
 impl Tubes {
-    /// Parses globs.
+    /// Parses globs for names of tubes.
     pub(crate) fn new(patterns: &[String]) -> Result<Self> {
         if patterns.is_empty() {
             return Ok(Self::default());
@@ -26,7 +26,7 @@ impl Tubes {
         Ok(Self { globs: Some(globs.build().map_err(usage)?) })
     }
 
-    /// Selects only the tube of this name.
+    /// Makes the selection of only the tube of this name.
     pub(crate) fn of_name(name: &str) -> Self {
         let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
         Self { globs: GlobSetBuilder::new().add(glob).build().ok() }
@@ -58,12 +58,12 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Selects the jobs of one tube that are in one state.
+    /// Makes the filter of the jobs of one tube that are in one state.
     pub(crate) fn of_state(tube: &str, state: State) -> Self {
         Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
     }
 
-    /// Returns the selected states.
+    /// Returns the states that the filter selects.
     pub(crate) fn states(&self) -> &[State] {
         if self.states.is_empty() { &State::ALL } else { &self.states }
     }
@@ -97,7 +97,7 @@ impl Filter {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
     }
 
-    /// Makes a pattern for bodies: a regular expression, or plain text.
+    /// Makes the filter's pattern for bodies: a regular expression, or plain text.
     pub(crate) fn to_pattern(text: &str, is_plain: bool, ignores_case: bool) -> Result<Regex> {
         let escaped = if is_plain { regex::escape(text) } else { text.to_owned() };
         RegexBuilder::new(&escaped).case_insensitive(ignores_case).build().map_err(usage)

@@ -58,8 +58,8 @@ const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_PASSED_SOCKET: i32 = 3;
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets passed by a service manager. If no socket was passed, opens one that listens
-/// on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
+/// Returns the sockets for HTTP that a service manager has passed. If no socket was passed, opens
+/// one that listens on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
     let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
@@ -68,6 +68,7 @@ pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpLis
     Ok(vec![listener.with_context(|| format!("cannot listen on {address}"))?])
 }
 
+/// Takes over the sockets that a service manager has passed, if any.
 fn passed_sockets() -> Result<Vec<TcpListener>> {
     let number = |name: &str| -> Result<Option<i32>> {
         let text = env::var_os(name).filter(|text| !text.is_empty());
@@ -94,6 +95,7 @@ fn passed_sockets() -> Result<Vec<TcpListener>> {
         .collect()
 }
 
+/// Parses the address on which the HTTP server listens.
 fn listen_address(text: &str, default_port: u16) -> Result<SocketAddr> {
     ensure!(text.parse::<u16>().is_err(), usage(format!("write a port as :{text}")));
     let found = match text.strip_prefix(':') {
@@ -156,13 +158,14 @@ struct SharedBodyPiece {
 }
 
 impl AsRef<[u8]> for SharedBodyPiece {
+    /// Returns the bytes of this piece of a response body.
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl SharedBody {
-    /// Makes a response body. The permit is returned when the last byte has been sent.
+    /// Makes the shared body of responses. The permit is returned when the last byte has been sent.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
@@ -179,6 +182,7 @@ impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = Infallible;
 
+    /// Takes the next piece of the response body.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Waker<'_>,
@@ -186,10 +190,12 @@ impl HttpBody for SharedBody {
         Poll::Ready(self.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
     }
 
+    /// Whether no piece of the response body is left.
     fn is_end_stream(&self) -> bool {
         self.pieces.is_empty()
     }
 
+    /// Returns the size of the rest of the response body.
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.pieces.iter().map(|piece| piece.len() as u64).sum())
     }
@@ -208,7 +214,8 @@ struct BoundedListener {
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 
 impl Headless {
-    /// Adds a connection. The connection must close once the returned receiver gets a value.
+    /// Adds a connection without a complete request head. The connection must close once the
+    /// returned receiver gets a value.
     fn add(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,6 +224,7 @@ impl Headless {
         receiver
     }
 
+    /// Closes the oldest connection without a complete request head.
     fn close_oldest(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while all.pop_front().is_some_and(|sender| sender.send(()).is_err()) {}
@@ -227,6 +235,7 @@ impl Listener for BoundedListener {
     type Io = TimedConnection;
     type Addr = SocketAddr;
 
+    /// Accepts an HTTP connection as soon as there is a place for it.
     async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let place = loop {
@@ -255,6 +264,7 @@ impl Listener for BoundedListener {
         (connection, address)
     }
 
+    /// Returns the address on which the HTTP server listens.
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -271,7 +281,7 @@ struct RequestHead {
 }
 
 impl RequestHead {
-    /// Looks in bytes of a request for the empty line that ends the head.
+    /// Looks in received bytes for the empty line that ends a request's head.
     fn read_bytes(&mut self, bytes: &[u8]) {
         if self.is_whole || bytes.is_empty() {
             return;
@@ -329,7 +339,7 @@ impl TimedConnection {
         }
     }
 
-    /// Returns when to close the connection if no byte is read or written until then.
+    /// Returns when to close the HTTP connection if no byte is read or written until then.
     fn deadline(&self) -> Instant {
         let mut deadline = self.head.deadline().unwrap_or(self.active + IDLE_TIME);
         if self.is_unwanted && !self.is_blocked {
@@ -341,7 +351,8 @@ impl TimedConnection {
         if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
-    /// Returns the result of a read or write, or an error once a time limit has passed.
+    /// Returns the result of a read or write of the HTTP connection, or an error once a time limit
+    /// has passed.
     fn with_time_limit<T>(
         &mut self,
         waker: &mut Waker<'_>,
@@ -371,6 +382,7 @@ impl TimedConnection {
 }
 
 impl AsyncRead for TimedConnection {
+    /// Reads from the HTTP connection, within the time limits of a request head.
     fn poll_read(
         mut self: Pin<&mut Self>,
         waker: &mut Waker<'_>,
@@ -390,6 +402,7 @@ impl AsyncRead for TimedConnection {
 }
 
 impl AsyncWrite for TimedConnection {
+    /// Writes to the HTTP connection, within the time limits.
     fn poll_write(
         mut self: Pin<&mut Self>,
         waker: &mut Waker<'_>,
@@ -400,6 +413,7 @@ impl AsyncWrite for TimedConnection {
         self.with_time_limit(waker, result)
     }
 
+    /// Writes several buffers to the HTTP connection, within the time limits.
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         waker: &mut Waker<'_>,
@@ -410,14 +424,17 @@ impl AsyncWrite for TimedConnection {
         self.with_time_limit(waker, result)
     }
 
+    /// Whether the HTTP connection can write several buffers at once.
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
 
+    /// Flushes the HTTP connection.
     fn poll_flush(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(waker)
     }
 
+    /// Shuts down the sending side of the HTTP connection.
     fn poll_shutdown(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(waker)
     }

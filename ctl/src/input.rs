@@ -22,6 +22,7 @@ pub(crate) struct InputSource {
 }
 
 impl Read for InputSource {
+    /// Reads from the input; fails if a signal arrives first.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.interrupt.wait_to_read(&self.file)?;
         self.file.read(buffer)
@@ -31,7 +32,7 @@ impl Read for InputSource {
 /// The input of a command.
 pub(crate) type Input = BufReader<InputSource>;
 
-/// Opens a file, or standard input if the path is `-` or `None`.
+/// Opens the input: a file, or standard input if the path is `-` or `None`.
 pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<Input> {
     let file = match path.filter(|path| *path != Path::new("-")) {
         Some(path) => File::open(path).with_context(|| path.display().to_string())?,
@@ -40,7 +41,8 @@ pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<I
     Ok(BufReader::with_capacity(BUFFER_BYTES, InputSource { file, interrupt: interrupt.clone() }))
 }
 
-/// Reads a line of at most `most` bytes, without its LF; `None` at the end of the input.
+/// Reads a line of the input of at most `most` bytes, without its LF; `None` at the end of the
+/// input.
 pub(crate) fn read_line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     if input.take(most.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {

@@ -54,6 +54,7 @@ struct Shared {
 pub(crate) struct Interrupted;
 
 impl fmt::Display for Interrupted {
+    /// Formats the error that a signal has ended the work.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("interrupted")
     }
@@ -82,12 +83,13 @@ impl Shared {
 }
 
 impl Interrupt {
-    /// Locks data, even after a panic, because a panic cannot leave the data half changed.
+    /// Locks data of signals or child processes, even after a panic, because a panic cannot leave
+    /// the data half changed.
     fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to catch the signals.
+    /// Begins to catch Ctrl-C and the other signals.
     pub(crate) fn catch_signals(&self) -> io::Result<()> {
         let signals = &[SIGINT, SIGTERM, SIGQUIT, SIGHUP];
         let signals = &signals[..if is_hangup_ignored() { 3 } else { 4 }];
@@ -130,7 +132,7 @@ impl Interrupt {
         *Self::lock(&self.0.notice) = text;
     }
 
-    /// Ends the work after its current batch, as a signal does.
+    /// Sets the interrupt: ends the work after its current batch, as a signal does.
     pub(crate) fn set(&self) {
         let order = Ordering::Relaxed;
         // Keep the number of an earlier signal.
@@ -142,7 +144,7 @@ impl Interrupt {
         Self(Arc::new(Shared { parent: Some(self.clone()), ..Shared::default() }))
     }
 
-    /// Whether the work should end.
+    /// Whether the interrupt is set, so that the work should end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.signal.load(Ordering::Relaxed) != 0
             || self.0.parent.as_ref().is_some_and(Self::is_set)
@@ -155,7 +157,7 @@ impl Interrupt {
         signal.filter(|signal| *signal > 0).map(|signal| 128_u8.saturating_add(signal))
     }
 
-    /// Fails if the work should end.
+    /// Fails if the interrupt is set, so that the work should end.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.is_set() { Err(Interrupted) } else { Ok(()) }
     }
@@ -232,7 +234,7 @@ impl Interrupt {
         Ok(status)
     }
 
-    /// Waits for events, at most for `limit`.
+    /// Waits for events on descriptors, at most for `limit`.
     pub(crate) fn poll(events: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
         // A limit that is too long for the system is treated as no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());

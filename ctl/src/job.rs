@@ -37,7 +37,7 @@ impl State {
     /// All states, in the order in which tables show them.
     pub(crate) const ALL: [Self; 4] = [Self::Ready, Self::Delayed, Self::Buried, Self::Reserved];
 
-    /// Returns the protocol's word for the state.
+    /// Returns the protocol's word for the state of a job.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -49,6 +49,7 @@ impl State {
 }
 
 impl fmt::Display for State {
+    /// Formats the state of a job as the protocol's word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
     }
@@ -86,7 +87,7 @@ impl Job {
         Self { id, tube, state, pri, age, time_left, ttr, counts, size, body: Some(body) }
     }
 
-    /// Parses the dictionary of `stats-job`.
+    /// Parses a job from the dictionary of `stats-job`.
     pub(crate) fn from_stats(text: &str) -> Result<Self> {
         let mut state = None;
         let mut tube = None;
@@ -116,7 +117,7 @@ impl Job {
         Ok(Self { id, tube, state, pri, age, time_left, ttr, counts, size, body })
     }
 
-    /// Parses one item of `list-jobs`.
+    /// Parses a job from one item of `list-jobs`.
     pub(crate) fn from_listed(text: &str, tube: &str, state: State) -> Result<Self> {
         let number = |key| yaml::number(text, key);
         let id = yaml::value(text, "id").and_then(|id| id.parse().ok());
@@ -132,7 +133,7 @@ impl Job {
         Duration::from_secs(self.ttr.unwrap_or(1).max(1))
     }
 
-    /// Sets the body, and the size of the body.
+    /// Sets the job's body, and the size of the body.
     pub(crate) fn set_body(&mut self, body: Vec<u8>) {
         self.size = Some(body.len() as u64);
         self.body = Some(body);
@@ -198,8 +199,8 @@ struct Keys {
 }
 
 impl Line {
-    /// Parses a line: an object of [`Job::to_json`], any other object with at least a body, or a
-    /// count.
+    /// Parses a line of a file of jobs: an object of [`Job::to_json`], any other object with at
+    /// least a body, or a count.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {

@@ -56,7 +56,8 @@ impl Request<'_> {
     }
 }
 
-/// Calls `take` with all jobs that the filter selects, in batches, with the requested fields.
+/// Lists all jobs that the filter selects, and calls `take` with them, in batches, with the
+/// requested fields.
 pub(crate) fn list_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -91,8 +92,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Calls `take` with the selected `jobs`, in batches. First fetches the bodies of a batch, if the
-/// filter or the requested fields need bodies.
+/// Calls `take` with the selected ones of the listed `jobs`, in batches. First fetches the bodies
+/// of a batch, if the filter or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,

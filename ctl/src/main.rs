@@ -7,8 +7,9 @@
 //! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` are
 //! folders; each other command is a file of its name in the folder `commands`. Each command starts
 //! in its function `run`. The names of a command's other functions and types contain a form of its
-//! name, such as `kick_tube`, `CheckStatus` and `Mover`. The file `work_command` belongs to `work`,
-//! and has `RunningCommand` and `CommandEnd`; `top_screen` has the `Screen` of `top`.
+//! name, such as `kick_tube`, `CheckStatus` and `Mover`. Two commands have a second file:
+//! `work_command` starts, feeds and ends the user's command for a job of `work`, the
+//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. Jobs to `import` are `ImportLines`.
 //!
 //! The modules that the commands use, from the highest level to the lowest:
 //!
@@ -51,8 +52,9 @@
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` serves the page for operators, the `Site`. The names of the handlers begin with `serve_`,
-//! and each error response is a `Failure`:
+//! `web` serves the page for operators. `web/mod.rs` has the `Site`, which routes requests and has
+//! the actions in progress, and `Failure`, each error response. The names of the handlers begin
+//! with `serve_`:
 //!
 //! | module | content |
 //! |---|---|
@@ -120,6 +122,7 @@ const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at on
 const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
                           once, but then the last commands may or may not be carried out";
 
+/// Runs `beanstalkctl`, and returns its exit status.
 fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
@@ -163,7 +166,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses the arguments. An empty environment variable `BEANSTALKD_SERVER` is treated as unset.
+/// Parses the arguments of `beanstalkctl`. An empty environment variable `BEANSTALKD_SERVER` is
+/// treated as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let mut command = cli::build_cli();
     if env::var_os("BEANSTALKD_SERVER").is_some_and(|server| server.is_empty()) {
@@ -172,6 +176,7 @@ fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command.try_get_matches()?)
 }
 
+/// Runs the command that the arguments name.
 fn run(command: Command, context: &mut Context) -> Result<Outcome> {
     let is_text = matches!(command, Command::Report | Command::Work(_) | Command::Metrics(_));
     let why = "this command has no output in JSON: leave out --json";

@@ -19,6 +19,7 @@ pub(crate) enum Refusal {
 }
 
 impl fmt::Display for Refusal {
+    /// Formats the text of a refusal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::Usage(text) | Self::Conflict(text)) = self;
         f.write_str(text)
@@ -82,7 +83,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Formats a number with its noun, such as `1 job` and `2 jobs`.
+/// Formats a number with its noun for a message, such as `1 job` and `2 jobs`.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Cell {
 }
 
 impl<T: ToString> From<T> for Cell {
+    /// Makes a plain cell of a table.
     fn from(value: T) -> Self {
         Self::toned(&value, Tone::Plain, false)
     }
@@ -58,7 +59,7 @@ impl Table {
         Self { heading: heading.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Adds a row.
+    /// Adds a row to the table.
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         self.size += cells.iter().map(|cell| cell.text.len()).sum::<usize>();
         self.rows.push(cells);
@@ -69,8 +70,8 @@ impl Table {
         self.rows.len() >= TABLE_ROWS_MAX || self.size >= TABLE_BYTES_MAX
     }
 
-    /// Writes all rows, and then drops these rows. The first call also writes the heading; later
-    /// calls never make a column narrower.
+    /// Writes all rows of the table, and then drops these rows. The first call also writes the
+    /// heading; later calls never make a column narrower.
     pub(crate) fn write(&mut self, out: &mut dyn Write, has_color: bool) -> io::Result<()> {
         let columns = self.heading.len();
         let width = |at: usize| {
@@ -129,7 +130,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Locks standard output.
+    /// Locks standard output for a command's output.
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let is_plain = Self::is_dumb_terminal() || std::env::var_os("NO_COLOR").is_some();
@@ -137,12 +138,12 @@ impl Output {
         Self { writer: BufWriter::with_capacity(256 * 1024, stdout.lock()), json, has_color }
     }
 
-    /// Writes a text of one or more lines.
+    /// Writes a text of one or more lines to standard output.
     pub(crate) fn line(&mut self, text: &str) -> Result<()> {
         Ok(writeln!(self.writer, "{}", inert_text(text))?)
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes to standard output as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.writer.write_all(bytes)?)
     }
@@ -161,12 +162,12 @@ impl Output {
         self.line(&Self::json_line(object, server))
     }
 
-    /// Writes a table.
+    /// Writes a table to standard output.
     pub(crate) fn table(&mut self, table: &mut Table) -> Result<()> {
         Ok(table.write(&mut self.writer, self.has_color)?)
     }
 
-    /// Flushes the buffer.
+    /// Flushes the buffer of standard output.
     pub(crate) fn flush(&mut self) -> Result<()> {
         Ok(self.writer.flush()?)
     }

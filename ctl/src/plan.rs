@@ -37,7 +37,8 @@ const NAMED_TUBES_MAX: usize = 10;
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the dictionary of `stats`. Old releases report a pid, but no random id.
+    /// Reads the instance of a server from the dictionary of `stats`. Old releases report a pid,
+    /// but no random id.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))
@@ -59,7 +60,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Adds `count` jobs of a tube and a state to the sums.
+    /// Adds `count` jobs of a tube and a state to the sums of the plan.
     pub(crate) fn add(&mut self, tube: &str, state: State, count: u64) {
         let sum = self.states.entry(state).or_default();
         *sum = sum.saturating_add(count);
@@ -70,24 +71,25 @@ impl Summary {
         }
     }
 
-    /// Returns the numbers by state as text, such as `2 ready, 1 buried`.
+    /// Returns the plan's numbers of jobs by state as text, such as `2 ready, 1 buried`.
     fn by_state(&self) -> String {
         let shown = self.states.iter().map(|(state, count)| format!("{count} {state}"));
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the states with jobs.
+    /// Returns the states in which the plan has jobs.
     pub(crate) fn states(&self) -> Vec<State> {
         self.states.keys().copied().collect()
     }
 
-    /// Returns the number of jobs in all tubes.
+    /// Returns the number of the plan's jobs in all tubes.
     pub(crate) fn count(&self) -> u64 {
         self.tubes.values().copied().fold(0, u64::saturating_add)
     }
 }
 
 impl fmt::Display for Summary {
+    /// Formats the numbers of the plan's jobs, for the question.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
         write!(f, "{}: ", counted(self.count(), "job"))?;
@@ -182,6 +184,7 @@ impl Plan {
         Ok((plan, coverage))
     }
 
+    /// Adds jobs to the plan.
     fn add(&mut self, jobs: &[Job]) {
         for job in jobs {
             let place = match job.state {
@@ -196,22 +199,22 @@ impl Plan {
         }
     }
 
-    /// Returns the number of jobs.
+    /// Returns the number of the plan's jobs.
     pub(crate) fn count(&self) -> u64 {
         self.jobs.len() as u64
     }
 
-    /// Returns the size of the list of jobs, in bytes.
+    /// Returns the size of the plan's list of jobs, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.jobs.capacity() * size_of::<PlannedJob>()
     }
 
-    /// Returns the ids in order of service.
+    /// Returns the ids of the plan's jobs in order of service.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps only the first `count` jobs, if the plan is for one tube and one state.
+    /// Keeps only the first `count` jobs of the plan, if the plan is for one tube and one state.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());
         let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };
@@ -220,7 +223,7 @@ impl Plan {
         self.summary.add(&tube, *state, self.jobs.len() as u64);
     }
 
-    /// Passes the jobs to `take` in batches of at most `most`, in order of service. After an
+    /// Passes the plan's jobs to `take` in batches of at most `most`, in order of service. After an
     /// interrupt, such as Ctrl-C, no batch starts.
     pub(crate) fn each_batch(
         &self,
@@ -242,12 +245,14 @@ impl Plan {
         Ok(())
     }
 
+    /// Makes a plan with this number of jobs, for tests.
     #[cfg(test)]
     pub(crate) fn of_count(count: u64) -> Self {
         Self { jobs: (0..count).map(|id| ((0, 0), id)).collect(), ..Self::default() }
     }
 
-    /// Reads the jobs of a batch, and drops those that other clients have deleted or changed.
+    /// Reads a batch of the plan's jobs, and drops those that other clients have deleted or
+    /// changed.
     pub(crate) fn unchanged_jobs(
         &self,
         client: &mut Client,

@@ -32,18 +32,19 @@ impl Progress {
         Self(ProgressBar::hidden())
     }
 
-    /// Sets the number of items done.
+    /// Sets the number of items done in the progress line.
     pub(crate) fn set_count(&self, count: u64) {
         self.0.set_position(count);
     }
 
-    /// Adds to the number of items done.
+    /// Adds to the number of items done in the progress line.
     pub(crate) fn add(&self, count: u64) {
         self.0.inc(count);
     }
 }
 
 impl Drop for Progress {
+    /// Removes the progress line from the terminal.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
@@ -58,17 +59,17 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Limits commands to `per_second` per second; `None` means no limit.
+    /// Makes the limit of `per_second` commands per second; `None` means no limit.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }
 
-    /// Returns how many commands, at most `most`, to send at once.
+    /// Returns how many commands, at most `most`, the limit allows to send at once.
     pub(crate) fn batch_size(&self, most: u64) -> u64 {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Adds to the number of commands sent, and sleeps if that number exceeds the limit.
+    /// Adds to the number of commands sent, and sleeps if that number exceeds the limit per second.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };

@@ -72,7 +72,7 @@ impl Sampler {
         Self { address, client: None, limit, before: Totals::default() }
     }
 
-    /// Takes a sample. After an error, the next call connects again.
+    /// Takes a sample of the server. After an error, the next call connects again.
     pub(crate) fn sample(&mut self, selected: &Tubes) -> Result<Sample> {
         let deadline = self.limit.map(|limit| Instant::now() + limit);
         let (mut client, mut stats) = Client::reuse(self.client.take(), &self.address, deadline)?;
@@ -90,6 +90,7 @@ impl Sampler {
         self.client.as_mut()
     }
 
+    /// Makes a sample, with the rates since the last sample.
     fn compare_to_last(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
         let number = |key| yaml::number(stats, key);
         let instance = Instance::from_stats(stats);
@@ -135,14 +136,14 @@ impl Sampler {
 }
 
 impl TubeSample {
-    /// Returns the counts as a JSON object.
+    /// Returns the counts of a sample as a JSON object.
     pub(crate) fn counts_json(&self) -> Map<String, Value> {
         COUNT_NAMES.map(str::to_owned).into_iter().zip(self.counts.map(Value::from)).collect()
     }
 }
 
 impl Sample {
-    /// Whether the server accepts no more jobs.
+    /// Whether the sampled server accepts no more jobs.
     pub(crate) fn is_draining(&self) -> bool {
         yaml::value(&self.stats, "draining") == Some("true")
     }
@@ -152,7 +153,7 @@ impl Sample {
         yaml::value(&self.stats, "binlog-state").filter(|state| !matches!(*state, "none" | "sound"))
     }
 
-    /// Returns the notes on problems to print after a server's numbers.
+    /// Returns the notes on problems to print after a sample's numbers.
     pub(crate) fn notes(&self) -> String {
         let mut notes = if self.is_draining() { "  draining".to_owned() } else { String::new() };
         if let Some(state) = self.binlog_trouble() {
@@ -161,7 +162,7 @@ impl Sample {
         notes
     }
 
-    /// Finds a tube by binary search.
+    /// Finds a tube of the sample by binary search.
     pub(crate) fn find_tube(&self, name: &str) -> Option<&TubeSample> {
         let at = self.tubes.binary_search_by(|line| line.tube.as_str().cmp(name)).ok();
         at.map(|at| &self.tubes[at])

@@ -30,7 +30,8 @@ pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
     Ok(text.into())
 }
 
-/// Fails if the file already exists. Called before any work, and before the user is asked.
+/// Fails if the file for saved jobs already exists. Called before any work, and before the user is
+/// asked.
 pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     // A dangling link is treated as an existing file, too.
@@ -40,7 +41,7 @@ pub(crate) fn require_new_save_file(path: Option<&Path>) -> Result<()> {
 }
 
 impl SaveFile {
-    /// Creates the file. Fails if the file exists.
+    /// Creates the file of saved jobs. Fails if the file exists.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let mut options = OpenOptions::new();
@@ -53,12 +54,13 @@ impl SaveFile {
         Ok(Self { file: made.with_context(|| name.clone())?, name, length: 0, count: 0 })
     }
 
-    /// Creates the file if there is a path.
+    /// Creates the file of saved jobs if there is a path.
     pub(crate) fn create_if(path: Option<&Path>) -> Result<Option<Self>> {
         path.map(Self::create).transpose()
     }
 
-    /// Writes jobs with their bodies. After a failure, none of these jobs is in the file.
+    /// Writes jobs with their bodies to the file of saved jobs. After a failure, none of these jobs
+    /// is in the file.
     pub(crate) fn write(&mut self, jobs: &[Job]) -> Result<()> {
         let lines: String =
             jobs.iter().map(|job| Output::json_line(job.to_json(), None) + "\n").collect();
@@ -67,8 +69,8 @@ impl SaveFile {
         Ok(())
     }
 
-    /// Writes jobs with their bodies, and syncs them to disk. After a failure, none of these jobs
-    /// is in the file.
+    /// Writes jobs with their bodies to the file of saved jobs, and syncs them to disk. After a
+    /// failure, none of these jobs is in the file.
     pub(crate) fn write_and_sync(&mut self, jobs: &[Job]) -> Result<()> {
         let (length, count) = (self.length, self.count);
         self.write(jobs)?;
@@ -78,20 +80,22 @@ impl SaveFile {
         })
     }
 
-    /// Writes the last line, which has the number of jobs, and syncs the file to disk.
+    /// Writes the last line of the file of saved jobs, which has the number of jobs, and syncs the
+    /// file to disk.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.append(&(Line::count_json(self.count) + "\n"))?;
         self.file.sync_all().with_context(|| self.name.clone())
     }
 
+    /// Appends lines to the file of saved jobs; truncates the file if that fails.
     fn append(&mut self, lines: &str) -> Result<()> {
         self.file.write_all(lines.as_bytes()).or_else(|error| self.truncate(error))?;
         self.length += lines.len() as u64;
         Ok(())
     }
 
-    /// Truncates the file to its last complete batch: the jobs of later batches stay on the server,
-    /// and an import must not put them a second time.
+    /// Truncates the file of saved jobs to its last complete batch: the jobs of later batches stay
+    /// on the server, and an import must not put them a second time.
     fn truncate(&mut self, error: std::io::Error) -> Result<()> {
         self.file
             .set_len(self.length)

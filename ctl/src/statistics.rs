@@ -40,7 +40,7 @@ pub(crate) const TUBE_COLUMNS: [(&str, &str, bool); 13] = [
 /// The name of a column, and its key.
 pub(crate) type Column = (&'static str, &'static str);
 
-/// Finds a column by its name.
+/// Finds a column of `stats-tube` by its name.
 pub(crate) fn tube_column(name: &str) -> Result<Column> {
     let found = TUBE_COLUMNS.iter().find(|(column, _, _)| *column == name);
     let Some(&(column, key, _)) = found else {
@@ -125,13 +125,14 @@ impl Counters {
         Ok(Self::from_stats(&text, tubes))
     }
 
+    /// Reads the counters of a server from the dictionary of `stats`.
     fn from_stats(text: &str, tubes: BTreeMap<String, (u64, u64)>) -> Self {
         let number = |key| yaml::number(text, key);
         let (puts, uptime) = (number("cmd-put"), number("uptime"));
         Self { tubes, puts, uptime, has_binlog: number("binlog-current-index") > 0 }
     }
 
-    /// Returns the number of jobs in the selected tubes.
+    /// Returns the counters' number of jobs in the selected tubes.
     pub(crate) fn jobs(&self) -> u64 {
         self.tubes.values().fold(0, |sum, (live, _)| sum.saturating_add(*live))
     }

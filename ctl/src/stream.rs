@@ -30,15 +30,16 @@ pub(crate) struct Stream {
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the next call, which is `timeout` or ends at an earlier deadline.
+/// Returns the time limit of the stream's next call, which is `timeout` or ends at an earlier
+/// deadline.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects to a UNIX socket. If a server hangs and its backlog is full, a blocking connect would
-/// never return, so a nonblocking connect is repeated.
+/// Connects a socket to a UNIX address. If a server hangs and its backlog is full, a blocking
+/// connect would never return, so a nonblocking connect is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));
@@ -55,6 +56,7 @@ fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Soc
     Ok(socket)
 }
 
+/// Connects a socket to an address, TCP or UNIX.
 fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<Socket> {
     let (host, port) = match address {
         Address::Tcp(host, port) => (host.as_str(), *port),
@@ -72,8 +74,8 @@ fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<So
 }
 
 impl Stream {
-    /// Connects within [`TIMEOUT`], which also limits each later read and write. If a deadline is
-    /// given, all calls fail after the deadline.
+    /// Connects a stream within [`TIMEOUT`], which also limits each later read and write. If a
+    /// deadline is given, all calls fail after the deadline.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -81,24 +83,26 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Marks the beginning or end of a reply; the whole reply has a time limit.
+    /// Marks for the stream the beginning or end of a reply; the whole reply has a time limit.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
 
-    /// Whether an error of a read means that no byte arrived in time.
+    /// Whether an error of a stream's read means that no byte arrived in time.
     pub(crate) fn is_timeout(error: &io::Error) -> bool {
         matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
     }
 }
 
 impl AsFd for Stream {
+    /// Returns the descriptor of the stream's socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
 impl Read for Stream {
+    /// Reads from the stream, within the time limits of the socket and of the reply.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let reply_end = self.reply.map(|(began, bytes)| {
             began + TIMEOUT + Duration::from_secs(bytes / REPLY_BYTES_PER_SECOND_MIN)
@@ -117,6 +121,7 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
+    /// Writes to the stream, within the time limit.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.deadline.is_some() {
             self.socket.set_write_timeout(Some(stream_call_time_limit(TIMEOUT, self.deadline)?))?;
@@ -124,6 +129,7 @@ impl Write for Stream {
         self.socket.write(bytes)
     }
 
+    /// Does nothing, because the stream has no buffer.
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // Nothing is buffered.
     }

@@ -76,7 +76,8 @@ struct Sweep<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Calls `take` with all jobs that the filter selects, in batches. Ignores the filter's pattern.
+/// Finds all jobs by a sweep, and calls `take` with those that the filter selects, in batches.
+/// Ignores the filter's pattern.
 pub(crate) fn sweep(
     client: &mut Client,
     filter: &Filter,
@@ -135,6 +136,7 @@ impl Sweep<'_> {
         Ok(lowest.unwrap_or(1))
     }
 
+    /// Searches all ids from `begin` on, in batches.
     fn search_all(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
@@ -165,11 +167,13 @@ impl Sweep<'_> {
         Ok(Coverage::Incomplete(self.found_count(), now.jobs()))
     }
 
+    /// Returns the number of jobs that the sweep has found.
     fn found_count(&self) -> u64 {
         self.found.values().sum()
     }
 
-    /// Requests the jobs with these ids. Returns a [`Coverage`] if the sweep has ended.
+    /// Requests the jobs with these ids, as a step of the sweep. Returns a [`Coverage`] if the
+    /// sweep has ended.
     fn search(&mut self, ids: RangeInclusive<u64>, take: Visit<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;
         let count = ids.end() - ids.start() + 1;

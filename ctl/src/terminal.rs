@@ -40,7 +40,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Enters full-screen mode.
+    /// Enters the terminal's full-screen mode.
     pub(crate) fn open() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -56,7 +56,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns the numbers of columns and lines.
+    /// Returns the terminal's numbers of columns and lines.
     pub(crate) fn size() -> io::Result<[usize; 2]> {
         let size = tcgetwinsize(io::stdout())?;
         // Some serial consoles report a size of 0.
@@ -64,7 +64,8 @@ impl Terminal {
         Ok([known(size.ws_col, 80), known(size.ws_row, 24)])
     }
 
-    /// Draws lines that fit into this size. A frame equal to the last frame is not written.
+    /// Draws lines that fit into a terminal of this size. A frame equal to the last frame is not
+    /// written.
     pub(crate) fn draw(&mut self, lines: &[String], size: [usize; 2]) -> io::Result<()> {
         let mut frame = String::new();
         let lines = lines.iter().map(String::as_str).chain(iter::repeat(""));
@@ -80,7 +81,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits for keys, for at most `wait`.
+    /// Waits for keys of the terminal, for at most `wait`.
     pub(crate) fn keys(wait: Duration) -> io::Result<Vec<Key>> {
         let stdin = io::stdin();
         let mut events = [PollFd::new(&stdin, PollFlags::IN)];
@@ -97,16 +98,19 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
+    /// Leaves full-screen mode.
     fn drop(&mut self) {
         let _ = leave_full_screen(&self.before);
     }
 }
 
+/// Leaves full-screen mode, and restores the terminal's settings.
 fn leave_full_screen(before: &Termios) -> io::Result<()> {
     write_terminal(LEAVE_SEQUENCE)?;
     Ok(tcsetattr(io::stdin(), OptionalActions::Now, before)?)
 }
 
+/// Writes a text to the terminal at once.
 fn write_terminal(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;

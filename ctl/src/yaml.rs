@@ -5,12 +5,12 @@
 
 use serde_json::{Map, Value};
 
-/// Removes the quotes around a value, if there are any.
+/// Removes the quotes around a value of a reply's body, if there are any.
 fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
 }
 
-/// Returns each `key: value` of a dictionary, in order.
+/// Returns each `key: value` of a dictionary in a reply's body, in order.
 pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter(|line| !line.starts_with("- ")).filter_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -18,7 +18,7 @@ pub(crate) fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the value of a key of a dictionary.
+/// Returns the value of a key of a dictionary in a reply's body.
 pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     pairs(text).find(|&(name, _)| name == key).map(|(_, value)| value)
 }
@@ -27,18 +27,19 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 /// this limit, and thousands of these numbers can be added without overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
-/// Returns the numeric value of a key of a dictionary; 0 if the key has no number.
+/// Returns the numeric value of a key of a dictionary in a reply's body; 0 if the key has no
+/// number.
 pub(crate) fn number(text: &str, key: &str) -> u64 {
     let number: Option<u64> = value(text, key).and_then(|value| value.parse().ok());
     number.unwrap_or(0).min(NUMBER_MAX)
 }
 
-/// Returns each item of a list, which may follow a dictionary.
+/// Returns each item of a list in a reply's body, which may follow a dictionary.
 pub(crate) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("- ")).map(|item| unquoted(item.trim()))
 }
 
-/// Returns the text of each dictionary of a list.
+/// Returns the text of each dictionary of a list in a reply's body.
 pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
     let begin = if text.starts_with("- ") { Some(2) } else { text.find("\n- ").map(|at| at + 3) };
     begin.map_or("", |begin| &text[begin..]).split("\n- ").filter(|part| !part.trim().is_empty())
@@ -47,7 +48,7 @@ pub(crate) fn dictionaries(text: &str) -> impl Iterator<Item = &str> {
 /// Keys whose values are text, even if the values look like numbers.
 const TEXT_KEYS: [&str; 7] = ["id", "name", "tube", "version", "hostname", "os", "platform"];
 
-/// Converts a dictionary to a JSON object.
+/// Converts a dictionary in a reply's body to a JSON object.
 pub(crate) fn dictionary_to_json(text: &str) -> Map<String, Value> {
     let value = |key: &str, text: &str| -> Value {
         let value = serde_json::from_str(text).ok().filter(|_| !TEXT_KEYS.contains(&key));

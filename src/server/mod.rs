@@ -302,7 +302,8 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        let now = self.instant(now);
+        // Not a new instant: a tick that is repeated for lack of memory must not change any date.
+        let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;
         if let Some(wal) = &mut self.wal {

@@ -329,7 +329,7 @@ impl Model {
         let end = self.now + nanoseconds;
         while let Some(at) = self.dues().map(Due::at).min().filter(|&at| at <= end) {
             self.now = self.now.max(at);
-            let now = self.instant();
+            let now = self.now.max(self.latest);
             while let Some(due) = self.dues().filter(|due| due.at() <= now).min() {
                 self.happen(due, now);
             }

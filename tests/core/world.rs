@@ -9,7 +9,6 @@ use beanstalkd::{
     conn::Conn,
     memory::Supply,
     server::{COMMANDS_PER_CONNECTION, FeedResult, Identity, Server, Settings},
-    wal::Wal,
 };
 use ct::Prng;
 
@@ -270,16 +269,11 @@ impl World {
         if self.is_short { self.now.max(self.server.latest()) } else { self.now }
     }
 
-    /// Does the due work. If only work of the binlog is due, there is no tick, because a server
-    /// without a binlog would not have the tick, which takes a nanosecond.
+    /// Does the due work.
     fn tick(&mut self) {
-        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.due_by());
-        let is_of_log = is_due(self.server.wal().and_then(Wal::next_deadline));
-        if !is_of_log || is_due(self.server.queue().next_deadline()) {
-            let (server, now) = (&mut self.server, self.now);
-            let ((), taken) = allocations::measured(|| server.tick(now));
-            self.most_taken = self.most_taken.max(taken);
-        }
+        let (server, now) = (&mut self.server, self.now);
+        let ((), taken) = allocations::measured(|| server.tick(now));
+        self.most_taken = self.most_taken.max(taken);
     }
 
     /// Feeds a share of a client's bytes to the server; returns whether the server took any.

@@ -26,11 +26,13 @@ pub(super) struct Attack {
 }
 
 impl Attack {
+    /// Returns whether the attack has taken too long and must be given up.
     pub(super) fn is_past_deadline(&self) -> bool {
         Instant::now() > self.deadline
     }
 
-    /// Connects from the loopback address with the index `number` modulo [`SOURCE_ADDRESSES`].
+    /// Connects an attacker from the loopback address with the index `number` modulo
+    /// [`SOURCE_ADDRESSES`].
     pub(super) fn connect(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
@@ -41,6 +43,7 @@ impl Attack {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
 
+    /// Connects an attacker from one of the loopback addresses, with a receive buffer of this size.
     fn connect_with(
         &self,
         number: usize,
@@ -54,13 +57,13 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Opens `count` connections and sends `bytes` on each.
+    /// Opens `count` connections of attackers and sends `bytes` on each.
     pub(super) fn connect_many(&self, count: usize, bytes: &[u8]) -> io::Result<Vec<TcpStream>> {
         self.connect_many_with(count, bytes, None)
     }
 
-    /// Opens `count` connections with receive buffers of 4 KiB and sends `bytes` on each. Unread
-    /// replies soon fill the small buffers.
+    /// Opens `count` connections of attackers with receive buffers of 4 KiB and sends `bytes` on
+    /// each. Unread replies soon fill the small buffers.
     pub(super) fn connect_many_with_small_buffers(
         &self,
         count: usize,
@@ -69,6 +72,7 @@ impl Attack {
         self.connect_many_with(count, bytes, Some(4096))
     }
 
+    /// Opens `count` connections of attackers with receive buffers of this size.
     fn connect_many_with(
         &self,
         count: usize,
@@ -87,7 +91,7 @@ impl Attack {
         Ok(attackers)
     }
 
-    /// Opens a connection for [`PipelineClient::exchange`].
+    /// Opens an attacker's connection for [`PipelineClient::exchange`].
     pub(super) fn pipeline_client(&self) -> io::Result<PipelineClient> {
         let stream = self.connect(0)?;
         stream.set_nodelay(true)?;
@@ -98,11 +102,12 @@ impl Attack {
     }
 }
 
+/// Makes the error of an attack that is given up after a part of its work.
 pub(super) fn timed_out(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
 
-/// Returns the commands that delete the jobs with these ids.
+/// Returns the commands of an attacker that delete the jobs with these ids.
 pub(super) fn delete_commands(ids: &[u64]) -> Vec<u8> {
     ids.iter().flat_map(|id| format!("delete {id}\r\n").into_bytes()).collect()
 }
@@ -126,7 +131,8 @@ pub(super) struct Replies {
 }
 
 impl PipelineClient {
-    /// Writes `bytes` in a second thread, and meanwhile reads `replies` replies.
+    /// Writes an attacker's pipelined `bytes` in a second thread, and meanwhile reads `replies`
+    /// replies.
     pub(super) fn exchange(&mut self, bytes: &[u8], replies: usize) -> io::Result<Replies> {
         let mut writer = self.reader.get_ref().try_clone()?;
         thread::scope(|scope| {
@@ -144,6 +150,7 @@ impl PipelineClient {
         })
     }
 
+    /// Reads the replies to an attacker's pipelined commands.
     fn read_replies(&mut self, replies: usize) -> io::Result<Replies> {
         let mut found = Replies::default();
         let mut line = Vec::new();
@@ -193,7 +200,7 @@ impl PipelineClient {
         Ok(found)
     }
 
-    /// Deletes jobs, 1,000 in a batch, and returns how many were not found.
+    /// Deletes an attacker's jobs, 1,000 in a batch, and returns how many were not found.
     pub(super) fn delete(&mut self, ids: &[u64]) -> io::Result<usize> {
         let mut missing = 0;
         for ids in ids.chunks(1000) {
@@ -202,7 +209,8 @@ impl PipelineClient {
         Ok(missing)
     }
 
-    /// Sends a command for statistics, and returns the number named `name` from the reply's body.
+    /// Sends an attacker's command for statistics, and returns the number named `name` from the
+    /// reply's body.
     pub(super) fn statistic(&mut self, command: &str, name: &str) -> io::Result<u64> {
         self.reader.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut line = String::new();
@@ -217,7 +225,7 @@ impl PipelineClient {
         value.ok_or_else(|| io::Error::other(format!("no {name}")))
     }
 
-    /// Sets the deadline to `time` from now.
+    /// Sets the deadline of an attacker's exchanges to `time` from now.
     pub(super) fn extend_deadline(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
     }

@@ -69,6 +69,7 @@ pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     AttackKind { name: "clock-stepped", start: Start::FakedClock, run: clock_stepped },
 ];
 
+/// Makes a kind of attack on a daemon that has the usual clock.
 const fn plain(name: &'static str, run: fn(&Attack) -> io::Result<Outcome>) -> AttackKind {
     AttackKind { name, start: Start::Plain, run }
 }
@@ -79,20 +80,23 @@ fn holding(connections: Vec<TcpStream>, what: &str) -> Outcome {
     Outcome { connections, summary, ..Outcome::default() }
 }
 
+/// Attacks with connections that send nothing.
 fn idle(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(attack.connections, b"")?, "that send nothing"))
 }
 
+/// Attacks with connections that wait in `reserve`.
 fn blocked(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     Ok(holding(attack.connect_many(attack.connections, bytes)?, "blocked in reserve"))
 }
 
+/// Attacks with connections that send a part of a line.
 fn half_line(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attack.connect_many(attack.connections, b"put 0 0 6")?, "silent within a line"))
 }
 
-/// Opens connections that wait in `reserve`, and shuts down their sending sides.
+/// Attacks with connections that wait in `reserve` and have shut down their sending sides.
 fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"watch abuse\r\nignore default\r\nreserve\r\n";
     let attackers = attack.connect_many(attack.connections, bytes)?;
@@ -103,6 +107,7 @@ fn half_closed(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "half-closed in reserve"))
 }
 
+/// Attacks with connections that send a part of a job's body.
 fn mid_body(attack: &Attack) -> io::Result<Outcome> {
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &[b'x'; 5000]].concat();
     Ok(holding(
@@ -111,6 +116,7 @@ fn mid_body(attack: &Attack) -> io::Result<Outcome> {
     ))
 }
 
+/// Attacks with connections that do not read the replies to their `stats`.
 fn never_reading(attack: &Attack) -> io::Result<Outcome> {
     let bytes = b"stats\r\n".repeat(200);
     let attackers =
@@ -118,6 +124,7 @@ fn never_reading(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "that read none of 200 replies to stats"))
 }
 
+/// Attacks with connections that send a command byte by byte.
 fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     const BYTES_PER_SECOND: usize = 25_000;
     let mut attackers = attack.connect_many(attack.connections, b"")?;
@@ -137,6 +144,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "that sent a line, a byte at a time, 25,000 bytes a second"))
 }
 
+/// Attacks with half-closed connections that do not read thousands of replies.
 fn half_closed_unread(attack: &Attack) -> io::Result<Outcome> {
     let attackers = attack.connect_many_with_small_buffers(10, &b"stats\r\n".repeat(5_000))?;
     for stream in &attackers {
@@ -145,6 +153,7 @@ fn half_closed_unread(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "half-closed, 5,000 replies unread"))
 }
 
+/// Attacks with connections that send a byte of TCP urgent data.
 fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     use std::os::fd::AsFd as _;
     let attackers = attack.connect_many(10, b"")?;
@@ -154,7 +163,8 @@ fn urgent_byte(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "with a byte of urgent data"))
 }
 
-/// In four threads, opens connections, sends bytes on most of them, and closes or resets them.
+/// Attacks from four threads, which open connections, send bytes on most of them, and close or
+/// reset them.
 fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     const THREADS: usize = 4;
     let count = attack.connections;
@@ -168,6 +178,7 @@ fn vanishing(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { summary, ..Outcome::default() })
 }
 
+/// Opens connections of the attack `vanishing` in one thread, and closes or resets each.
 fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     const REQUESTS: [&[u8]; 5] = [
         b"",
@@ -191,7 +202,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a thousand connections to a daemon that may open only 200 more files.
+/// Attacks with a thousand connections to a daemon that may open only 200 more files.
 fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     let open = fs::read_dir(format!("/proc/{}/fd", attack.pid))?.count() as u64;
     os::set_limit(attack.pid, Limit::Files, open + 200)?;
@@ -201,6 +212,7 @@ fn descriptors(attack: &Attack) -> io::Result<Outcome> {
 /// The number of bytes that a daemon may allocate beyond its size at the start of the attack.
 const MEMORY_LIMIT_BYTES: u64 = 64 << 20;
 
+/// Limits the memory of the attacked daemon to its present size plus [`MEMORY_LIMIT_BYTES`].
 fn limit_memory(attack: &Attack) -> io::Result<()> {
     let status = fs::read_to_string(format!("/proc/{}/status", attack.pid))?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -209,15 +221,17 @@ fn limit_memory(attack: &Attack) -> io::Result<()> {
     os::set_limit(attack.pid, Limit::Memory, (size << 10) + MEMORY_LIMIT_BYTES)
 }
 
+/// Attacks with large jobs until the daemon answers `OUT_OF_MEMORY`.
 fn memory_large(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 60_000)
 }
 
+/// Attacks with small jobs until the daemon answers `OUT_OF_MEMORY`.
 fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
+/// Attacks with jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;
@@ -245,7 +259,7 @@ fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> 
     Ok(Outcome { cleanup: Some(delete_jobs(client, ids)), summary, faults, ..Outcome::default() })
 }
 
-/// Makes a cleanup that deletes the jobs with these ids.
+/// Makes an attack's cleanup, which deletes the jobs with these ids.
 fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     Box::new(move || {
         client.extend_deadline(Duration::from_secs(30));
@@ -256,7 +270,8 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// Sends a third of a body on many connections; these parts together exceed the daemon's memory.
+/// Attacks with a third of a body on each of many connections; these parts together exceed the
+/// daemon's memory.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();
@@ -270,6 +285,7 @@ fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "accepted or waiting to be, each with 20,000 of 60,000 bytes, in 64 MB"))
 }
 
+/// Attacks with many tubes that have a job each.
 fn tubes_with_jobs(attack: &Attack) -> io::Result<Outcome> {
     let mut client = attack.pipeline_client()?;
     let mut ids = Vec::new();
@@ -287,6 +303,7 @@ fn tubes_with_jobs(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(client, ids)), summary, faults, ..Outcome::default() })
 }
 
+/// Attacks with a connection that watches many tubes.
 fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     let mut client = attack.pipeline_client()?;
     let watch = |number| format!("watch abuse-{number}\r\n");
@@ -300,7 +317,8 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Sends a batch of thousands of puts, then such a batch of reserves, of deletes and of `stats`.
+/// Attacks with a batch of thousands of puts, then such a batch of reserves, of deletes and of
+/// `stats`.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -316,7 +334,7 @@ fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { summary, ..Outcome::default() })
 }
 
-/// Puts `attack.items` jobs and reserves them all on one connection.
+/// For an attack, puts `attack.items` jobs and reserves them all on one connection.
 fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u64>)> {
     let mut client = attack.pipeline_client()?;
     client.exchange(b"use abuse\r\nwatch abuse\r\nignore default\r\n", 3)?;
@@ -330,7 +348,8 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// Reserves all jobs on one connection, which then is silent until their time to run ends.
+/// Attacks by reserving all jobs on one connection, which then is silent until their time to run
+/// ends.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;
@@ -351,7 +370,7 @@ fn expiring(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, faults, ..Outcome::default() })
 }
 
-/// Closes a connection that has reserved all jobs.
+/// Attacks by closing a connection that has reserved all jobs.
 fn leaving(attack: &Attack) -> io::Result<Outcome> {
     let (client, ids) = reserve_many(attack, 600)?;
     let mut other = attack.pipeline_client()?;
@@ -369,14 +388,15 @@ fn leaving(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(delete_jobs(other, ids)), summary, ..Outcome::default() })
 }
 
-/// Returns the path at which Debian has installed libfaketime; `None` without that library.
+/// Returns the path at which Debian has installed libfaketime, for the attack on the clock; `None`
+/// without that library.
 pub(super) fn clock_library() -> Option<PathBuf> {
     let libraries = fs::read_dir("/usr/lib").ok()?.flatten();
     let named = |entry: fs::DirEntry| entry.path().join("faketime/libfaketimeMT.so.1");
     libraries.map(named).find(|path| path.exists())
 }
 
-/// Returns the directory of [`clock_file`].
+/// Returns the directory of [`clock_file`], for the attack on the clock.
 pub(super) fn clock_folder() -> PathBuf {
     std::env::temp_dir().join(format!("ct-abuse-{}", std::process::id()))
 }
@@ -386,8 +406,8 @@ pub(super) fn clock_file() -> PathBuf {
     clock_folder().join("clock")
 }
 
-/// Sets the wall clock an hour ahead, then two hours back. Setting the clock ahead must not make a
-/// job due, and setting it back must not delay a job.
+/// Attacks by setting the daemon's wall clock an hour ahead, then two hours back. Setting the clock
+/// ahead must not make a job due, and setting it back must not delay a job.
 fn clock_stepped(attack: &Attack) -> io::Result<Outcome> {
     let file = clock_file();
     fs::write(&file, "+0\n")?;

@@ -137,6 +137,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
+    /// Makes the directory with the faked clock of an attacked daemon.
     fn new() -> io::Result<Self> {
         let folder = attacks::clock_folder();
         fs::create_dir_all(&folder)?;
@@ -146,11 +147,13 @@ impl ClockFolder {
 }
 
 impl Drop for ClockFolder {
+    /// Removes the directory with the faked clock.
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
+/// Repeats an attack on a new process of a daemon, until its row has enough rounds.
 fn run_attack(
     kind: &AttackKind,
     target: &Target,
@@ -193,11 +196,13 @@ fn run_attack(
     Ok(row)
 }
 
+/// Returns the last line that a daemon wrote before it died under an attack.
 fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// Starts a daemon whose clock can be set; it may use any core, because its speed is not compared.
+/// Starts a daemon to attack whose clock can be set; it may use any core, because its speed is not
+/// compared.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();
@@ -221,7 +226,8 @@ struct DaemonUnderTest {
 }
 
 impl DaemonUnderTest {
-    /// Runs the attack, keeps its connections open, and cleans up. Fails if the daemon has ended.
+    /// Measures a round: runs the attack, keeps its connections open, and cleans up. Fails if the
+    /// daemon has ended.
     fn round(&mut self, kind: &AttackKind, items: usize) -> io::Result<Round> {
         let pid = self.daemon.pid();
         let address: SocketAddrV4 = self.address.parse().map_err(io::Error::other)?;
@@ -265,7 +271,7 @@ impl DaemonUnderTest {
         Ok(Round { baseline, during, idle_cpu_percent, memory, summary, faults, timed_out })
     }
 
-    /// Returns the daemon's CPU use in percent of a core.
+    /// Returns the attacked daemon's CPU use in percent of a core.
     fn idle_cpu_percent(&self) -> io::Result<f64> {
         let pid = self.daemon.pid();
         // Waits until the daemon uses little CPU time, but not longer than the timeout.
@@ -284,7 +290,7 @@ impl DaemonUnderTest {
         Ok(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
     }
 
-    /// Checks that the daemon answers a command on a new connection.
+    /// Checks that the attacked daemon answers a command on a new connection.
     fn check_new_connection(&self) -> io::Result<()> {
         let mut client = Client::connect(&self.address)?;
         client.set_timeout(STALL_TIMEOUT)?;
@@ -303,13 +309,14 @@ fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::
     })
 }
 
+/// Runs an attack's cleanup, and then closes the attack's connections.
 fn clean_up(outcome: Outcome) -> io::Result<()> {
     let left = outcome.cleanup.map_or(Ok(()), |cleanup| cleanup());
     drop(outcome.connections);
     left
 }
 
-/// Waits until the daemon's memory no longer shrinks, and returns its size in bytes.
+/// Waits until the attacked daemon's memory no longer shrinks, and returns its size in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);
@@ -325,18 +332,19 @@ fn settled_memory(pid: u32) -> io::Result<u64> {
 }
 
 impl Row {
-    /// Returns the median of a figure over all rounds.
+    /// Returns the median of a figure over all rounds of an attack.
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         Spread::of(&figures).median
     }
 
-    /// Returns a quantile of each command's latency in milliseconds: the median over all rounds.
+    /// Returns a quantile of the latency of each of the probe's commands, in milliseconds: the
+    /// median over all rounds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }
 
-    /// Returns the longest latency, in milliseconds, of any command in any round.
+    /// Returns the longest latency, in milliseconds, of any command of the probe in any round.
     fn longest(&self) -> f64 {
         let longest = |round: &Round| {
             let waits = (0..COMMANDS.len()).map(|command| round.during.quantile(command, 1.0));
@@ -345,7 +353,7 @@ impl Row {
         self.rounds.iter().map(longest).fold(0.0, f64::max)
     }
 
-    /// Returns a message for each goal that the daemon missed.
+    /// Returns a message for each goal that the attacked daemon missed.
     fn missed_goals(&self) -> Vec<String> {
         let mut missed: Vec<String> = self.failure.iter().cloned().collect();
         for fault in self.rounds.iter().flat_map(|round| &round.faults) {
@@ -371,13 +379,14 @@ impl Row {
         missed
     }
 
-    /// Returns whether another round is needed. If memory seems to grow, more rounds are needed to
-    /// distinguish a leak from chance.
+    /// Returns whether another round of the attack is needed. If memory seems to grow, more rounds
+    /// are needed to distinguish a leak from chance.
     fn needs_more_rounds(&self, rounds: usize) -> bool {
         let most = if self.memory_seems_to_grow() { GROWTH_ROUNDS_FACTOR * rounds } else { rounds };
         self.rounds.len() < most
     }
 
+    /// Returns whether the daemon's memory after the attack grows from round to round.
     fn memory_seems_to_grow(&self) -> bool {
         let after: Vec<u64> = self.rounds.iter().map(|round| round.memory[2]).collect();
         grows(&after)
@@ -395,7 +404,7 @@ fn grows(after: &[u64]) -> bool {
     }
 }
 
-/// Returns whether the first daemon met all goals.
+/// Returns whether the first daemon met all goals in all attacks.
 pub fn meets_goals(config: &Config, rows: &[Row]) -> bool {
     let first = config.targets.first().map(|target| &target.label);
     rows.iter().filter(|row| Some(&row.daemon) == first).all(|row| row.missed_goals().is_empty())

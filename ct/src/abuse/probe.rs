@@ -36,17 +36,19 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// Makes an empty window for the probe's measurements.
     fn new(failure: Option<String>) -> Self {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("sound bounds");
         Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }
     }
 
-    /// Returns a quantile of a command's latency in milliseconds.
+    /// Returns a quantile of the latency of one of the probe's commands, in milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "microseconds stay below 2^53")]
     pub(super) fn quantile(&self, command: usize, share: f64) -> f64 {
         self.latency[command].value_at_quantile(share) as f64 / 1e3
     }
 
+    /// Records the latency of one of the probe's commands, corrected for coordinated omission.
     fn record(&mut self, command: usize, took: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         // Recording fails only above the histogram's bound of a minute; no latency is that long.
@@ -88,7 +90,7 @@ impl Probe {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Completes the current cycle, and returns the measurements since the previous call.
+    /// Completes the probe's current cycle, and returns the measurements since the previous call.
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));
@@ -105,6 +107,7 @@ impl Probe {
         self.request(Request::Resume);
     }
 
+    /// Sends a request to the probe's thread.
     fn request(&self, request: Request) {
         if let Some(requests) = &self.requests {
             // Sending a request fails only if the probe's thread has panicked.
@@ -114,6 +117,7 @@ impl Probe {
 }
 
 impl Drop for Probe {
+    /// Ends the probe's thread.
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
@@ -129,14 +133,15 @@ struct SchedulerWait {
 }
 
 impl SchedulerWait {
-    /// Opens the scheduler's statistics of the process's first thread and of the calling thread, if
-    /// the system has such statistics.
+    /// Opens the scheduler's statistics of the attacked daemon's first thread and of the calling
+    /// thread, if the system has such statistics.
     fn open(pid: u32) -> Self {
         let paths =
             [format!("/proc/{pid}/task/{pid}/schedstat"), "/proc/thread-self/schedstat".into()];
         Self { schedstats: paths.iter().filter_map(|path| File::open(path).ok()).collect() }
     }
 
+    /// Returns how long the daemon and the probe have waited for a core.
     fn total(&self) -> Duration {
         let wait = |file: &File| {
             let mut bytes = [0; 100];
@@ -157,7 +162,7 @@ struct TimedClient {
 }
 
 impl TimedClient {
-    /// Puts, reserves and deletes a job.
+    /// Performs the probe's cycle: puts, reserves and deletes a job.
     fn cycle(&mut self) -> io::Result<()> {
         let put = self.time(0, |client| client.put(0, 0, 60, &[b'x'; BODY_BYTES]))?;
         if put == "OUT_OF_MEMORY" {
@@ -179,6 +184,7 @@ impl TimedClient {
         if deleted == "DELETED" { Ok(()) } else { Err(unexpected_reply("delete", &deleted)) }
     }
 
+    /// Measures the latency of one of the probe's commands, without waits for a core.
     fn time(
         &mut self,
         command: usize,
@@ -194,6 +200,7 @@ impl TimedClient {
     }
 }
 
+/// Repeats the probe's cycle, and serves requests in between: the probe's thread.
 fn serve_requests(client: &mut TimedClient, requests: &Receiver<Request>) {
     let mut is_paused = false;
     let mut next = Instant::now();
@@ -230,6 +237,7 @@ fn serve_requests(client: &mut TimedClient, requests: &Receiver<Request>) {
     }
 }
 
+/// Makes the error of a wrong reply to the probe.
 fn unexpected_reply(command: &str, reply: &str) -> io::Error {
     let reply: String = reply.chars().take(40).collect();
     io::Error::other(format!("the probe's {command} was answered {reply}"))

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Round, Row};
 
-/// Returns the table and an explanation of its columns.
+/// Returns the table of attacks and an explanation of its columns.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
         "| abuse | daemon | p50 ms, alone → during the attack | p99 ms, alone → during the \
@@ -27,6 +27,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
+/// Formats the line of an attack on a daemon in the table of attacks.
 fn line(row: &Row) -> String {
     let head = format!("| {} | {} |", row.kind, row.daemon);
     let missed = row.missed_goals();
@@ -54,10 +55,12 @@ fn line(row: &Row) -> String {
     )
 }
 
+/// Formats the latencies of the probe's three commands for the table of attacks.
 fn milliseconds(values: [f64; 3]) -> String {
     values.map(|value| format!("{value:.2}")).join(" ")
 }
 
+/// Returns the daemon's memory before, during or after an attack, in MB.
 #[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
 fn megabytes(round: &Round, at: usize) -> f64 {
     round.memory[at] as f64 / 1e6

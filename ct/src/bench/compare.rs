@@ -23,13 +23,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Makes a comparison, but starts no daemon yet.
+    /// Makes the comparison of several targets, but starts no daemon yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }
     }
 
-    /// Runs one scenario. If a target fails, its rows show the error; other targets continue.
+    /// Runs one scenario on all targets in turn, and returns its rows. If a target fails, its rows
+    /// show the error; other targets continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -37,6 +38,7 @@ impl Comparison {
         }
     }
 
+    /// Runs a scenario's phases on all targets in turn, round after round.
     fn run_phases(
         &mut self,
         scenario: &Scenario,
@@ -103,6 +105,7 @@ impl Comparison {
         vec![row]
     }
 
+    /// Makes the row of a phase, without figures yet.
     fn row(&self, scenario: &Scenario, phase: &str) -> Row {
         let outcome = |label: String| Outcome { label, ..Outcome::default() };
         let results = self.config.targets.iter().map(|target| outcome(target.label.clone()));
@@ -142,7 +145,8 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Measures one participant once, unless it has failed or cannot run the scenario.
+    /// Measures one participant of the comparison once, unless it has failed or cannot run the
+    /// scenario.
     fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
         let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
@@ -168,7 +172,7 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Returns how many open files all participants need together.
+    /// Returns how many open files all participants of the comparison need together.
     fn open_files(&self) -> usize {
         self.participants.iter().map(Participant::open_files).sum()
     }
@@ -184,14 +188,15 @@ struct Participant<'a> {
 }
 
 impl Participant<'_> {
+    /// Returns how many open files one participant of the comparison needs.
     fn open_files(&self) -> usize {
         let groups = self.phases.iter().flat_map(|phase| &phase.groups);
         let connections: usize = groups.map(|group| group.connections).sum();
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once, on a daemon in the scenario's state. The current daemon is used if it
-    /// is in the scenario's state.
+    /// Runs each phase once on one participant, on a daemon in the scenario's state. The current
+    /// daemon is used if it is in the scenario's state.
     fn measure(
         &mut self,
         config: &Config,
@@ -225,7 +230,7 @@ impl Participant<'_> {
         Ok(samples)
     }
 
-    /// Connects the loads of all phases.
+    /// Connects the loads of all phases to a participant's daemon.
     fn connect(
         &self,
         config: &Config,
@@ -257,7 +262,7 @@ impl Participant<'_> {
     }
 }
 
-/// Returns an error's message in one line.
+/// Returns the message of a failed measurement in one line.
 fn message(error: &io::Error) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

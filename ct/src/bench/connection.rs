@@ -79,7 +79,7 @@ pub(super) struct Connection {
 }
 
 impl Plan {
-    /// Prepares the steps of a cycle; if `bare`, every expected reply is `INSERTED 1`.
+    /// Prepares the steps of a connection's cycle; if `bare`, every expected reply is `INSERTED 1`.
     pub(super) fn new(group: Group, bare: bool) -> Self {
         let steps = group.cycle.iter().map(|&op| Step::new(op, &group, bare)).collect();
         Self { group, steps }
@@ -87,6 +87,7 @@ impl Plan {
 }
 
 impl Step {
+    /// Prepares a step of the cycle: its command, the expected reply and, if possible, the batch.
     fn new(op: Op, group: &Group, bare: bool) -> Self {
         let expected = if bare { Kind::Inserted } else { op.answer() };
         let body = if expected == Kind::Reserved { group.body.bytes.len() } else { 0 };
@@ -98,7 +99,7 @@ impl Step {
     }
 }
 
-/// Appends the bytes of a batch to `out`: one command for each id.
+/// Appends the bytes of a connection's batch to `out`: one command for each id.
 fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prng: &mut Prng) {
     let mut context = Context { body, ttr: TTR_SECONDS, now, prng };
     for id in ids {
@@ -107,7 +108,7 @@ fn encode(out: &mut Vec<u8>, op: Op, ids: &mut [u64], body: &Body, now: u64, prn
 }
 
 impl Run {
-    /// Makes the state before the first run.
+    /// Makes the state that the connections of a load share, before the first run.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             tally: Tally::new(),
@@ -121,7 +122,8 @@ impl Run {
         }
     }
 
-    /// Begins a run; its random numbers continue those of the previous run.
+    /// Begins a run of the load's connections; its random numbers continue those of the previous
+    /// run.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;
@@ -133,7 +135,8 @@ impl Run {
 }
 
 impl Connection {
-    /// Makes a connection from a socket on which no reply is due, and the ids of its reserved jobs.
+    /// Makes a connection of the load from a socket on which no reply is due, and the ids of its
+    /// reserved jobs.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -157,7 +160,7 @@ impl Connection {
         })
     }
 
-    /// Sends the first batch of a cycle that should begin at `now`.
+    /// Sends the first batch of a connection's cycle that should begin at `now`.
     pub(super) fn begin_cycle(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         self.step = 0;
         if !plan.group.waits {
@@ -169,7 +172,7 @@ impl Connection {
         self.begin_step(plan, run, now)
     }
 
-    /// Sends the batch of the current step.
+    /// Sends the batch of the connection's current step.
     fn begin_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<()> {
         let step = &plan.steps[self.step];
         self.awaited = plan.group.depth;
@@ -184,7 +187,7 @@ impl Connection {
         self.flush(plan)
     }
 
-    /// Writes as many of the batch's unsent bytes as the socket takes.
+    /// Writes as many of the batch's unsent bytes as the connection's socket takes.
     pub(super) fn flush(&mut self, plan: &Plan) -> io::Result<()> {
         let batch = &plan.steps[self.step].batch;
         let output = if batch.is_empty() { &self.out } else { batch };
@@ -199,7 +202,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads until the socket is empty; returns true if the connection is now between two cycles.
+    /// Reads until the connection's socket is empty; returns true if the connection is now between
+    /// two cycles.
     pub(super) fn receive(
         &mut self,
         plan: &Plan,
@@ -225,6 +229,8 @@ impl Connection {
         }
     }
 
+    /// Takes the replies to the batch from received bytes, and begins the next step after the last
+    /// reply.
     fn take_replies(
         &mut self,
         plan: &Plan,
@@ -269,6 +275,7 @@ impl Connection {
         self.next_step(plan, run, now)
     }
 
+    /// Begins the next step of the connection's cycle, or completes the cycle.
     fn next_step(&mut self, plan: &Plan, run: &mut Run, now: u64) -> io::Result<bool> {
         self.step += 1;
         if self.step < plan.steps.len() {
@@ -291,7 +298,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Asks the kernel not to wake the load for each single reply of a batch.
+    /// Asks the kernel not to wake the load for each single reply of a connection's batch.
     ///
     /// If each reply woke the load, a daemon that writes each reply separately would saturate the
     /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
@@ -311,7 +318,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Copies to `ids` the ids of the held jobs that this cycle uses.
+    /// Copies to `ids` the ids of the connection's held jobs that this cycle uses.
     fn load_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -322,7 +329,8 @@ impl Connection {
         }
     }
 
-    /// In `held`, replaces the jobs that the cycle has used with the jobs that it has put.
+    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that it has
+    /// put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;
@@ -339,7 +347,7 @@ impl Connection {
 
 #[cfg(test)]
 impl Connection {
-    /// Returns the sorted ids of the held jobs; valid only between two cycles.
+    /// Returns the sorted ids of the jobs that the connection holds; valid only between two cycles.
     pub(super) fn held_ids(&self) -> Vec<u64> {
         let mut ids = self.held.clone();
         ids.sort_unstable();

@@ -53,7 +53,7 @@ pub struct Outcome {
     pub is_unsaturated: bool,
 }
 
-/// Measures an empty and a crowded daemon in turn.
+/// Measures an empty and a crowded daemon in turn, with the same load.
 pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     let cores = Cores::take()?;
     progress("starting the empty daemon");
@@ -109,13 +109,15 @@ impl Config {
     }
 }
 
+/// Makes the group of active connections, whose commands are measured beside the crowd.
 fn active_group(config: &Config, depth: usize) -> Group {
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
     let body = Body::plain(config.background.body);
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest depth that saturates both daemons, or else the depth that comes nearest.
+/// Returns the smallest depth that saturates both the empty and the crowded daemon, or else the
+/// depth that comes nearest.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],
@@ -144,6 +146,7 @@ fn find_depth(
     Ok(best.1)
 }
 
+/// Formats the figures of the empty or the crowded daemon in one line.
 fn line(figures: &Figures) -> String {
     format!(
         "{:8.0} commands/s, daemon {:6.3} µs/command, busy {:5.1} %, waited {:4.1} %; \
@@ -157,6 +160,7 @@ fn line(figures: &Figures) -> String {
     )
 }
 
+/// Reports the figures of the empty and the crowded daemon, and their ratio.
 fn report(config: &Config, depth: usize, rounds: &[[Figures; 2]]) -> Outcome {
     let mut is_unsaturated = false;
     let State { tubes, blocked, ready_elsewhere, ready, .. } = config.background;

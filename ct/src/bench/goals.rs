@@ -71,13 +71,14 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-/// Returns the index of the third daemon; `None` if only two were compared.
+/// Returns the index of the third daemon, for goals with `rival`; `None` if only two were compared.
 fn rival(report: &Report) -> Option<usize> {
     let daemons = report.targets.iter().filter(|one| one.label != "bare").count();
     (daemons > 2).then_some(2)
 }
 
 impl Goal {
+    /// Parses a line of the file of goals.
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.split('|').map(str::trim);
         let (row, figure, reference, bound) =
@@ -98,6 +99,7 @@ impl Goal {
         })
     }
 
+    /// Returns the value that a goal limits: a figure of the first daemon, or a ratio of figures.
     fn value(&self, report: &Report) -> Option<f64> {
         let find = |name: &str| report.rows.iter().find(|row| row.name == name);
         let row = find(&self.row)?;
@@ -113,6 +115,7 @@ impl Goal {
         }
     }
 
+    /// Returns whether a value meets its goal, or falls short by a little or far.
     fn rating(&self, value: f64) -> &'static str {
         let is_met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
         let slack = if self.at_least { 1.0 / (1.0 + SLACK_SHARE) } else { 1.0 + SLACK_SHARE };

@@ -84,12 +84,12 @@ pub struct Until {
 }
 
 impl Until {
-    /// Limits a run to a duration.
+    /// Limits the run of a group to a duration.
     pub fn time(time: Duration) -> Self {
         Self { time, cycles: u64::MAX }
     }
 
-    /// Limits a run to a number of cycles and to a minute.
+    /// Limits the run of a group to a number of cycles and to a minute.
     pub fn cycles(cycles: u64) -> Self {
         Self { time: Duration::from_secs(60), cycles }
     }

@@ -46,7 +46,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Connects all groups to a daemon and brings each connection to the start of its cycle.
+    /// Connects all groups of a load to a daemon and brings each connection to the start of its
+    /// cycle.
     ///
     /// `bare` says that the daemon is the bare responder, which answers all commands `INSERTED 1`.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
@@ -81,7 +82,8 @@ impl Load {
         })
     }
 
-    /// Repeats the cycles until a limit is reached, completes all cycles, and returns the counters.
+    /// Repeats the cycles of all connections until a limit is reached, completes all cycles, and
+    /// returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.
@@ -115,7 +117,7 @@ impl Load {
         self.busy_polls = true;
     }
 
-    /// Polls once and serves the ready connections.
+    /// Polls once and serves the ready connections of the load.
     fn poll_once(&mut self, now: u64) -> io::Result<()> {
         let next = self.time_to_next(now);
         if self.busy_polls {
@@ -137,6 +139,7 @@ impl Load {
         self.serve()
     }
 
+    /// Sends and receives on the ready connections of the load.
     fn serve(&mut self) -> io::Result<()> {
         for event in &self.events {
             let index = event.token().0;
@@ -156,7 +159,8 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection, but not in an open loop or on a worker that still waits.
+    /// Begins a cycle on each connection of the load, but not in an open loop or on a worker that
+    /// still waits.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -173,7 +177,8 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the cycles that are due, and a paired cycle for each cycle completed by a worker.
+    /// Begins the load's cycles that are due, and a paired cycle for each cycle completed by a
+    /// worker.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -201,15 +206,18 @@ impl Load {
         Some(Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(0)))
     }
 
+    /// Returns whether any group of the load has workers that wait for jobs.
     fn has_workers(&self) -> bool {
         self.plans.iter().any(|plan| plan.group.waits)
     }
 
+    /// Makes the message that the daemon no longer replies to the load.
     fn silence_message(&self) -> String {
         let awaited: usize = self.connections.iter().map(|connection| connection.awaited).sum();
         format!("the daemon is silent while {awaited} replies are due")
     }
 
+    /// Returns the time of the load's clock in nanoseconds.
     fn now(&self) -> u64 {
         nanoseconds(self.epoch.elapsed())
     }
@@ -233,10 +241,12 @@ struct Schedule {
 }
 
 impl Queue {
+    /// Makes an empty queue for the free connections of a group.
     fn new(group: &Group) -> Self {
         Self { free: VecDeque::with_capacity(group.connections), schedule: None }
     }
 
+    /// Prepares the queue of a group for a run; in an open loop, makes the schedule of its cycles.
     fn begin(&mut self, pacing: Pacing, now: u64) {
         self.free.clear();
         self.schedule = match pacing {
@@ -245,8 +255,8 @@ impl Queue {
         };
     }
 
-    /// Takes a free connection for a cycle that is due. Returns the connection's index and the time
-    /// at which the cycle was due.
+    /// Takes a free connection of a group for a cycle that is due. Returns the connection's index
+    /// and the time at which the cycle was due.
     fn next_due(&mut self, now: u64) -> Option<(usize, u64)> {
         let schedule = self.schedule.as_mut()?;
         let intended = Some(schedule.next_at()).filter(|&next| next <= now)?;
@@ -257,18 +267,20 @@ impl Queue {
 }
 
 impl Schedule {
+    /// Makes the schedule of an open loop, with this rate of cycles.
     #[expect(clippy::cast_precision_loss, reason = "runs are shorter than 2^53 nanoseconds")]
     fn new(now: u64, rate: f64) -> Self {
         Self { next: now as f64, interval: 1e9 / rate }
     }
 
+    /// Returns when the next cycle of an open loop begins, on the load's clock.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, positive")]
     fn next_at(&self) -> u64 {
         self.next as u64
     }
 }
 
-/// Selects the tubes of a connection, reserves its jobs, and returns their ids.
+/// Selects the tubes of a connection of the load, reserves its jobs, and returns their ids.
 fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result<Vec<u64>> {
     match &group.tubes {
         Tubes::Default => {}
@@ -284,8 +296,8 @@ fn prepare(client: &mut SetupClient, group: &Group, number: usize) -> io::Result
     client.reserve(group.hold)
 }
 
-/// At every hundredth connection, waits until the daemon has accepted all connections so far, so
-/// that the listener's backlog does not overflow.
+/// At every hundredth connection of the load, waits until the daemon has accepted all connections
+/// so far, so that the listener's backlog does not overflow.
 fn wait_until_accepted(client: &mut SetupClient, number: usize, bare: bool) -> io::Result<()> {
     let kind = if bare { Kind::Inserted } else { Kind::Using };
     if number % 100 == 99 { client.command("use default\r\n", kind) } else { Ok(()) }

@@ -10,7 +10,8 @@ use super::report::Build;
 use super::target::Target;
 use crate::Client;
 
-/// Returns a line about the processor, the cores, the memory and the kernel.
+/// Returns the line of the report about the machine: the processor, the cores, the memory and the
+/// kernel.
 pub fn describe(cores: &Cores) -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let processor = field(&read("/proc/cpuinfo"), "model name");
@@ -21,17 +22,18 @@ pub fn describe(cores: &Cores) -> String {
     format!("{processor}, {count} cores, {memory}, Linux {}, {split}", kernel.trim())
 }
 
-/// Returns the present time in UTC.
+/// Returns the present time in UTC, for the report.
 pub fn date() -> io::Result<String> {
     output(Command::new("date").args(["-u", "+%FT%TZ"]))
 }
 
-/// Returns the commit of these sources, or `modified` if a tracked file differs from it; `None`
-/// outside git.
+/// Returns the commit of these sources for the report, or `modified` if a tracked file differs from
+/// it; `None` outside git.
 pub fn commit() -> Option<String> {
     commit_of(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")))
 }
 
+/// Returns the commit of the sources in a directory, or `modified`; `None` outside git.
 fn commit_of(folder: &Path) -> Option<String> {
     let git = |words: &[&str]| output(Command::new("git").arg("-C").arg(folder).args(words));
     // Sources unpacked from an archive have no commit, even inside another repository.
@@ -43,7 +45,7 @@ fn commit_of(folder: &Path) -> Option<String> {
     Some(if is_clean { commit } else { "modified".to_owned() })
 }
 
-/// Starts a daemon, and returns its version and the checksum of its executable.
+/// Starts a daemon, and returns its version and the checksum of its executable, for the report.
 pub fn build(target: &Target, cores: &Cores) -> io::Result<Build> {
     let daemon = cores.start(Placement::AnyCore, &target.program, &[])?;
     let mut version = String::new();
@@ -56,7 +58,7 @@ pub fn build(target: &Target, cores: &Cores) -> io::Result<Build> {
     Ok(Build { label: target.label.clone(), command: target.command(), version, sha256 })
 }
 
-/// Runs a program and returns its output.
+/// Runs a program that describes the machine or the sources, and returns its output.
 fn output(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     if !output.status.success() {
@@ -66,6 +68,7 @@ fn output(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+/// Returns the value of a line that describes the machine, such as `model name` of `/proc/cpuinfo`.
 fn field(text: &str, name: &str) -> String {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let value = line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim());

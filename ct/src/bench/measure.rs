@@ -48,7 +48,7 @@ impl Cores {
         Ok(cores)
     }
 
-    /// The number of cores that this process may use.
+    /// Returns the number of cores that this process may use.
     pub fn count(&self) -> usize {
         self.all.len()
     }
@@ -63,7 +63,7 @@ impl Cores {
         self.place(placement, LOAD)
     }
 
-    /// Starts a daemon on the cores that `placement` assigns to daemons.
+    /// Starts a daemon, pinned to the cores that `placement` assigns to daemons.
     pub fn start(
         &self,
         placement: Placement,
@@ -76,6 +76,7 @@ impl Cores {
         started
     }
 
+    /// Pins this thread to the cores of the daemon or of the load.
     fn place(&self, placement: Placement, side: usize) -> io::Result<()> {
         match (placement, &self.all[..]) {
             (_, [] | [_]) => Ok(()),
@@ -101,6 +102,7 @@ impl Usage {
         Ok(Self { cpu: os::cpu_time(pid)?, waited: waited(pid).unwrap_or_default() })
     }
 
+    /// Returns the CPU use since an earlier measurement of the process.
     fn since(self, before: Self) -> Self {
         let cpu = self.cpu.saturating_sub(before.cpu);
         Self { cpu, waited: self.waited.saturating_sub(before.waited) }
@@ -135,7 +137,7 @@ impl Figures {
         Ok(Self { tally, daemon, load, system_share })
     }
 
-    /// Returns commands a second.
+    /// Returns the commands a second of a run.
     pub fn rate(&self) -> f64 {
         ratio(self.tally.commands, self.tally.wall.as_secs_f64())
     }
@@ -180,6 +182,7 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kilobytes * 1024)
 }
 
+/// Returns a number of `/proc/PID/smaps_rollup` or `/proc/PID/status`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -192,6 +195,7 @@ fn waited(pid: u32) -> Option<Duration> {
     Some(waits.sum())
 }
 
+/// Returns how long a thread has waited for a core, from its file of `/proc`.
 fn wait_of(path: &Path) -> Option<Duration> {
     let text = fs::read_to_string(path).ok()?;
     Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
@@ -202,6 +206,7 @@ fn ticks(pid: u32) -> Option<(f64, f64)> {
     parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// Parses from `/proc/PID/stat` a process's clock ticks in user mode and in kernel mode.
 fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
     // Skips the program's name, in parentheses; utime and stime are fields 14 and 15.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -209,16 +214,19 @@ fn parse_ticks(stat: &str) -> Option<(f64, f64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
+/// Returns a number of commands a second.
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 fn ratio(count: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
+/// Returns the CPU time per command in microseconds.
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 fn per(time: Duration, count: u64) -> f64 {
     if count > 0 { time.as_secs_f64() * 1e6 / count as f64 } else { 0.0 }
 }
 
+/// Returns CPU time as a share of the run's time.
 fn share(time: Duration, wall: Duration) -> f64 {
     if wall.is_zero() { 0.0 } else { time.as_secs_f64() / wall.as_secs_f64() }
 }

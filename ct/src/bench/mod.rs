@@ -1,16 +1,21 @@
 //! The load generator, which measures how fast any beanstalkd is, and compares it with others.
 //!
 //! Reading order:
-//! - [`op`] has the commands and their bytes, [`reader`] parses the replies;
-//! - [`group`] describes connections and the limits of a run, `connection` sends and receives on
-//!   one connection, [`load`] is the event loop of all, and [`tally`] has the counters;
-//! - [`setup`] and [`state`] bring a daemon into the state that is to be measured;
-//! - [`measure`] pins daemon and load to cores and reads their CPU time, `syscalls` counts calls;
-//! - [`scenario`] lists the presets, and `special` runs those without a repeated load;
-//! - [`target`] parses and starts the daemons, [`compare`] runs them in turn, [`outcome`] has their
-//!   figures, [`stats`] has medians and ratios;
-//! - [`report`] makes the table and the JSON, [`machine`] describes the machine;
-//! - [`run_file`] reads the table back from Markdown, and [`plot`] draws its figures;
+//! - [`op`] has the commands, their priorities and their bytes; [`reader`] parses the replies, and
+//!   checks the bodies of jobs;
+//! - [`group`] describes connections and the limits of a run; `connection` performs the steps of a
+//!   cycle on one connection; [`load`] is the event loop of all, with queues and schedules of
+//!   cycles; [`tally`] has the counters;
+//! - [`state`] lists backlogs, tubes and background connections, and builds them by the client of
+//!   [`setup`];
+//! - [`measure`] pins daemon and load to cores, and reads CPU time, waits and memory; `syscalls`
+//!   counts calls;
+//! - [`scenario`] makes the presets, each a scenario with phases; `special` runs those without a
+//!   repeated load;
+//! - [`target`] parses and starts the daemons, and makes scratch directories; [`compare`] runs the
+//!   scenarios on all in turn; [`outcome`] has rows and figures, [`stats`] medians and ranges;
+//! - [`report`] makes the table and the JSON; [`machine`] describes machine, sources and daemons;
+//! - [`run_file`] reads the table back from Markdown, and [`plot`] draws its figures on axes;
 //! - [`goals`] compares the result with a file of goals;
 //! - [`slow_sync`] measures with a disk whose syncs take milliseconds;
 //! - [`crowd`] compares a daemon with itself, empty and crowded.

@@ -63,6 +63,7 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// Returns the priority of the next job, which may be random.
     pub(crate) fn choose(self, prng: &mut Prng) -> u32 {
         let below = |prng: &mut Prng, bound: u64| {
             u32::try_from(prng.below(bound)).expect("the bound is at most 2^32")
@@ -105,7 +106,8 @@ impl Op {
         })
     }
 
-    /// Returns whether the command always has the same bytes, so that batches can be prepared.
+    /// Returns whether the command of a cycle always has the same bytes, so that batches can be
+    /// prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
             Self::Put { priority: Priority::Fixed(_), .. } => !body.stamped,
@@ -114,7 +116,7 @@ impl Op {
         }
     }
 
-    /// Returns the kind of the expected reply.
+    /// Returns the kind of the expected reply to the command.
     pub fn answer(self) -> Kind {
         match self {
             Self::Put { .. } => Kind::Inserted,
@@ -137,8 +139,8 @@ impl Op {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }
 
-    /// Appends the command's bytes. `slot` has the job's id; a `watch` stores the number of its
-    /// tube in `slot`, for a later `ignore`.
+    /// Appends the bytes of the command. `slot` has the job's id; a `watch` stores the number of
+    /// its tube in `slot`, for a later `ignore`.
     pub(crate) fn encode(self, out: &mut Vec<u8>, slot: &mut u64, context: &mut Context<'_>) {
         match self {
             Self::Put { priority, delay } => put(out, priority, delay, context),
@@ -170,6 +172,7 @@ impl Op {
     }
 }
 
+/// Appends the bytes of a `put` with its body.
 fn put(out: &mut Vec<u8>, priority: Priority, delay: u32, context: &mut Context<'_>) {
     let body = &context.body.bytes;
     numbered(out, b"put ", u64::from(priority.choose(context.prng)), b" ");
@@ -184,13 +187,14 @@ fn put(out: &mut Vec<u8>, priority: Priority, delay: u32, context: &mut Context<
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a number of a command, with bytes before and after it.
 fn numbered(out: &mut Vec<u8>, before: &[u8], number: u64, after: &[u8]) {
     out.extend_from_slice(before);
     append_number(out, number);
     out.extend_from_slice(after);
 }
 
-/// Appends a number in decimal, without allocating memory.
+/// Appends a number of a command in decimal, without allocating memory.
 pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     write_stamp(&mut digits, number);
@@ -198,7 +202,7 @@ pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&digits[zeros..]);
 }
 
-/// Fills `digits` with a number in decimal and leading zeros.
+/// Fills `digits`, the stamp of a body, with a number in decimal and leading zeros.
 fn write_stamp(digits: &mut [u8], mut number: u64) {
     for digit in digits.iter_mut().rev() {
         *digit = b"0123456789"[usize::try_from(number % 10).expect("a digit")];

@@ -26,7 +26,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the results at an index: of a target or, after all targets, of the base scenario.
+    /// Returns a row's results at an index: of a target or, after all targets, of the base
+    /// scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }
@@ -44,7 +45,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns median and range of a figure, if it was measured.
+    /// Returns median and range of a figure of a target, if it was measured.
     pub fn spread(&self, figure: &str) -> Option<Spread> {
         let values: Vec<f64> =
             self.samples.iter().filter_map(|sample| sample.get(figure).copied()).collect();
@@ -60,7 +61,7 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Returns which side was saturated: the daemon, the load, both or none.
+    /// Returns which side the figures show to be saturated: the daemon, the load, both or none.
     ///
     /// The daemon or load also counts as busy while it waits for a core that other threads use.
     pub fn saturated(&self) -> &'static str {
@@ -77,12 +78,13 @@ impl Outcome {
     }
 }
 
+/// Divides counts for a figure of a measurement, such as calls per command.
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
     count as f64 / divisor.max(1) as f64
 }
 
-/// Returns the figures of a run by name.
+/// Returns the figures of a measurement by name.
 pub fn sample(figures: &Figures) -> Sample {
     let mut sample = named([
         ("rate", figures.rate()),
@@ -113,10 +115,12 @@ pub fn sample(figures: &Figures) -> Sample {
     sample
 }
 
+/// Makes a sample of figures by their names.
 pub(crate) fn named<const N: usize>(figures: [(&str, f64); N]) -> Sample {
     figures.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
+/// Converts nanoseconds to microseconds, the unit of the figures for latency.
 pub(crate) fn microseconds(nanoseconds: u64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64() * 1e6
 }

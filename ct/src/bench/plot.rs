@@ -26,6 +26,7 @@ struct Workload {
     in_summary: bool,
 }
 
+/// Makes a workload that has a bar in a chart of gains.
 const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> Workload {
     Workload { row, words, in_summary }
 }
@@ -223,7 +224,7 @@ pub fn draw(run: &RunFile, directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Err
     Ok(paths)
 }
 
-/// Returns the label and the gain of each workload that the run has measured.
+/// Returns the label and the gain of each workload that has a bar in the chart.
 fn bars<'a>(
     run: &RunFile,
     workloads: impl IntoIterator<Item = &'a Workload>,
@@ -286,7 +287,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Returns a line for each daemon that has figures for the curve.
+/// Returns the points of a line for each daemon that has figures for the curve.
 fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &run.rows {
@@ -308,6 +309,7 @@ fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     lines
 }
 
+/// Draws the picture of a curve, with a line for each daemon.
 fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     const WIDTH: i32 = 760;
     const HEIGHT: i32 = 400;
@@ -362,7 +364,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Draws the points of a line, and the line through these points.
+/// Draws the points of a curve's line, and the line through these points.
 fn draw_points(
     canvas: &mut Canvas<'_>,
     line: &Line,
@@ -378,7 +380,8 @@ fn draw_points(
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns the height of each line's name: that of the line's end, or lower for separate names.
+/// Returns the height in the picture of each line's name: that of the line's end, or lower for
+/// separate names.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -461,7 +464,7 @@ impl Scale {
         Self { is_logarithmic: true, least, most, from, to, gap: None, ticks }
     }
 
-    /// Returns the pixel of a value.
+    /// Returns the pixel of a value on an axis of a picture.
     fn at(&self, value: f64) -> i32 {
         if self.gap.is_some() && value <= 0.0 {
             return self.from - Self::GAP;
@@ -473,26 +476,27 @@ impl Scale {
     }
 }
 
-/// Returns the smallest and the largest of some values.
+/// Returns the smallest and the largest of the values for an axis.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-/// Rounds a value up to 1, 2 or 5 times a power of ten.
+/// Rounds the end of an axis up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power >= value * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
-/// Rounds a value down to 1, 2 or 5 times a power of ten.
+/// Rounds the end of an axis down to 1, 2 or 5 times a power of ten.
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power <= value * (1.0 + 1e-9);
     [5.0, 2.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// Formats the number of a tick with commas between thousands and without needless decimals.
+/// Formats the number of an axis's tick with commas between thousands and without needless
+/// decimals.
 fn short(value: f64) -> String {
     let text = number(value);
     if text.contains('.') {
@@ -501,11 +505,13 @@ fn short(value: f64) -> String {
     text
 }
 
+/// Rounds a distance in a picture to whole pixels.
 #[expect(clippy::cast_possible_truncation, reason = "pictures are smaller than 2^31 pixels")]
 fn pixels(value: f64) -> i32 {
     value.round() as i32
 }
 
+/// Converts a number of bars, for the height of a picture.
 fn count(length: usize) -> i32 {
     i32::try_from(length).expect("there are few bars")
 }
@@ -528,11 +534,13 @@ impl<'a> Canvas<'a> {
         Self { backend, ink: theme.ink }
     }
 
+    /// Writes the title of a picture.
     fn title(&mut self, at: (i32, i32), text: &str) -> Drawn {
         let ink = self.ink;
         self.styled(at, text, (TITLE, FontStyle::Bold), ink, HPos::Left)
     }
 
+    /// Writes a text into a picture.
     fn text(
         &mut self,
         at: (i32, i32),
@@ -544,6 +552,7 @@ impl<'a> Canvas<'a> {
         self.styled(at, text, (size, FontStyle::Normal), colour, anchor)
     }
 
+    /// Writes a text into a picture, in a font of this size and weight.
     fn styled(
         &mut self,
         at: (i32, i32),
@@ -558,14 +567,17 @@ impl<'a> Canvas<'a> {
         Ok(self.backend.draw_text(text, &style, at)?)
     }
 
+    /// Draws a line through points of a picture.
     fn line(&mut self, points: &[(i32, i32)], colour: RGBColor, width: u32) -> Drawn {
         Ok(self.backend.draw_path(points.iter().copied(), &colour.stroke_width(width))?)
     }
 
+    /// Draws a filled rectangle into a picture, such as a bar.
     fn bar(&mut self, from: (i32, i32), to: (i32, i32), colour: RGBColor) -> Drawn {
         Ok(self.backend.draw_rect(from, to, &colour, true)?)
     }
 
+    /// Draws a point of a curve into a picture.
     fn dot(&mut self, at: (i32, i32), colour: RGBColor) -> Drawn {
         Ok(self.backend.draw_circle(at, 4, &colour, true)?)
     }

@@ -44,7 +44,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the size in bytes of the shortest reply of this kind, with an empty body.
+    /// Returns the size in bytes of the shortest reply of this kind that can be received, with an
+    /// empty body.
     pub fn least_bytes(self) -> usize {
         match self {
             Self::Reserved => "RESERVED 1 0\r\n\r\n".len(),
@@ -60,6 +61,7 @@ impl Kind {
         }
     }
 
+    /// Returns whether a job's body follows the line of a reply of this kind.
     fn has_job_body(self) -> bool {
         matches!(self, Self::Reserved | Self::Found)
     }
@@ -95,6 +97,7 @@ pub enum ReplyError {
 }
 
 impl fmt::Display for ReplyError {
+    /// Describes how a reply differs from what was expected.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(out, "the daemon answered {line:?}"),
@@ -119,17 +122,19 @@ pub struct Body {
 }
 
 impl Body {
-    /// Makes a body of `length` dots, which the bare responder cannot mistake for a command.
+    /// Makes the body of a job from `length` dots, which the bare responder cannot mistake for a
+    /// command.
     pub fn plain(length: usize) -> Self {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes a body that begins with the time at which it is sent; a `length` shorter than the
-    /// stamp is increased.
+    /// Makes the body of a job, beginning with the time at which it is sent; a `length` shorter
+    /// than the stamp is increased.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
 
+    /// Returns whether a piece of a received body has the bytes that were put.
     fn matches(&self, piece: &[u8], offset: usize) -> bool {
         let free = if self.stamped { STAMP_BYTES.saturating_sub(offset) } else { 0 };
         let free = free.min(piece.len());
@@ -161,8 +166,8 @@ enum State {
 }
 
 impl Reader {
-    /// Takes the next reply from the front of `rest`. If that reply is incomplete, takes everything
-    /// and returns `None`.
+    /// Takes the next reply from the front of the received bytes in `rest`. If that reply is
+    /// incomplete, takes everything and returns `None`.
     pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {
@@ -190,6 +195,7 @@ impl Reader {
         }
     }
 
+    /// Takes the line of the next reply from the received bytes; `None` if the line is incomplete.
     fn take_line(
         &mut self,
         rest: &mut &[u8],
@@ -214,6 +220,8 @@ impl Reader {
         parsed.map(Some)
     }
 
+    /// Takes and checks the body of a reply from the received bytes; `None` if the body is
+    /// incomplete.
     fn take_body(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         let State::Body { reply, length, got } = &mut self.state else {
             return Ok(None);
@@ -257,7 +265,7 @@ enum ParsedLine {
     Body(Reply, usize),
 }
 
-/// Parses one line; the most frequent words are tried first.
+/// Parses the line of a reply; the most frequent words are tried first.
 fn parse_line(line: &[u8], body: &Body) -> Result<ParsedLine, ReplyError> {
     let text = line.strip_suffix(b"\r\n").ok_or_else(|| bad(line))?;
     let word = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
@@ -306,15 +314,17 @@ fn job(kind: Kind, line: &[u8], rest: &[u8], body: &Body) -> Result<ParsedLine, 
     Ok(ParsedLine::Body(Reply { kind, number: id, stamp: 0 }, body.bytes.len()))
 }
 
+/// Makes the error of an unexpected line in a reply.
 fn bad(line: &[u8]) -> ReplyError {
     ReplyError::Line(String::from_utf8_lossy(line).into_owned())
 }
 
-/// Parses decimal digits and nothing else.
+/// Parses a number of a reply: decimal digits and nothing else.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { append_digits(0, digits) }
 }
 
+/// Adds decimal digits of a body's stamp to a number; `None` if a byte is no digit.
 fn append_digits(mut number: u64, digits: &[u8]) -> Option<u64> {
     for &digit in digits {
         let value = digit.wrapping_sub(b'0');

@@ -69,7 +69,7 @@ pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 11] = [
 ];
 
 impl Report {
-    /// Returns the head of the table and the meaning of its columns.
+    /// Returns the head of the report's table and the meaning of its columns.
     pub fn head() -> String {
         let mut text = "\
 The first daemon is compared with each of the others: × is its figure divided by theirs, the median
@@ -197,7 +197,8 @@ pub fn table_row(row: &Row) -> String {
     text
 }
 
-/// Returns a target's line with the figures of a load: rate, CPU, latencies.
+/// Returns a target's line of the terminal's table with the figures of a load: rate, CPU,
+/// latencies.
 fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     let cell = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
     let cell = |figure: &str| cell(figure).unwrap_or_default();
@@ -221,7 +222,7 @@ fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     )
 }
 
-/// Returns a line for each figure that has no column.
+/// Returns a line of the terminal's table for each figure that has no column.
 fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
     let mut text = String::new();
     for figure in other_figures(result) {
@@ -241,18 +242,21 @@ fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
     text
 }
 
+/// Returns the names of a result's figures that have no column in the report's table.
 fn other_figures(result: &Outcome) -> Vec<&str> {
     // Takes the names from the last sample, to which figures that are measured once are added.
     let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns the words that follow a figure in the table; the figure's name if there are none.
+/// Returns the words that follow a figure in the report's table; the figure's name if there are
+/// none.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)
 }
 
+/// Returns the lines of the Markdown table for one target in one row.
 fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
     let subject = row.results.first().filter(|_| index > 0);
     let median = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
@@ -287,7 +291,7 @@ fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
     text
 }
 
-/// Formats a number with about three significant digits and commas between thousands.
+/// Formats a figure of the report with about three significant digits and commas between thousands.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
@@ -307,15 +311,18 @@ pub fn number(value: f64) -> String {
     if fraction.is_empty() { grouped } else { format!("{grouped}.{fraction}") }
 }
 
-/// Formats a ratio: with two decimals below ten, one below a hundred, and otherwise none.
+/// Formats a ratio of the report: with two decimals below ten, one below a hundred, and otherwise
+/// none.
 pub fn ratio_number(value: f64) -> String {
     if value < 1.0 { format!("{value:.2}") } else { number(value) }
 }
 
+/// Formats a ratio with its range, for the Markdown table.
 fn ratio_text(ratio: &Spread) -> String {
     format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.least, ratio.most)
 }
 
+/// Converts a row of the report to JSON.
 fn row_to_json(row: &Row) -> Value {
     let to_json = |result: &Outcome| {
         let subject = &row.results[0];
@@ -335,6 +342,7 @@ fn row_to_json(row: &Row) -> Value {
     json!({ "name": name, "about": about, "curve": curve, "results": results, "base": base })
 }
 
+/// Converts medians and ranges of a result to JSON, for the report.
 fn figures(result: &Outcome, spread: impl Fn(&str) -> Option<Spread>) -> Value {
     let names = result.samples.last().into_iter().flat_map(Sample::keys);
     let figure = |name: &String| {
@@ -344,6 +352,7 @@ fn figures(result: &Outcome, spread: impl Fn(&str) -> Option<Spread>) -> Value {
     Value::Object(names.filter_map(figure).collect())
 }
 
+/// Makes a row of the report from its JSON.
 fn row_from_json(value: &Value) -> Option<Row> {
     let text = |value: &Value, name: &str| Some(value.get(name)?.as_str()?.to_owned());
     let result = |value: &Value| {

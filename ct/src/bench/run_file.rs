@@ -51,7 +51,7 @@ pub struct Figure {
 }
 
 impl RunFile {
-    /// Reads a table, and ignores everything around it.
+    /// Reads the Markdown table of a run file, and ignores everything around it.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl RunFile {
         Ok(run)
     }
 
-    /// Finds a row by its name.
+    /// Finds a row of a run file by its name.
     pub fn row(&self, name: &str) -> Option<&RunRow> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Adds a line of the table, with the figures of a load, a single figure, or an error.
+    /// Adds a line of the Markdown table, with the figures of a load, a single figure, or an error.
     fn add(&mut self, line: &str) -> Option<()> {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };
@@ -104,28 +104,29 @@ impl RunFile {
 }
 
 impl RunRow {
-    /// Returns a figure of the first daemon.
+    /// Returns a figure of the first daemon in a row of a run file.
     pub fn own(&self, figure: &str) -> Option<&Figure> {
         self.sides.first()?.figures.get(figure)
     }
 
-    /// Returns a figure of the second daemon, with the gain of the first daemon over the second.
+    /// Returns a figure of the second daemon in a row of a run file, with the gain of the first
+    /// daemon over the second.
     pub fn other(&self, figure: &str) -> Option<&Figure> {
         self.sides.get(1)?.figures.get(figure)
     }
 
-    /// Returns a figure of the third daemon, if there was one.
+    /// Returns a figure of the third daemon in a row of a run file, if there was one.
     pub fn rival(&self, figure: &str) -> Option<&Figure> {
         let is_daemon = |side: &&Side| side.label != "bare" && !side.label.starts_with(BASE_LABEL);
         self.sides.get(2).filter(is_daemon)?.figures.get(figure)
     }
 
-    /// Returns a figure of the bare responder.
+    /// Returns a figure of the bare responder in a row of a run file.
     pub fn bare(&self, figure: &str) -> Option<&Figure> {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// Returns a figure of the first daemon in the base scenario, if its row is `row`.
+    /// From a row of a run file, returns a figure of the first daemon in the base scenario `row`.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)
@@ -133,7 +134,7 @@ impl RunRow {
 }
 
 impl Side {
-    /// Adds a figure, unless the cell is empty.
+    /// Adds a figure from a cell of the Markdown table, unless the cell is empty.
     fn add(&mut self, name: &str, text: &str, ratio: &str) -> Option<()> {
         if text.is_empty() {
             return Some(());
@@ -145,12 +146,12 @@ impl Side {
     }
 }
 
-/// Parses a number that may have commas between thousands.
+/// Parses a number of the Markdown table, which may have commas between thousands.
 fn decimal(text: &str) -> Option<f64> {
     text.replace(',', "").parse().ok()
 }
 
-/// Parses a median with its range, such as `1.48 (1.42–1.60)`.
+/// Parses a median with its range from the Markdown table, such as `1.48 (1.42–1.60)`.
 fn spread(text: &str) -> Option<Spread> {
     let (median, ends) = text.split_once(" (")?;
     let (least, most) = ends.strip_suffix(')')?.split_once('–')?;

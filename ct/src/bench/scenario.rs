@@ -114,11 +114,12 @@ const BODY_BYTES: usize = 64;
 /// The most jobs that one phase puts and the next phase reserves.
 const BURST_JOBS_MAX: u64 = 300_000;
 
+/// Makes a `put` without delay, for the cycles of presets.
 const fn put(priority: Priority) -> Op {
     Op::Put { priority, delay: 0 }
 }
 
-/// Returns all presets, in the order of the table.
+/// Returns the scenarios of all presets, in the order of the table.
 pub fn presets(effort: Effort) -> Vec<Scenario> {
     let mut all = Vec::new();
     all.extend([1, 10, 100, 1_000, 10_000].map(connections));
@@ -147,6 +148,7 @@ pub fn presets(effort: Effort) -> Vec<Scenario> {
 }
 
 impl Scenario {
+    /// Makes a scenario with the usual settings.
     fn new(name: String, about: String, work: Work) -> Self {
         let state = State::default();
         Self {
@@ -165,57 +167,66 @@ impl Scenario {
         }
     }
 
+    /// Makes a scenario with a single phase, whose number of cycles is not limited.
     fn one(name: String, about: String, groups: Vec<Group>) -> Self {
         let phase = Phase { name: "", groups, cycles: Some(u64::MAX) };
         Self::new(name, about, Work::Phases(vec![phase]))
     }
 
+    /// Makes the scenario a point of a curve over the variable `what`.
     fn on_curve(self, what: &'static str, value: f64) -> Self {
         Self { curve: Some((what, value)), ..self }
     }
 
+    /// Includes the scenario in quick comparisons if `quick`.
     fn quick_if(self, quick: bool) -> Self {
         Self { quick, ..self }
     }
 
+    /// Makes the scenario measure the bare responder, too.
     fn with_bare(self) -> Self {
         Self { bare: true, ..self }
     }
 
+    /// Makes the scenario count system calls, too.
     fn with_calls(self) -> Self {
         Self { counts_calls: true, ..self }
     }
 
+    /// Sets the cores of daemon and load in the scenario.
     fn placed(self, placement: Placement) -> Self {
         Self { placement, ..self }
     }
 
-    /// Makes the measurement as long as a lone client needs, and sets the cores.
+    /// Makes the scenario's measurement as long as a lone client needs, and sets the cores.
     fn alone(self, placement: Placement) -> Self {
         Self { window: Some(LONE_WINDOW), ..self.placed(placement) }
     }
 
+    /// Sets the state of the scenario's daemon before the work.
     fn with_state(self, state: State) -> Self {
         Self { state, ..self }
     }
 
+    /// Sets the base scenario, which is measured in turn with this scenario.
     fn beside(self, base: Option<Self>) -> Self {
         Self { base: base.map(Box::new), ..self }
     }
 
-    /// Returns the name of the row of this phase.
+    /// Returns the name of the row of this phase of the scenario.
     pub fn row_name(&self, phase: &str) -> String {
         if phase.is_empty() { self.name.clone() } else { format!("{} {phase}", self.name) }
     }
 }
 
 impl Phase {
+    /// Makes a phase of a scenario, whose number of cycles is not limited.
     fn endless(name: &'static str, groups: Vec<Group>) -> Self {
         Self { name, groups, cycles: Some(u64::MAX) }
     }
 }
 
-/// Makes a group that puts, reserves and deletes.
+/// Makes a group of a preset that puts, reserves and deletes.
 fn cycle(connections: usize, depth: usize, body: usize) -> Group {
     Group::new(connections, depth, &[PUT, Op::Reserve, Op::Delete], Body::plain(body))
 }
@@ -231,25 +242,28 @@ fn connections(connections: u32) -> Scenario {
         .with_calls()
 }
 
-/// One client that waits for each reply, as a script does.
+/// Makes the scenario `lone/client`: one client that waits for each reply, as a script does.
 fn lone_client() -> Scenario {
     let about = "1 connection puts, reserves, deletes; the daemon on any core";
     Scenario::one("lone/client".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
         .alone(Placement::AnyCore)
 }
 
+/// Makes the scenario `lone/pair`: one producer, and one worker that waits.
 fn lone_pair() -> Scenario {
     let about = "1 producer, 1 worker that waits; the daemon on any core";
     Scenario { about: about.to_owned(), name: "lone/pair".to_owned(), ..workers((1, 1)) }
         .alone(Placement::AnyCore)
 }
 
+/// Makes the scenario `lone/one-core`: daemon and load on the same core.
 fn one_core() -> Scenario {
     let about = "1 connection puts, reserves, deletes; daemon and load on the same core";
     Scenario::one("lone/one-core".to_owned(), about.to_owned(), vec![cycle(1, 1, BODY_BYTES)])
         .alone(Placement::Together)
 }
 
+/// Makes the scenario `pipeline/N`: N commands at a time on each connection.
 fn pipeline(depth: u32) -> Scenario {
     let name = format!("pipeline/{depth}");
     let about = format!("10 connections put, reserve, delete; {depth} commands at a time each");
@@ -260,7 +274,8 @@ fn pipeline(depth: u32) -> Scenario {
         .with_calls()
 }
 
-/// Puts jobs in one phase; reserves and deletes these jobs in the next phase.
+/// Makes the scenario `burst/N`: puts jobs in one phase; reserves and deletes these jobs in the
+/// next phase.
 fn burst(depth: u32) -> Scenario {
     let name = format!("burst/{depth}");
     let about =
@@ -269,6 +284,7 @@ fn burst(depth: u32) -> Scenario {
     Scenario::new(name, about, Work::Phases(phases)).quick_if(depth == 64)
 }
 
+/// Makes the two phases of a `burst` scenario: puts; reserves and deletes.
 fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     let group = |ops: &[Op]| vec![Group::new(connections, depth, ops, Body::plain(body))];
     vec![
@@ -277,6 +293,7 @@ fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     ]
 }
 
+/// Makes the scenario `workers/PxW`: P producers, and W workers that wait.
 fn workers((producers, workers): (u32, u32)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(size(producers), 1, &[PUT], body.clone());
@@ -290,7 +307,8 @@ fn workers((producers, workers): (u32, u32)) -> Scenario {
         .beside(base)
 }
 
-/// Cycles of commands that begin at fixed times, even if the daemon is late.
+/// Makes the scenario `open/N`: cycles of commands that begin at fixed times, even if the daemon is
+/// late.
 fn open(rate: u32) -> Scenario {
     let group = cycle(100, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(rate)), ..group };
@@ -301,7 +319,8 @@ fn open(rate: u32) -> Scenario {
         .with_bare()
 }
 
-/// A low, fixed rate of commands, to measure the CPU time that each command takes.
+/// Makes the scenario `offered/N`: a low, fixed rate of commands, to measure the CPU time that each
+/// command takes.
 fn offered(commands: u32) -> Scenario {
     let group = cycle(10, 1, BODY_BYTES);
     let group = Group { pacing: Pacing::Open(f64::from(commands) / 3.0), ..group };
@@ -309,7 +328,8 @@ fn offered(commands: u32) -> Scenario {
     Scenario::one(format!("offered/{commands}"), about, vec![group]).placed(Placement::AnyCore)
 }
 
-/// Measures the time from the `put` of a job until a waiting worker gets the job.
+/// Makes the scenario `wakeup/N`, which measures the time from the `put` of a job until a waiting
+/// worker gets the job.
 fn wakeup((rate, pairs): (u32, usize)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(pairs, 1, &[PUT], body.clone());
@@ -319,12 +339,14 @@ fn wakeup((rate, pairs): (u32, usize)) -> Scenario {
     Scenario::one(format!("wakeup/{rate}"), about, groups)
 }
 
+/// Makes the scenario `idle/N`: commands beside N idle connections.
 fn idle(idle: u32) -> Scenario {
     let about = format!("10 connections put, reserve, delete beside {idle} idle ones");
     Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY_BYTES)])
         .with_state(State { idle: size(idle), ..State::default() })
 }
 
+/// Makes the scenario `tubes/N`: commands of each kind beside N tubes.
 fn tubes(tubes: u32) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
@@ -344,6 +366,7 @@ fn tubes(tubes: u32) -> Scenario {
         .beside((tubes > 1).then(|| self::tubes(1)))
 }
 
+/// Makes the scenario `watching/N`: waiting workers that watch N tubes.
 fn watching(tubes: u32) -> Scenario {
     let put =
         Group { pacing: Pacing::Paired, ..Group::new(10, 1, &[PUT], Body::plain(BODY_BYTES)) };
@@ -354,13 +377,15 @@ fn watching(tubes: u32) -> Scenario {
         .beside((tubes > 1).then(|| watching(1)))
 }
 
+/// Makes the scenario `watches/N`: connections that watch N tubes put, reserve and delete.
 fn watches(tubes: u32) -> Scenario {
     let group = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..cycle(10, 1, BODY_BYTES) };
     let about = format!("10 connections that watch {tubes} tubes put, reserve, delete");
     Scenario::one(format!("watches/{tubes}"), about, vec![group])
 }
 
-/// One connection that holds many reserved jobs and works on one after the other.
+/// Makes the scenario `held/N`: one connection that holds many reserved jobs and works on one after
+/// the other.
 fn held(held: u64) -> Scenario {
     let ops = [
         Op::Touch,
@@ -381,6 +406,7 @@ fn held(held: u64) -> Scenario {
         .beside((held > 10).then(|| self::held(10)))
 }
 
+/// Makes the scenarios `backlog/VARIANT`: commands beside many ready, delayed or buried jobs.
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
     let none = backlog_of("none", 0, equal, State::default());
@@ -399,6 +425,7 @@ fn backlogs(backlog: u64) -> Vec<Scenario> {
     all
 }
 
+/// Makes one scenario `backlog/VARIANT`, with a phase for each command.
 fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let put = put(priority);
@@ -426,10 +453,12 @@ fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> 
         .quick_if(variant == "ready-random")
 }
 
+/// Makes a `put` with a delay of days, for the scenarios with a backlog.
 fn delayed(priority: Priority) -> Op {
     Op::Put { priority, delay: 500_000 }
 }
 
+/// Makes the scenario `body/N`: jobs of N bytes.
 fn body(body: u32) -> Scenario {
     let about = format!("10 connections put, reserve, delete jobs of {body} bytes");
     Scenario::one(format!("body/{body}"), about, vec![cycle(10, 1, size(body))])
@@ -438,6 +467,7 @@ fn body(body: u32) -> Scenario {
         .with_bare()
 }
 
+/// Makes the scenarios `binlog/VARIANT`: commands of a daemon with a binlog.
 fn binlogs() -> Vec<Scenario> {
     let rows = [
         ("F", "-F", 10, 1, false),
@@ -463,12 +493,14 @@ fn binlogs() -> Vec<Scenario> {
     rows.map(scenario).into()
 }
 
+/// Makes the scenario `binlog/VARIANT-workers`: producers and waiting workers, with a binlog.
 fn durable_workers(flag: &'static str) -> Scenario {
     let name = format!("binlog/{}-workers", &flag[1..]);
     let about = format!("binlog {flag}: 10 producers; 10 workers that wait");
     Scenario { binlog: Some(flag), name, about, ..workers((10, 10)) }
 }
 
+/// Makes the scenario `binlog/slow-sync`: commands that need no sync, beside producers.
 fn slow_sync(producers: usize) -> Scenario {
     let about = format!(
         "binlog -f0 with syncs of {} ms: reserve, peek and stats beside {producers} producers",
@@ -480,17 +512,20 @@ fn slow_sync(producers: usize) -> Scenario {
     }
 }
 
+/// Makes the scenario `memory/N`: the daemon's memory for jobs of N bytes.
 fn memory(jobs: u64, body: usize) -> Scenario {
     let about = format!("memory of {jobs} jobs of {body} bytes, and when they are deleted");
     Scenario::new(format!("memory/{body}"), about, Work::Jobs { jobs, body }).quick_if(body == 128)
 }
 
+/// Makes the scenario `memory/connections`: the daemon's memory for idle connections.
 fn idle_connections(connections: usize) -> Scenario {
     let about = format!("memory of {connections} idle connections");
     let work = Work::Connections(connections);
     Scenario::new("memory/connections".to_owned(), about, work)
 }
 
+/// Makes the scenario `kick`: one kick of all delayed jobs.
 fn kick(jobs: u64) -> Scenario {
     let about = format!("the longest others wait while one kick moves {jobs} jobs");
     Scenario::new("kick".to_owned(), about, Work::Kick(jobs))
@@ -498,12 +533,14 @@ fn kick(jobs: u64) -> Scenario {
         .quick_if(true)
 }
 
+/// Makes the scenario `replay/VARIANT`: a restart with a full binlog.
 fn replay(jobs: u64, (variant, body, tubes): (&str, usize, u64)) -> Scenario {
     let about = format!("restart with {jobs} jobs of {body} bytes in the binlog, tubes: {tubes}");
     let work = Work::Replay { jobs, body, tubes };
     Scenario { binlog: Some("-F"), ..Scenario::new(format!("replay{variant}"), about, work) }
 }
 
+/// Converts the variant of a preset to a number of connections, commands or bytes.
 fn size(number: u32) -> usize {
     usize::try_from(number).expect("at least 32 bits")
 }

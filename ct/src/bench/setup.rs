@@ -27,7 +27,7 @@ pub struct SetupClient {
 }
 
 impl SetupClient {
-    /// Connects to `host:port`; `body` is the expected body of every job.
+    /// Connects a client for the setup to `host:port`; `body` is the expected body of every job.
     pub fn connect(address: &str, body: Body) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -37,23 +37,23 @@ impl SetupClient {
         Ok(Self { stream, reader: Reader::default(), out, buffer, body, deadline: None })
     }
 
-    /// Makes [`Self::send`] fail after this time.
+    /// Makes the setup's [`Self::send`] fail after this time.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = Some(deadline);
     }
 
-    /// Changes the expected body of every job.
+    /// Changes the body that the setup client expects of every job.
     pub fn set_body(&mut self, body: Body) {
         self.body = body;
     }
 
-    /// Returns the connection, on which no reply is due.
+    /// Returns the setup client's connection, on which no reply is due.
     pub fn into_stream(self) -> TcpStream {
         self.stream
     }
 
-    /// Sends `count` commands; `encode` appends the bytes of each to a buffer. Fails if a reply is
-    /// not of the given kind, and calls `on_reply` with each reply.
+    /// Sends `count` commands of the setup; `encode` appends the bytes of each to a buffer. Fails
+    /// if a reply is not of the given kind, and calls `on_reply` with each reply.
     pub fn send(
         &mut self,
         count: u64,
@@ -90,25 +90,26 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Sends a line without waiting for a reply, such as the `reserve` of a worker that waits.
+    /// Sends a line of the setup without waiting for a reply, such as the `reserve` of a worker
+    /// that waits.
     pub fn send_unanswered(&mut self, line: &str) -> io::Result<()> {
         self.stream.write_all(line.as_bytes())
     }
 
-    /// Sends one command line and checks the kind of its reply.
+    /// Sends one command line of the setup and checks the kind of its reply.
     pub fn command(&mut self, line: &str, kind: Kind) -> io::Result<()> {
         self.send(1, kind, |_, out| out.extend_from_slice(line.as_bytes()), |_| ())
     }
 
-    /// Makes the connection use and watch this tube and no other.
+    /// Makes the setup client's connection use and watch this tube and no other.
     pub fn switch_to_tube(&mut self, tube: &str) -> io::Result<()> {
         self.command(&format!("use {tube}\r\n"), Kind::Using)?;
         self.command(&format!("watch {tube}\r\n"), Kind::Watching)?;
         self.command("ignore default\r\n", Kind::Watching)
     }
 
-    /// Puts `count` jobs into the used tube and returns their ids; `numbers` returns priority and
-    /// delay of each.
+    /// Puts `count` jobs of the setup into the used tube and returns their ids; `numbers` returns
+    /// priority and delay of each.
     pub fn put(
         &mut self,
         count: u64,
@@ -151,7 +152,7 @@ impl SetupClient {
         Ok(ids)
     }
 
-    /// Reserves `count` jobs and returns their ids.
+    /// Reserves `count` jobs on the setup client's connection and returns their ids.
     pub fn reserve(&mut self, count: u64) -> io::Result<Vec<u64>> {
         let mut ids = Vec::new();
         let encode = |_, out: &mut Vec<u8>| out.extend_from_slice(b"reserve\r\n");
@@ -159,7 +160,7 @@ impl SetupClient {
         Ok(ids)
     }
 
-    /// Reserves and buries `count` jobs, up to 400 at a time.
+    /// Reserves and buries `count` jobs for a backlog, up to 400 at a time.
     pub fn bury(&mut self, count: u64) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
@@ -171,11 +172,12 @@ impl SetupClient {
         Ok(())
     }
 
-    /// Deletes jobs by id.
+    /// Deletes the setup's jobs by id.
     pub fn delete(&mut self, ids: &[u64]) -> io::Result<()> {
         self.send_each(ids, "delete", "", Kind::Deleted)
     }
 
+    /// Sends a command of the setup for each of these ids.
     fn send_each(&mut self, ids: &[u64], verb: &str, rest: &str, kind: Kind) -> io::Result<()> {
         let encode = |index: u64, out: &mut Vec<u8>| {
             let index = usize::try_from(index).expect("an index of a slice");
@@ -184,6 +186,7 @@ impl SetupClient {
         self.send(ids.len() as u64, kind, encode, |_| ())
     }
 
+    /// Reads and checks the replies to the setup's commands.
     fn read(
         &mut self,
         groups: u64,

@@ -42,6 +42,7 @@ pub(super) fn run(producers: usize, target: &Target, config: &Config) -> io::Res
     (0..ROUNDS).map(|_| measure(producers, target, config, &library)).collect()
 }
 
+/// Measures one target while each of its syncs takes milliseconds.
 fn measure(
     producers: usize,
     target: &Target,
@@ -72,9 +73,9 @@ fn measure(
     ]))
 }
 
-/// Sends `reserve`, `peek-ready` and `stats` in turn, with pauses, and returns the latencies in
-/// nanoseconds. Runs in a thread of its own, so that this client waits only for the daemon, and not
-/// for the writers' load.
+/// Sends `reserve`, `peek-ready` and `stats` in turn beside slow syncs, with pauses, and returns
+/// the latencies in nanoseconds. Runs in a thread of its own, so that this client waits only for
+/// the daemon, and not for the writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {
     let mut client = Client::connect(address)?;
     let mut latencies = Tally::new().latency;

@@ -57,7 +57,8 @@ pub(crate) fn run(
     }
 }
 
-/// Measures the daemon's resident memory without jobs, with jobs, and after their deletion.
+/// Measures, for `memory/N`, the daemon's resident memory without jobs, with jobs, and after their
+/// deletion.
 fn measure_job_memory(
     prepared: &PreparedDaemon,
     jobs: u64,
@@ -77,7 +78,7 @@ fn measure_job_memory(
     ])])
 }
 
-/// Measures the memory of connections that have each sent one command.
+/// Measures, for `memory/connections`, the memory of connections that have each sent one command.
 fn measure_connection_memory(
     prepared: &PreparedDaemon,
     connections: usize,
@@ -102,8 +103,7 @@ fn measure_connection_memory(
     ])])
 }
 
-/// Sends one kick of all delayed jobs and measures the longest time that another client waits
-/// meanwhile.
+/// Measures, while one kick moves all delayed jobs, the longest time that another client waits.
 fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     let address = prepared.daemon.address();
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
@@ -124,8 +124,8 @@ fn kick(prepared: &PreparedDaemon, jobs: u64) -> io::Result<Sample> {
     Ok(named([("longest_wait", microseconds(tally.latency.max()))]))
 }
 
-/// Fills a binlog, stops the daemon, and measures the time and the CPU time that a new daemon takes
-/// to restore the jobs and answer.
+/// Measures a restart: fills a binlog, stops the daemon, and measures the time and the CPU time
+/// that a new daemon takes to restore the jobs and answer.
 fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Result<Vec<Sample>> {
     let scratch = ScratchDir::new(Path::new(&config.scratch))?;
     let flags = target.binlog_flags(flag, scratch.path());
@@ -151,13 +151,14 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Stops a daemon by SIGTERM, or kills it if that fails.
+/// Stops a daemon that was measured without a load by SIGTERM, or kills it if that fails.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));
     }
 }
 
+/// Returns the bytes of memory per job or connection.
 #[expect(clippy::cast_precision_loss, reason = "bytes stay below 2^53")]
 fn each(bytes: u64, count: u64) -> f64 {
     bytes as f64 / count as f64

@@ -39,6 +39,7 @@ pub struct State {
 }
 
 impl Default for State {
+    /// Returns the state of an empty daemon, with the usual priority and body for jobs.
     fn default() -> Self {
         Self {
             tubes: 0,
@@ -71,6 +72,7 @@ impl State {
         self.connect_background(address, progress)
     }
 
+    /// Puts the state's jobs into tubes other than `default`.
     fn fill_tubes(
         &self,
         client: &mut SetupClient,
@@ -91,6 +93,7 @@ impl State {
         client.command("use default\r\n", Kind::Using)
     }
 
+    /// Puts the backlog of the state into the default tube: buried, delayed and ready jobs.
     fn fill_default(
         &self,
         client: &mut SetupClient,
@@ -115,6 +118,7 @@ impl State {
         Ok(())
     }
 
+    /// Connects the state's background connections: blocked and idle ones.
     fn connect_background(
         &self,
         address: &str,
@@ -138,7 +142,8 @@ impl State {
     }
 }
 
-/// Returns a delay; the delays spread the deadlines of jobs over a quarter of an hour.
+/// Returns the delay of a backlog's job; the delays spread the deadlines of jobs over a quarter of
+/// an hour.
 fn delay(number: u64) -> u32 {
     DELAY_SECONDS + u32::try_from(number % 1_000).expect("below 1,000")
 }

@@ -27,7 +27,7 @@ impl Spread {
         Self { least, median, most }
     }
 
-    /// Returns the range as a share of the median.
+    /// Returns the range of repeated measurements as a share of the median.
     pub fn width(&self) -> f64 {
         if self.median > 0.0 { (self.most - self.least) / self.median } else { 0.0 }
     }

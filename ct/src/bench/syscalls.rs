@@ -10,7 +10,7 @@ pub(crate) struct SyscallCounter {
 }
 
 impl SyscallCounter {
-    /// Starts counting the calls of a process; `None` if that is impossible.
+    /// Starts counting the system calls of a process; `None` if that is impossible.
     ///
     /// `perf` ends together with the command that it runs. That command is a `cat`, which echoes a
     /// byte to show that counting has begun.
@@ -29,7 +29,7 @@ impl SyscallCounter {
         if started.is_ok() { Some(counter) } else { counter.stop().and(None) }
     }
 
-    /// Stops counting and returns the number of calls.
+    /// Stops counting system calls and returns their number.
     pub(crate) fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let output = self.perf.wait_with_output().ok()?;
@@ -37,6 +37,7 @@ impl SyscallCounter {
     }
 }
 
+/// Parses the number of system calls in the output of `perf`.
 fn parse(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("raw_syscalls"))?;
     line.split(',').next()?.parse().ok()

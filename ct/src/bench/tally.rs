@@ -23,6 +23,7 @@ pub struct Tally {
 }
 
 impl fmt::Debug for Tally {
+    /// Shows the counters of a run without the latencies.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { commands, cycles, wall, .. } = self;
         write!(out, "Tally {{ {commands} commands, {cycles} cycles, {wall:?} }}")
@@ -30,7 +31,7 @@ impl fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Makes counters of zero.
+    /// Makes the counters of a run, all zero.
     pub(super) fn new() -> Self {
         let histogram =
             || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("three digits are valid");
@@ -39,6 +40,7 @@ impl Tally {
     }
 }
 
+/// Converts a time of a run to nanoseconds.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("a run is shorter than 500 years")
 }

@@ -39,8 +39,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses `PROGRAM FLAGS` and asks the program for its version. A word such as `-f0=-D` is not
-    /// a flag of the program: it replaces the flag `-f0` of presets with `-D`. `-F=` omits `-F`.
+    /// Parses a target, `PROGRAM FLAGS`, and asks the program for its version. A word such as
+    /// `-f0=-D` is not a flag of the program: it replaces the flag `-f0` of presets with `-D`.
+    /// `-F=` omits `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace();
         let path =
@@ -55,7 +56,7 @@ impl Target {
         Ok(Self { label, program, bare: false, replacements })
     }
 
-    /// Returns the flags that make the program keep a binlog in a directory, followed by the
+    /// Returns the flags that make the target keep a binlog in a directory, followed by the
     /// preset's `flag` or the replacement of that flag.
     pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
         let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
@@ -65,7 +66,7 @@ impl Target {
         flags
     }
 
-    /// Returns the command line, with the replacements, as [`Target::daemon`] parses it.
+    /// Returns the target's command line, with the replacements, as [`Target::daemon`] parses it.
     pub fn command(&self) -> String {
         let mut words = vec![self.program.path.display().to_string()];
         words.extend(self.program.flags.iter().cloned());
@@ -73,7 +74,7 @@ impl Target {
         words.join(" ")
     }
 
-    /// Returns the bare responder, whose file is in the same directory as this program.
+    /// Returns the bare responder as a target; its file is in the same directory as this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
         let label = version(&path)?;
@@ -81,14 +82,14 @@ impl Target {
     }
 }
 
-/// Splits a word such as `-f0=-D` into a flag and its replacement.
+/// Splits a word of a target, such as `-f0=-D`, into a flag and its replacement.
 fn replacement(word: &str) -> Option<(&str, &str)> {
     let (flag, other) = word.split_once('=')?;
     let is_short = flag.starts_with('-') && !flag.starts_with("--");
     (is_short && (other.is_empty() || other.starts_with('-'))).then_some((flag, other))
 }
 
-/// Distinguishes equal labels by numbers, in the order of the command line.
+/// Distinguishes equal labels of targets by numbers, in the order of the command line.
 pub fn make_labels_unique(targets: &mut [Target]) {
     for index in 1..targets.len() {
         let (before, rest) = targets.split_at_mut(index);
@@ -102,7 +103,8 @@ pub fn make_labels_unique(targets: &mut [Target]) {
     }
 }
 
-/// Returns the first line that a program prints for `-v`; if there is none, its file's name.
+/// Returns the first line that a target's program prints for `-v`; if there is none, its file's
+/// name.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -127,8 +129,8 @@ pub struct PreparedDaemon {
 }
 
 impl PreparedDaemon {
-    /// Starts a daemon and brings it into a state. `binlog` is a flag and the parent of a new
-    /// directory for the binlog.
+    /// Starts a target's daemon and brings it into a state. `binlog` is a flag and the parent of a
+    /// new directory for the binlog.
     pub fn prepare(
         target: &Target,
         cores: &Cores,
@@ -158,7 +160,8 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether the daemon fits a scenario with this state and placement without a binlog.
+    /// Returns whether the prepared daemon fits a scenario with this state and placement without a
+    /// binlog.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }
@@ -171,7 +174,7 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes a new directory in `parent`.
+    /// Makes a new scratch directory for a daemon in `parent`.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -180,13 +183,14 @@ impl ScratchDir {
         Ok(Self { path })
     }
 
-    /// Returns the directory's path.
+    /// Returns the path of the scratch directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Drop for ScratchDir {
+    /// Removes the scratch directory.
     fn drop(&mut self) {
         // Ignores errors: a directory that cannot be removed stays in its parent.
         let _ = fs::remove_dir_all(&self.path);

@@ -25,6 +25,7 @@ DAEMON is 'PROGRAM FLAGS'. The goals apply to the first; the others are for comp
 Exit status: 0 if the first daemon met every goal, 1 if it did not, 2 if it could not begin.
 ";
 
+/// Runs `ct-abuse`, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the attacks that the arguments of `ct-abuse` choose; returns true if all goals are met.
 fn run(arguments: &[String]) -> Result<bool, String> {
     let config = config(arguments)?;
     let mut progress = |line: &str| eprintln!("{line}");
@@ -53,6 +55,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     Ok(abuse::meets_goals(&config, &rows))
 }
 
+/// Parses the arguments of `ct-abuse`.
 fn config(arguments: &[String]) -> Result<Config, String> {
     let mut config = Config {
         targets: Vec::new(),
@@ -91,7 +94,7 @@ fn config(arguments: &[String]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Prints and flushes a text; ignores errors such as a closed pipe.
+/// Prints and flushes a text of `ct-abuse`; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -27,6 +27,7 @@ const REPLY: &[u8] = b"INSERTED 1\r\n";
 const REPLIES_PER_WRITE: usize = 4096;
 const LISTENER: Token = Token(usize::MAX);
 
+/// Runs `ct-bare`, the bare responder, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match parse(&arguments).and_then(|address| address.map_or(Ok(()), serve)) {
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the address to listen on; `None` if help or version was printed.
+/// Returns the address for the bare responder to listen on; `None` if help or version was printed.
 fn parse(arguments: &[String]) -> io::Result<Option<SocketAddr>> {
     let (mut host, mut port) = ("127.0.0.1", "11300");
     let mut arguments = arguments.iter().map(String::as_str);
@@ -69,6 +70,7 @@ struct Connection {
     unsent: usize,
 }
 
+/// Answers all connections of the bare responder, in an endless loop.
 fn serve(address: SocketAddr) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(address)?;
@@ -96,6 +98,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     }
 }
 
+/// Accepts the connections that wait for the bare responder.
 fn accept(
     listener: &TcpListener,
     poll: &Poll,
@@ -115,7 +118,8 @@ fn accept(
 }
 
 impl Connection {
-    /// Answers the lines received so far; an error means that the connection has ended.
+    /// Answers the lines that the bare responder has received so far; an error means that the
+    /// connection has ended.
     fn advance(&mut self, buffer: &mut [u8], replies: &[u8]) -> io::Result<()> {
         loop {
             if !self.flush(replies)? {
@@ -136,6 +140,7 @@ impl Connection {
         }
     }
 
+    /// Counts the lines that the bare responder answers: those that begin with a lower-case letter.
     fn count_commands(&mut self, bytes: &[u8]) -> usize {
         let mut commands = 0;
         let mut rest = bytes;
@@ -150,7 +155,8 @@ impl Connection {
         commands
     }
 
-    /// Writes unsent replies; returns false if the socket takes no more for now.
+    /// Writes unsent replies of the bare responder; returns false if the socket takes no more for
+    /// now.
     fn flush(&mut self, replies: &[u8]) -> io::Result<bool> {
         while self.unsent > 0 {
             match self.socket.write(tail(replies, self.unsent)) {
@@ -164,7 +170,8 @@ impl Connection {
     }
 }
 
-/// Returns the bytes to write next: the rest of a partly sent reply, then whole replies.
+/// Returns the bytes that the bare responder writes next: the rest of a partly sent reply, then
+/// whole replies.
 fn tail(replies: &[u8], unsent: usize) -> &[u8] {
     let length = match unsent.checked_sub(replies.len()) {
         Some(_) => replies.len() - REPLY.len() + unsent % REPLY.len(),

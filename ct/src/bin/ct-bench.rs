@@ -82,6 +82,7 @@ On a machine with other load, ask the scheduler for precedence, or ratios will s
     setsid -w sh -c 'echo -20 >/proc/self/autogroup; exec nice -n -20 ct-bench compare …'
 ";
 
+/// Runs `ct-bench`, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let asks_help = |argument: &String| matches!(argument.as_str(), "-h" | "--help" | "help");
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command; returns false if a measurement failed or a goal was missed.
+/// Runs the command of `ct-bench`; returns false if a measurement failed or a goal was missed.
 fn run(arguments: &[String]) -> Result<bool, String> {
     let options = Options::parse(&arguments[1..])?;
     match (arguments[0].as_str(), &options.operands[..]) {
@@ -145,6 +146,7 @@ struct Options {
 }
 
 impl Options {
+    /// Parses the options of `ct-bench`.
     fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut arguments = arguments.iter();
@@ -181,6 +183,7 @@ impl Options {
         Ok(options)
     }
 
+    /// Returns the rounds, the time and the backlog that the options of `ct-bench` choose.
     fn effort(&self) -> Effort {
         let usual = if self.quick { Effort::QUICK } else { Effort::FULL };
         Effort {
@@ -190,7 +193,7 @@ impl Options {
         }
     }
 
-    /// Returns the group of connections for the command `load`.
+    /// Returns the group of connections for the command `ct-bench load`.
     fn group(&self) -> Result<Group, String> {
         let cycle = self.cycle.as_deref().unwrap_or("put,reserve,delete").split(',');
         let named = |word| Op::named(word).ok_or_else(|| format!("{word:?} cannot be in a cycle"));
@@ -207,6 +210,7 @@ impl Options {
         })
     }
 
+    /// Returns the presets that the options of `ct-bench` choose.
     fn scenarios(&self) -> Vec<Scenario> {
         let wanted = |scenario: &Scenario| match &self.only[..] {
             [] => scenario.quick || !self.quick,
@@ -216,10 +220,12 @@ impl Options {
     }
 }
 
+/// Parses a number in the arguments of `ct-bench`.
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number in range"))
 }
 
+/// Runs `ct-bench compare`; returns false if a measurement failed or a goal was missed.
 fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     let cores = Cores::take().map_err(|error| error.to_string())?;
     let mut targets = Vec::new();
@@ -266,6 +272,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     Ok(!report.rows.iter().any(has_failed))
 }
 
+/// Writes the report of `ct-bench` as JSON and its pictures, as the options demand.
 fn keep(options: &Options, report: &Report) -> Result<(), String> {
     if let Some(path) = &options.json {
         fs::write(path, report.to_text())
@@ -275,7 +282,8 @@ fn keep(options: &Options, report: &Report) -> Result<(), String> {
     draw(&RunFile::parse(&report.to_markdown())?, directory)
 }
 
-/// Reads the table of a run from a Markdown file or from a file that `--json` wrote.
+/// Reads, for `ct-bench`, the table of a run from a Markdown file or from a file that `--json`
+/// wrote.
 fn table_of(path: &str) -> Result<RunFile, String> {
     if Path::new(path).extension().is_some_and(|extension| extension == "md") {
         let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
@@ -284,6 +292,7 @@ fn table_of(path: &str) -> Result<RunFile, String> {
     RunFile::parse(&read(path)?.to_markdown())
 }
 
+/// Draws the pictures of a run for `ct-bench plot`, and prints their paths.
 fn draw(run: &RunFile, directory: &Path) -> Result<(), String> {
     let paths = plot::draw(run, directory).map_err(|error| error.to_string())?;
     for path in paths {
@@ -292,12 +301,14 @@ fn draw(run: &RunFile, directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Reads a report that `ct-bench --json` wrote.
 fn read(path: &str) -> Result<Report, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let value = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     Report::from_json(&value).ok_or_else(|| format!("{path}: not a report of ct-bench"))
 }
 
+/// Prints how a report of `ct-bench` meets a file of goals; returns false if a goal was missed.
 fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let goals::Verdict { text, missed } = goals::evaluate(report, &text)?;
@@ -305,6 +316,7 @@ fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
     Ok(missed == 0)
 }
 
+/// Formats a report for the terminal or, with `ct-bench --markdown`, in Markdown.
 fn table(report: &Report, markdown: bool) -> String {
     if markdown {
         return report.to_markdown();
@@ -313,11 +325,13 @@ fn table(report: &Report, markdown: bool) -> String {
     format!("{}\n\n{}{rows}", report.machine, Report::head())
 }
 
+/// Returns the lines of `ct-bench list`: the presets with their descriptions.
 fn list(options: &Options) -> String {
     let line = |scenario: &Scenario| format!("{:24} {}\n", scenario.name, scenario.about);
     options.scenarios().iter().map(line).collect()
 }
 
+/// Runs `ct-bench crowd`.
 fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     let mut words = daemon.split_whitespace().map(str::to_owned);
     let path = words.next().ok_or("the daemon's program is missing")?;
@@ -338,7 +352,7 @@ fn crowd(options: &Options, daemon: &str) -> Result<bool, String> {
     Ok(!outcome.is_unsaturated)
 }
 
-/// Runs one load on the daemon at an address.
+/// Runs `ct-bench load`: one load on the daemon at an address.
 fn load_one(options: &Options, address: &str) -> Result<(), String> {
     Cores::take().map_err(|error| error.to_string())?;
     let until = Until::time(Duration::from_secs(options.seconds.unwrap_or(5)));
@@ -378,17 +392,20 @@ struct Progress {
 }
 
 impl Progress {
+    /// Makes the progress line of `ct-bench`, for this number of scenarios.
     fn new(count: usize) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { start: Instant::now(), terminal, count, number: 0, name: String::new() }
     }
 
+    /// Shows the next scenario in the progress line of `ct-bench`.
     fn begin(&mut self, name: &str) {
         self.number += 1;
         name.clone_into(&mut self.name);
         self.show("");
     }
 
+    /// Shows the time, the scenario and a text in the progress line of `ct-bench`.
     fn show(&self, text: &str) {
         if self.terminal {
             let (seconds, Self { number, count, name, .. }) =
@@ -399,6 +416,7 @@ impl Progress {
         }
     }
 
+    /// Clears the progress line of `ct-bench`.
     fn clear(&self) {
         if self.terminal {
             eprint!("\r\x1b[K");
@@ -406,7 +424,7 @@ impl Progress {
     }
 }
 
-/// Prints a text; ignores errors such as a closed pipe.
+/// Prints a text of `ct-bench`; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();

@@ -38,6 +38,7 @@ struct Config {
     addresses: Vec<String>,
 }
 
+/// Runs `ct-check`, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Plays the scripts and reports the results; returns true if no script failed.
+/// Plays the scripts for `ct-check` and reports the results; returns true if no script failed.
 fn check(arguments: &[String]) -> Result<bool, String> {
     let config = Config::parse(arguments)?;
     let (scripts, mut reports) = config.load()?;
@@ -72,6 +73,7 @@ fn check(arguments: &[String]) -> Result<bool, String> {
 }
 
 impl Config {
+    /// Parses the arguments of `ct-check`.
     fn parse(arguments: &[String]) -> Result<Self, String> {
         let mut config = Self {
             scripts: Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden"),
@@ -105,8 +107,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the scripts. A script that cannot be parsed is reported as a failure, and the others
-    /// are played.
+    /// Reads the scripts that the arguments of `ct-check` choose. A script that cannot be parsed is
+    /// reported as a failure, and the others are played.
     fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
         let paths = match &self.show {
             Some(name) => vec![self.scripts.join(name).with_extension("txt")],
@@ -126,6 +128,7 @@ impl Config {
         Ok((scripts, reports))
     }
 
+    /// Plays the scripts on the daemons that the arguments of `ct-check` name.
     fn play(&self, scripts: &[Script]) -> Result<Vec<Report>, String> {
         if let Some(program) = &self.daemon {
             return Ok(check_all(scripts, program, &self.dialect));
@@ -140,24 +143,25 @@ impl Config {
     }
 }
 
+/// Returns the dialect that `ct-check --dialect` names.
 fn dialect(name: &str) -> Result<Dialect, String> {
     let names = Dialect::NAMES.join(", ");
     Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
-/// Splits a command line at spaces.
+/// Splits the command line of `ct-check --daemon` at spaces.
 fn program(command: &str) -> Result<Program, String> {
     let mut words = command.split_whitespace().map(str::to_owned);
     let path = words.next().ok_or("--daemon needs a program")?.into();
     Ok(Program { path, flags: words.collect() })
 }
 
-/// Prints a text; ignores errors such as a closed pipe.
+/// Prints a text of `ct-check`; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Returns message and conversation of a failure, with `margin` before each line.
+/// Returns message and conversation of a failure for `ct-check`, with `margin` before each line.
 fn details(report: &Report, margin: &str) -> String {
     let mut text = String::new();
     if let Verdict::Failed(failure) = &report.result {
@@ -176,6 +180,7 @@ fn details(report: &Report, margin: &str) -> String {
     text
 }
 
+/// Formats the results of scripts as lines of text for `ct-check`.
 fn plain(reports: &[Report]) -> String {
     let mut text = String::new();
     for report in reports {
@@ -190,6 +195,7 @@ fn plain(reports: &[Report]) -> String {
     text
 }
 
+/// Formats the results of scripts for `ct-check --tap`.
 fn tap(reports: &[Report]) -> String {
     let mut text = format!("1..{}\n", reports.len());
     for (index, report) in reports.iter().enumerate() {
@@ -206,6 +212,7 @@ fn tap(reports: &[Report]) -> String {
     text
 }
 
+/// Formats the conversations of scripts for `ct-check --show`.
 fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     let mut text = String::new();
     for (script, report) in scripts.iter().cycle().zip(reports) {
@@ -219,7 +226,8 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
     text
 }
 
-/// Reports for each command and each rule how many scripts prove it, and whether these passed.
+/// Formats the tables of `ct-check`: for each command and each rule, how many scripts prove it, and
+/// whether these passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {
@@ -238,7 +246,8 @@ fn rules(reports: &[Report]) -> String {
     text + "\n"
 }
 
-/// Makes a table of commands or rules: how many scripts prove each, and the scripts' results.
+/// Makes a table of commands or rules for `ct-check`: how many scripts prove each, and the scripts'
+/// results.
 fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     let mut text = format!("\n{title}, and the scripts that prove them:\n");
     for &(rule, [passed, failed, skipped]) in counts {
@@ -254,14 +263,14 @@ fn table(title: &str, counts: &[(&str, [usize; 3])]) -> String {
     text
 }
 
-/// Returns a key that sorts `E2` before `E12`.
+/// Returns a key that sorts the rule `E2` before `E12` in the table of `ct-check`.
 fn natural(rule: &str) -> (&str, u64, &str) {
     let digits = rule.find(|c: char| c.is_ascii_digit()).unwrap_or(rule.len());
     let (letters, number) = rule.split_at(digits);
     (letters, number.parse().unwrap_or(u64::MAX), number)
 }
 
-/// Returns the index of a verdict in an array of counts: passed, failed, skipped.
+/// Returns the index of a verdict in the totals of `ct-check`: passed, failed, skipped.
 fn kind(report: &Report) -> usize {
     match report.result {
         Verdict::Passed => 0,
@@ -270,6 +279,7 @@ fn kind(report: &Report) -> usize {
     }
 }
 
+/// Formats the totals of `ct-check`: how many scripts passed, failed and were skipped.
 fn totals(reports: &[Report]) -> String {
     let mut counts = [0; 3];
     for report in reports {
@@ -279,7 +289,7 @@ fn totals(reports: &[Report]) -> String {
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 
-/// Appends a line.
+/// Appends a line to the report of `ct-check`.
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("a String takes everything");
 }

@@ -42,6 +42,7 @@ struct Config {
     options: Options,
 }
 
+/// Runs `ct-diff`, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the comparison; returns true if the two daemons agree.
+/// Runs the comparison of `ct-diff`; returns true if the two daemons agree.
 fn diff(config: &Config) -> Result<bool, String> {
     let start = Instant::now();
     let is_watched = std::io::stderr().is_terminal();
@@ -87,6 +88,7 @@ fn diff(config: &Config) -> Result<bool, String> {
 }
 
 impl Config {
+    /// Parses the arguments of `ct-diff`.
     fn parse(arguments: &[String]) -> Result<Self, String> {
         let (mut left, mut right, mut options) = (None, None, Options::default());
         let mut arguments = arguments.iter();
@@ -120,20 +122,23 @@ impl Config {
     }
 }
 
+/// Parses a number in the arguments of `ct-diff`.
 fn number<T: FromStr>(flag: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{flag} needs a number, not {text}"))
 }
 
+/// Returns the dialect that an argument of `ct-diff` names.
 fn dialect(name: &str) -> Result<Dialect, String> {
     let names = Dialect::NAMES.join(", ");
     Dialect::named(name).ok_or_else(|| format!("unknown dialect {name}; known are {names}"))
 }
 
-/// Prints a text; ignores errors such as a closed pipe.
+/// Prints a text of `ct-diff`; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
+/// Formats a difference that `ct-diff` has found, with its script.
 fn message(what: &str, finding: &Finding) -> String {
     let Finding { seed, message, script, reproduced: (times, played), check, .. } = finding;
     format!(
@@ -142,6 +147,7 @@ fn message(what: &str, finding: &Finding) -> String {
     )
 }
 
+/// Formats the totals of `ct-diff`: how many runs agreed, differed and were too slow.
 fn totals(summary: &Summary, time: Duration) -> String {
     let Summary { agreed, events, too_slow, findings, unreproduced } = summary;
     let slow: Vec<String> = too_slow.iter().map(u64::to_string).collect();

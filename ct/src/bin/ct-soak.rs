@@ -24,6 +24,7 @@ DAEMON is 'PROGRAM FLAGS'. Its binlog is in a new directory, removed at the end.
 Exit status: 0 if nothing was lost, grew or failed, 1 if something did, 2 if it could not begin.
 ";
 
+/// Runs `ct-soak`, and returns its exit status.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "-h" || argument == "--help") {
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the soak test that the arguments of `ct-soak` describe; returns true if it found no fault.
 fn soak(arguments: &[String]) -> Result<bool, String> {
     let (mut minutes, mut seed, mut parent) = (30, 1, std::env::temp_dir());
     let (mut plant, mut daemon) = (None, None);
@@ -79,7 +81,7 @@ fn soak(arguments: &[String]) -> Result<bool, String> {
     Ok(outcome.faults.is_empty() && outcome.lost == 0)
 }
 
-/// Prints and flushes a text; ignores errors such as a closed pipe.
+/// Prints and flushes a text of `ct-soak`; ignores errors such as a closed pipe.
 fn print(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes());

@@ -40,7 +40,7 @@ pub(crate) struct GeneratorOptions {
     pub(crate) restarts: bool,
 }
 
-/// Generates a run.
+/// Generates the operations of a run from a seed.
 pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     let mut prng = Prng::new(seed);
     let peers = 2 + at_most(&mut prng, 3);
@@ -64,7 +64,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
     operations
 }
 
-/// Returns a random number from 0 to `most`, both included.
+/// Returns a random number of the generator from 0 to `most`, both included.
 fn at_most(prng: &mut Prng, most: usize) -> usize {
     usize::try_from(prng.below(most as u64 + 1)).expect("not above a usize")
 }
@@ -78,10 +78,12 @@ struct Generator {
 }
 
 impl Generator {
+    /// Generates the operations of a run in which no time passes.
     fn quick(&mut self) -> Vec<Operation> {
         (0..self.options.steps.min(QUICK_RUN_OPERATIONS_MAX)).map(|_| self.operation()).collect()
     }
 
+    /// Generates the operations of a run in which time passes between bursts.
     fn timed(&mut self) -> Vec<Operation> {
         let each = self.options.steps.div_ceil(BURSTS_PER_RUN).min(OPERATIONS_PER_BURST);
         let mut operations = Vec::new();
@@ -93,10 +95,12 @@ impl Generator {
         operations
     }
 
+    /// Picks one of the generator's choices at random.
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[at_most(&mut self.prng, choices.len() - 1)]
     }
 
+    /// Generates an operation.
     fn operation(&mut self) -> Operation {
         let peer = at_most(&mut self.prng, self.peers - 1);
         match self.prng.below(100) {
@@ -116,7 +120,7 @@ impl Generator {
         }
     }
 
-    /// Makes a worker: a connection that waits for the jobs of one tube.
+    /// Generates a worker: a connection that waits for the jobs of one tube.
     fn worker(&mut self, peer: Peer) -> Operation {
         let tube = self.tube();
         let reserve = self.pick(&["reserve", "reserve-with-timeout 1", "reserve-with-timeout 2"]);
@@ -125,6 +129,7 @@ impl Generator {
         Operation::Send { peer, commands: lines.map(Command::line).collect(), cut: None }
     }
 
+    /// Generates a command, valid or not.
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
@@ -138,6 +143,7 @@ impl Generator {
         }
     }
 
+    /// Generates a valid command.
     fn valid(&mut self) -> Command {
         let pri = self.pick(&[0, 1, 1, 1023, 1024, u32::MAX]);
         let delay = self.pick(&[0, 0, 0, 1, 2, u32::MAX]);
@@ -176,10 +182,12 @@ impl Generator {
         }
     }
 
+    /// Picks the name of a tube for a generated command.
     fn tube(&mut self) -> &'static str {
         self.pick(&["default", "default", "a", "a", "b", "c", "long-name.with/all;kinds_(of)+$"])
     }
 
+    /// Generates a command on a job that probably exists.
     fn on_job(&mut self, word: &str, rest: &str) -> Command {
         let latest = self.puts.saturating_sub(1);
         let recent = at_most(&mut self.prng, latest.min(6));
@@ -191,13 +199,14 @@ impl Generator {
         Command::on_job(word, job, rest)
     }
 
+    /// Generates a `put` with a body of the announced length.
     fn put(&mut self, pri: u32, delay: u32) -> Command {
         let ttr = self.pick(&[0, 1, 1, 2, 3, 120, u32::MAX]);
         let size = self.pick(&[0, 1, 1, 5, 20, 300, 20_000]);
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Makes a `put` whose body has another length than announced, or no CR LF at its end.
+    /// Generates a `put` whose body has another length than announced, or no CR LF at its end.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {
@@ -209,13 +218,14 @@ impl Generator {
         self.put_of(format!("put 1 0 120 {announced}\r\n"), body(sent), end)
     }
 
+    /// Makes a generated `put` from its line, its body and its end, and counts the put.
     fn put_of(&mut self, line: String, body: Vec<u8>, end: &[u8]) -> Command {
         self.puts += 1;
         let bytes = [line.into_bytes(), body, end.to_vec()].concat();
         Command { put: Some(self.puts - 1), ..Command::raw(bytes) }
     }
 
-    /// Changes a byte, a space, a number or the end of a command.
+    /// Changes a byte, a space, a number or the end of a generated command.
     fn mutate_command(&mut self, mut command: Command) -> Command {
         for _ in 0..=at_most(&mut self.prng, 1) {
             let part = at_most(&mut self.prng, command.parts.len() - 1);
@@ -227,6 +237,7 @@ impl Generator {
         command
     }
 
+    /// Changes a generated command's bytes so that it is nearly valid.
     fn mutate_bytes(&mut self, bytes: &mut Vec<u8>) {
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
         let position = at_most(&mut self.prng, line);
@@ -254,6 +265,7 @@ impl Generator {
         }
     }
 
+    /// Picks a number for a generated command, valid or not.
     fn number(&mut self) -> &'static str {
         self.pick(&[
             "0",
@@ -277,7 +289,7 @@ impl Generator {
         ])
     }
 
-    /// Makes a line of words and bytes that no client would send.
+    /// Generates a line of words and bytes that no client would send.
     fn garbage(&mut self) -> Command {
         let mut bytes = Vec::new();
         for _ in 0..=at_most(&mut self.prng, 7) {
@@ -303,10 +315,12 @@ impl Generator {
         Command::raw(bytes)
     }
 
+    /// Generates a byte of any value.
     fn byte(&mut self) -> u8 {
         u8::try_from(self.prng.below(256)).expect("a byte")
     }
 
+    /// Picks a word for a generated line that no client would send.
     fn word(&mut self) -> &'static str {
         self.pick(&[
             "put",
@@ -341,7 +355,7 @@ impl Generator {
     }
 }
 
-/// Makes a body of one repeated byte or, if it is short, of bytes that are hard to parse.
+/// Generates a body of one repeated byte or, if it is short, of bytes that are hard to parse.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),
@@ -349,7 +363,7 @@ fn body(size: usize) -> Vec<u8> {
     }
 }
 
-/// Replaces the last number of a line.
+/// Replaces the last number of a generated line.
 fn replace_number(bytes: &mut Vec<u8>, line: usize, number: &str) {
     let Some(last) = bytes[..line].iter().rposition(u8::is_ascii_digit) else { return };
     let before = bytes[..last].iter().rposition(|byte| !byte.is_ascii_digit());

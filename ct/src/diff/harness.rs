@@ -35,8 +35,8 @@ pub(crate) struct ReceivedPair {
 }
 
 impl ReceivedPair {
-    /// Returns the number of equal replies before the first difference, and that difference, if
-    /// there is one.
+    /// Returns the number of equal replies before the first difference of the two daemons, and that
+    /// difference, if there is one.
     pub(crate) fn difference(&self, comparator: &Comparator) -> (usize, Option<String>) {
         let [left, right] = &self.received;
         let pairs = left.replies.iter().zip(&right.replies);
@@ -86,11 +86,12 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
+    /// Makes a harness of two daemons.
     pub(crate) fn new(sides: [Side; 2], comparator: Comparator, catch_up_time: Duration) -> Self {
         Self { sides, comparator, catch_up_time }
     }
 
-    /// Returns whether a connection is open.
+    /// Returns whether a connection to both daemons is open.
     pub(crate) fn is_open(&self, peer: Peer) -> bool {
         self.sides[0].connections.contains_key(&peer)
     }
@@ -115,7 +116,7 @@ impl Harness {
         }
     }
 
-    /// Shuts down the sending side of a connection.
+    /// Shuts down the sending side of a connection to both daemons.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
             // Shutting down fails only if the daemon has closed the connection; a read shows that.
@@ -123,7 +124,7 @@ impl Harness {
         }
     }
 
-    /// Closes a connection.
+    /// Closes a connection to both daemons.
     pub(crate) fn close(&mut self, peer: Peer) {
         for side in &mut self.sides {
             side.connections.remove(&peer);
@@ -153,7 +154,7 @@ impl Harness {
         }
     }
 
-    /// Waits until neither daemon sends more.
+    /// Waits until neither of the two daemons sends more.
     pub(crate) fn settle(&mut self, expected: ExpectedReplies) -> Settled {
         let start = Instant::now();
         let has_received_all = |harness: &Self| {
@@ -192,14 +193,16 @@ impl Harness {
         &self.comparator
     }
 
+    /// Makes a round trip with the barrier of both daemons; returns true if other data arrived
+    /// meanwhile.
     fn barrier_round_trip(&mut self) -> bool {
         self.sides.iter_mut().for_each(Side::send_barrier);
         self.sides.iter_mut().for_each(Side::await_barrier);
         self.read_available(Duration::ZERO)
     }
 
-    /// Waits up to `timeout` for data on any connection, and reads all data. Returns whether there
-    /// was any data.
+    /// Waits up to `timeout` for data from either of the two daemons, and reads all data. Returns
+    /// whether there was any data.
     fn read_available(&mut self, timeout: Duration) -> bool {
         let connections = || self.sides.iter().flat_map(|side| side.connections.values());
         let open: Vec<BorrowedFd<'_>> = connections()
@@ -220,6 +223,7 @@ impl Harness {
         has_data
     }
 
+    /// Returns what both daemons have sent on each connection.
     fn received_pairs(&self) -> Vec<ReceivedPair> {
         let peers = self.sides[0].connections.keys().copied();
         let pairs = peers.map(|peer| {
@@ -236,7 +240,7 @@ impl Harness {
             .collect()
     }
 
-    /// Discards received replies and closed connections.
+    /// Discards the received replies and the closed connections of both daemons.
     fn forget(&mut self) {
         for side in &mut self.sides {
             side.connections.retain(|_, connection| !connection.received.is_closed);
@@ -246,6 +250,7 @@ impl Harness {
         }
     }
 
+    /// Describes which of the two daemons can no longer be reached, if any.
     fn failure(&self) -> Option<String> {
         let message = self.sides.iter().zip(SIDES).filter_map(|(side, name)| {
             side.failure.as_ref().map(|failure| format!("{name} is gone: {failure}"))

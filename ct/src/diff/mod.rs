@@ -81,6 +81,7 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// Returns the default options of a comparison of two daemons.
     fn default() -> Self {
         Self {
             seed: 1,
@@ -182,6 +183,7 @@ enum RunEnd {
 }
 
 impl Summary {
+    /// Adds the end of a run to the summary of the comparison.
     fn count(&mut self, end: RunEnd) {
         match end {
             RunEnd::Agreed(events) => {
@@ -205,7 +207,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Gets the version and the limits of both daemons.
+    /// Prepares the comparison: gets the version and the limits of both daemons.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
         let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
@@ -222,11 +224,13 @@ impl<'a> Comparison<'a> {
         Ok(Self { targets, options, dialects, masks, job_size_limit })
     }
 
+    /// Returns whether the comparison starts both daemons itself.
     fn is_started(&self) -> bool {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs may be executed in parallel; one if a target is an address.
+    /// Returns how many runs of a comparison may be executed in parallel; one if a target is an
+    /// address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
@@ -236,6 +240,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
+    /// Executes the run of a seed, and shrinks the run if the two daemons differ.
     fn run(&self, seed: u64) -> io::Result<RunEnd> {
         let Options { steps, garbage, restart, .. } = *self.options;
         let can_drain = self.is_started() && !restart;
@@ -258,7 +263,8 @@ impl<'a> Comparison<'a> {
         Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
-    /// Executes operations on a new pair of daemons, or on those at the given addresses.
+    /// Executes the operations of a run on a new pair of daemons, or on those at the given
+    /// addresses.
     fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
         let [left, right] = self.targets.map(|target| open_side(target, self.options.restart));
@@ -278,7 +284,8 @@ impl<'a> Comparison<'a> {
         Ok(verdict)
     }
 
-    /// Executes operations like [`Self::run_once`], and repeats a run that was too slow.
+    /// Executes the operations of a run like [`Self::run_once`], and repeats a run that was too
+    /// slow.
     fn run_with_retries(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         for _ in 1..ATTEMPTS_PER_RUN {
             let verdict = self.run_once(operations, inspects)?;
@@ -289,6 +296,7 @@ impl<'a> Comparison<'a> {
         self.run_once(operations, inspects)
     }
 
+    /// Executes operations once more, without an inspection at the end.
     fn reproduce(&self, operations: &[Operation]) -> io::Result<Verdict> {
         self.run_with_retries(operations, false)
     }
@@ -323,9 +331,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some runs in parallel. Returns the first run with a difference, and whether the
-    /// runs before it certainly have none. A run that was too slow, or whose daemon did not start,
-    /// may have a difference.
+    /// Executes some candidates for a shorter run in parallel. Returns the first run with a
+    /// difference, and whether the runs before it certainly have none. A run that was too slow, or
+    /// whose daemon did not start, may have a difference.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates
@@ -345,6 +353,7 @@ impl<'a> Comparison<'a> {
         (None, is_sure)
     }
 
+    /// Counts how often the two daemons differ if the operations are repeated.
     fn count_reproductions(&self, operations: &[Operation]) -> io::Result<(usize, usize)> {
         let mut reproduced = 0;
         for _ in 0..REPRODUCTION_ATTEMPTS {
@@ -353,6 +362,7 @@ impl<'a> Comparison<'a> {
         Ok((reproduced, REPRODUCTION_ATTEMPTS))
     }
 
+    /// Describes a difference of the two daemons, with its script.
     fn finding(&self, seed: u64, found: &Difference, reproduced: (usize, usize)) -> Finding {
         let Options { steps, garbage, .. } = *self.options;
         let garbage = if garbage { " --garbage" } else { "" };
@@ -364,7 +374,7 @@ impl<'a> Comparison<'a> {
         Finding { seed, message, script, is_shortest: false, reproduced, check }
     }
 
-    /// Plays the script on both daemons.
+    /// Plays the script of a difference on both daemons.
     fn check(&self, text: &str) -> String {
         let script = match Script::parse("found", text) {
             Ok(script) => script,

@@ -12,7 +12,7 @@ pub(crate) type Peer = usize;
 /// The connection that inspects all state at the end of a run.
 pub(crate) const INSPECTOR: Peer = 25;
 
-/// Returns the name of a connection in scripts.
+/// Returns the name that an operation's connection has in scripts.
 pub(crate) fn name(peer: Peer) -> char {
     let letter = u8::try_from(peer).ok().filter(|&letter| letter < 26);
     char::from(b'a' + letter.expect("a run has at most 26 connections"))
@@ -44,21 +44,22 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// Turns a line into a command, and adds CR LF.
+    /// Makes a command of an operation from a line, and adds CR LF.
     pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
         let mut bytes = line.into();
         bytes.extend_from_slice(b"\r\n");
         Self::raw(bytes)
     }
 
-    /// Builds a command from a word, a job's id and the rest of the line, and adds CR LF.
+    /// Makes a command of an operation from a word, a job's id and the rest of the line, and adds
+    /// CR LF.
     pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
         let before = Part::Bytes(format!("{word} ").into_bytes());
         let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
         Self { parts: vec![before, Part::Id(job), after], put: None }
     }
 
-    /// Builds a command from these bytes.
+    /// Makes a command of an operation from these bytes.
     pub(crate) fn raw(bytes: Vec<u8>) -> Self {
         Self { parts: vec![Part::Bytes(bytes)], put: None }
     }
@@ -88,6 +89,7 @@ impl Operation {
         Self::Send { peer, commands: vec![command], cut: None }
     }
 
+    /// Returns the connection of an operation, if it has one.
     fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
             Self::Send { peer, .. } | Self::HalfClose(peer) | Self::Close(peer) => Some(peer),

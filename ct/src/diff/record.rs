@@ -39,7 +39,8 @@ pub(crate) struct Record {
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {
-    /// Writes the golden script. `origin` is the command line that finds the difference again.
+    /// Writes the record of a run as a golden script. `origin` is the command line that finds the
+    /// difference again.
     pub(crate) fn script(&self, origin: &str) -> String {
         let description: String = self.message.chars().take(DESCRIPTION_MAX_CHARS).collect();
         let word = if self.word.is_empty() { "connections" } else { &self.word };
@@ -55,8 +56,8 @@ impl Record {
         script
     }
 
-    /// If the script expects a number of connections, returns statements that open the barrier's
-    /// connection first, because that connection was open during the whole run.
+    /// If the recorded script expects a number of connections, returns statements that open the
+    /// barrier's connection first, because that connection was open during the whole run.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {
             Event::Answered(_, Reply::Yaml(lines)) => {
@@ -76,7 +77,7 @@ impl Record {
 }
 
 impl Event {
-    /// Writes the event as a statement of a script.
+    /// Writes a recorded event as a statement of a script.
     fn statement(&self) -> String {
         match self {
             Self::Sent(peer, chunks) => sent(*peer, chunks),
@@ -93,6 +94,7 @@ impl Event {
     }
 }
 
+/// Writes the statement for bytes that were sent in a recorded run.
 fn sent(peer: Peer, chunks: &[Chunk]) -> String {
     let mut chunks = chunks.to_vec();
     let is_line = match chunks.last_mut() {
@@ -115,7 +117,7 @@ fn sent(peer: Peer, chunks: &[Chunk]) -> String {
     format!("{}{sign}{space}{text}\n", name(peer))
 }
 
-/// Puts the name of a connection before a message.
+/// Puts the name of a connection before the message of a recorded difference.
 pub(crate) fn on_connection(peer: Peer, message: &str) -> String {
     match peer {
         INSPECTOR => format!("at the end: {message}"),

@@ -26,7 +26,7 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Takes the first complete reply from the received bytes.
+    /// Takes the first complete reply from the bytes that one of the two daemons sent.
     pub(crate) fn take(arrived: &mut Vec<u8>) -> Option<Self> {
         let end = arrived.windows(2).position(|pair| pair == b"\r\n")?;
         let Some(length) = body_length(&arrived[..end]) else {
@@ -64,8 +64,8 @@ impl Reply {
         }
     }
 
-    /// Writes the reply as an expectation of a script, for the connection `peer`. For a value that
-    /// depends on the machine, the expectation allows any text.
+    /// Writes the reply of a daemon as an expectation of a script, for the connection `peer`. For a
+    /// value that depends on the machine, the expectation allows any text.
     pub(crate) fn expectation(&self, peer: char) -> String {
         match self {
             Self::Line(line) => format!("{peer}< {}\n", trimmed(&with_ids(line))),
@@ -92,7 +92,7 @@ impl Reply {
     }
 }
 
-/// Returns the length of the body after this line, if a body follows.
+/// Returns the length of the body that follows the line of a reply, if a body follows.
 fn body_length(line: &[u8]) -> Option<usize> {
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split(' ');
@@ -128,6 +128,7 @@ enum Rule {
 }
 
 impl Kind {
+    /// Returns the kind of a YAML body, by its second line.
     fn of(lines: &[Vec<u8>]) -> Self {
         match lines.get(1) {
             Some(line) if line.starts_with(b"current-jobs-urgent: ") => Self::Daemon,
@@ -137,6 +138,7 @@ impl Kind {
         }
     }
 
+    /// Returns how the values of a key are compared.
     fn rule(self, key: &str) -> Rule {
         match (self, key) {
             (
@@ -149,6 +151,7 @@ impl Kind {
         }
     }
 
+    /// Writes a line of a YAML body as an expectation of a script.
     fn expectation(self, line: &[u8]) -> String {
         let Some((key, value)) = entry(line) else { return trimmed(&whole(line)) };
         match (self.rule(key), value.parse::<i64>()) {
@@ -159,6 +162,7 @@ impl Kind {
     }
 }
 
+/// Splits a line of a YAML body into key and value.
 fn entry(line: &[u8]) -> Option<(&str, &str)> {
     std::str::from_utf8(line).ok()?.split_once(": ")
 }
@@ -197,6 +201,7 @@ impl Comparator {
         (!message.is_empty()).then(|| message.join("; "))
     }
 
+    /// Returns whether two lines of YAML bodies are equal, apart from values that may differ.
     fn is_same_line(&self, kind: Kind, lines: [&[u8]; 2]) -> bool {
         let [Some((left_key, left)), Some((right_key, right))] = lines.map(entry) else {
             return lines[0] == lines[1];
@@ -235,7 +240,7 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Returns the counters of a YAML body that never decrease.
+    /// Returns the counters of a reply's YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));
@@ -256,6 +261,7 @@ impl Baseline {
         }
     }
 
+    /// Replaces the id in a reply's first line, as for a daemon that was started for this run.
     fn relative_head(&self, head: &[u8]) -> Vec<u8> {
         let words: Vec<&[u8]> = head.split(|&byte| byte == b' ').collect();
         let [b"INSERTED" | b"RESERVED" | b"FOUND" | b"BURIED", id, rest @ ..] = &words[..] else {
@@ -266,6 +272,7 @@ impl Baseline {
         words.join(&b' ')
     }
 
+    /// Replaces ids and counters of a YAML body, as for a daemon that was started for this run.
     fn relative_yaml(&self, lines: Vec<Vec<u8>>) -> Reply {
         let kind = Kind::of(&lines);
         let name = |line: &Vec<u8>| line == b"name: default" || line == b"name: \"default\"";
@@ -286,7 +293,7 @@ impl Baseline {
     }
 }
 
-/// Subtracts `base` from a number; other text stays as it is.
+/// Subtracts `base` from a number of a reply; other text stays as it is.
 fn less(number: &str, base: u64) -> String {
     let less = number.parse::<u64>().ok().and_then(|number| number.checked_sub(base));
     less.map_or_else(|| number.to_owned(), |number| number.to_string())
@@ -310,7 +317,7 @@ const RUN_MIN_BYTES: usize = 24;
 /// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
-/// Writes all bytes in the notation of scripts.
+/// Writes all bytes of a reply in the notation of scripts.
 pub(crate) fn whole(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;
@@ -330,11 +337,12 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     shown
 }
 
+/// Counts equal bytes at the beginning, for the notation of scripts.
 fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Escapes a space at the end of a text, where scripts allow none.
+/// Escapes a space at the end of an expectation, where scripts allow none.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),

@@ -30,7 +30,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// Returns the bytes for a daemon whose highest id was `base` when the run began.
+    /// Returns the bytes to send to a daemon whose highest id was `base` when the run began.
     pub(crate) fn bytes(chunks: &[Self], base: u64) -> Vec<u8> {
         let all = chunks.iter().map(|chunk| match chunk {
             Self::Bytes(bytes) => bytes.clone(),
@@ -50,7 +50,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Describes the daemon's answer after the first `same` replies.
+    /// Describes what one daemon sent after the first `same` replies.
     pub(super) fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
             Some(reply) => format!("answered `{}`", reply.summary()),
@@ -72,6 +72,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Opens a connection to one of the two daemons.
     pub(super) fn connect(address: &str) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
         match &stream {
@@ -81,7 +82,8 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends all bytes to the daemon. Ignores errors: a read finds that the connection is closed.
+    /// Sends all bytes to one of the two daemons. Ignores errors: a read finds that the connection
+    /// is closed.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
@@ -97,7 +99,8 @@ impl Connection {
         }
     }
 
-    /// Reads the bytes that have arrived; returns true if there were any, or the connection closed.
+    /// Reads the bytes that have arrived from one daemon; returns true if there were any, or the
+    /// connection closed.
     pub(super) fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -134,7 +137,7 @@ pub(crate) struct Binlog {
 }
 
 impl Binlog {
-    /// Makes an empty directory.
+    /// Makes an empty directory for the daemon's binlog.
     pub(crate) fn new(program: &Program) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -148,11 +151,12 @@ impl Binlog {
         Ok(Self { program, folder })
     }
 
-    /// Starts the daemon for the first time.
+    /// Starts the daemon with its binlog for the first time.
     pub(crate) fn start(&self) -> io::Result<Daemon> {
         self.program.start(&[])
     }
 
+    /// Stops the daemon and starts it again with its binlog.
     fn restart(&self, daemon: &mut Daemon) -> io::Result<()> {
         let flags: Vec<&str> = self.program.flags.iter().map(String::as_str).collect();
         daemon.restart(&self.program.path, &flags)
@@ -160,6 +164,7 @@ impl Binlog {
 }
 
 impl Drop for Binlog {
+    /// Removes the directory of the daemon's binlog.
     fn drop(&mut self) {
         // Removing the directory fails only if another process has removed it.
         let _ = fs::remove_dir_all(&self.folder);
@@ -182,14 +187,14 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Connects to a daemon that was started for the run.
+    /// Makes the side of a daemon that was started for the run.
     pub(crate) fn with_daemon(daemon: Daemon, binlog: Option<Binlog>) -> io::Result<Self> {
         let address = daemon.address().to_owned();
         let side = Self::at_address(&address, Baseline::default())?;
         Ok(Self { daemon: Some(daemon), binlog, ..side })
     }
 
-    /// Stops the daemon and starts it again. All connections end.
+    /// Stops the daemon of this side and starts it again. All connections end.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         if let (Some(daemon), Some(binlog)) = (&mut self.daemon, &self.binlog) {
             binlog.restart(daemon)?;
@@ -202,7 +207,7 @@ impl Side {
         Ok(())
     }
 
-    /// Connects to a daemon at an address.
+    /// Makes the side of a daemon at an address.
     pub(crate) fn at_address(address: &str, baseline: Baseline) -> io::Result<Self> {
         let barrier = Stream::connect(address)?;
         barrier.set_read_timeout(IO_TIMEOUT)?;
@@ -211,7 +216,8 @@ impl Side {
         Ok(Self { address, baseline, daemon, binlog, barrier, connections, failure })
     }
 
-    /// Records why the daemon cannot be reached, with its exit status and output if it has ended.
+    /// Records why the daemon of this side cannot be reached, with its exit status and output if it
+    /// has ended.
     pub(super) fn fail(&mut self, error: &io::Error) {
         let mut message = error.to_string();
         if let Some(daemon) = &mut self.daemon {
@@ -223,6 +229,7 @@ impl Side {
         self.failure.get_or_insert(message);
     }
 
+    /// Sends the barrier's command to the daemon of this side.
     pub(super) fn send_barrier(&mut self) {
         if self.failure.is_none() {
             if let Err(error) = self.barrier.write_all(b"barrier\r\n") {
@@ -231,6 +238,7 @@ impl Side {
         }
     }
 
+    /// Reads the reply to the barrier's command from the daemon of this side.
     pub(super) fn await_barrier(&mut self) {
         const ANSWER: &[u8] = b"UNKNOWN_COMMAND\r\n";
         let mut buffer = [0; ANSWER.len()];
@@ -243,7 +251,8 @@ impl Side {
         }
     }
 
-    /// Returns whether a connection has received this number of replies, or will receive no more.
+    /// Returns whether a connection to this side's daemon has received this number of replies, or
+    /// will receive no more.
     pub(super) fn has_received(&self, peer: Peer, replies: usize) -> bool {
         self.failure.is_some()
             || self.connections.get(&peer).is_none_or(|connection| {

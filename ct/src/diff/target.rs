@@ -24,7 +24,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Parses an address or a command line; a command line is split at spaces.
+    /// Parses a daemon to compare: an address or a command line; a command line is split at spaces.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace().map(str::to_owned);
         let first = words.next().ok_or("give an address or a command")?;
@@ -44,6 +44,7 @@ pub(super) struct DaemonInfo {
 }
 
 impl DaemonInfo {
+    /// Reads the version and the limits of a daemon to compare, which is started if necessary.
     pub(super) fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),
@@ -65,14 +66,14 @@ impl DaemonInfo {
     }
 }
 
-/// Returns the dialect of a version. An unknown version is assumed to be ours.
+/// Returns the dialect of a compared daemon's version. An unknown version is assumed to be ours.
 pub(super) fn dialect_of(version: &str) -> Dialect {
     Dialect::named(version)
         .or_else(|| Dialect::named("ours"))
         .expect("the table of dialects has ours")
 }
 
-/// Prepares a daemon for a run; unless the target is an address, starts a new process.
+/// Prepares a compared daemon for a run; unless the target is an address, starts a new process.
 pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     match target {
         Target::Start(program) if has_binlog => {
@@ -84,7 +85,7 @@ pub(super) fn open_side(target: &Target, has_binlog: bool) -> io::Result<Side> {
     }
 }
 
-/// Reads the highest job id and the counters of a daemon that has been used before.
+/// Reads the highest job id and the counters of a compared daemon that has been used before.
 fn baseline(address: &str) -> io::Result<Baseline> {
     let mut client = Client::connect(address)?;
     let stats = client.yaml("stats")?;
@@ -99,7 +100,7 @@ fn baseline(address: &str) -> io::Result<Baseline> {
     Ok(Baseline { id, counters, default_tube })
 }
 
-/// Deletes the jobs that the daemon at an address still has after a run.
+/// Deletes the jobs that the compared daemon at an address still has after a run.
 pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;

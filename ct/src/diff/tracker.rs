@@ -81,7 +81,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Makes the state of a new connection.
+    /// Makes the tracker of a new connection.
     pub(crate) fn new(job_size_limit: u64) -> Self {
         Self {
             input: Input::Line(Vec::new()),
@@ -93,7 +93,8 @@ impl Tracker {
         }
     }
 
-    /// Processes bytes that are sent. The first put in the bytes has the number `put`.
+    /// Tracks the bytes that are sent on a connection. The first put in the bytes has the number
+    /// `put`.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -124,7 +125,7 @@ impl Tracker {
         }
     }
 
-    /// Processes the next reply, which answers the oldest command without a reply.
+    /// Tracks the next reply, which answers the oldest command without a reply.
     pub(crate) fn replied(&mut self, line: &[u8]) -> Change {
         let line = String::from_utf8_lossy(line);
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -147,18 +148,18 @@ impl Tracker {
         Change::Nothing
     }
 
-    /// Returns the commands without a reply so far, oldest first.
+    /// Returns the connection's commands without a reply so far, oldest first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
         self.pending.iter()
     }
 
-    /// Returns whether the connection may be waiting in a reserve.
+    /// Returns whether the tracked connection may be waiting in a reserve.
     pub(crate) fn may_wait(&self) -> bool {
         self.pending.iter().any(|sent| sent.verb == Verb::Reserve { may_wait: true })
     }
 
-    /// Returns how many replies are certain to come: one for each command before the first reserve
-    /// that may wait. A put whose body is still arriving does not count.
+    /// Returns how many replies are certain to come on the tracked connection: one for each command
+    /// before the first reserve that may wait. A put whose body is still arriving does not count.
     pub(crate) fn certain_replies(&self) -> usize {
         let waits = |sent: &Sent| sent.verb == Verb::Reserve { may_wait: true };
         let is_arriving = usize::from(self.is_uploading());
@@ -166,13 +167,13 @@ impl Tracker {
         self.pending.iter().position(waits).map_or(whole, |wait| wait.min(whole))
     }
 
-    /// Returns whether the daemon closes the connection after its last reply.
+    /// Returns whether the daemon closes the tracked connection after its last reply.
     pub(crate) fn is_ending(&self) -> bool {
         matches!(self.input, Input::Ended { .. })
     }
 
-    /// Returns whether anything was sent after `quit`. The daemon never reads those bytes, so the
-    /// connection is reset, and replies may be lost.
+    /// Returns whether anything was sent after `quit` on the tracked connection. The daemon never
+    /// reads those bytes, so the connection is reset, and replies may be lost.
     pub(crate) fn is_reset(&self) -> bool {
         self.input == Input::Ended { has_more: true }
     }
@@ -189,13 +190,14 @@ impl Tracker {
         self.may_wait() && self.pending.len() > 1
     }
 
-    /// Returns whether both connections may wait for the same job.
+    /// Returns whether both tracked connections may wait for the same job.
     pub(crate) fn competes_with(&self, other: &Self) -> bool {
         let (mine, others) = (self.may_watch(), other.may_watch());
         self.may_wait() && other.may_wait() && mine.iter().any(|name| others.contains(name))
     }
 
-    /// Returns the watched tubes and the tubes that commands in flight would add.
+    /// Returns the tubes that the tracked connection watches and the tubes that commands in flight
+    /// would add.
     fn may_watch(&self) -> BTreeSet<&[u8]> {
         let coming = self.pending.iter().filter_map(|sent| match &sent.verb {
             Verb::Watch(name) => Some(&name[..]),
@@ -204,27 +206,28 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of a reserved job: 0 is the job reserved last, 1 the job before, and so on.
+    /// Returns the id of a job that the tracked connection holds: 0 is the job reserved last, 1 the
+    /// job before, and so on.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
 
-    /// Returns whether a body is arriving.
+    /// Returns whether a body is arriving on the tracked connection.
     pub(crate) fn is_uploading(&self) -> bool {
         matches!(self.input, Input::Body(_))
     }
 
-    /// Returns whether the daemon would execute the next command at once.
+    /// Returns whether the daemon would execute the tracked connection's next command at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.input == Input::Line(Vec::new())
     }
 
-    /// Returns the kinds of unusual input in the bytes sent so far.
+    /// Returns the kinds of unusual input in the bytes sent so far on the tracked connection.
     pub(crate) fn quirks(&self) -> &BTreeSet<Quirk> {
         &self.quirks
     }
 
-    /// Processes one line with its CR LF.
+    /// Tracks one line with its CR LF.
     fn line(&mut self, whole: &[u8], put: &mut Option<usize>) {
         let line = &whole[..whole.len() - 2];
         let word = line.split(|byte| !byte.is_ascii_lowercase() && *byte != b'-').next();
@@ -247,7 +250,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Parses the fields of a put; the put's body is expected afterwards.
+    /// Tracks a put: parses its fields; the put's body is expected afterwards.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;
@@ -268,6 +271,7 @@ impl Tracker {
         Verb::Put(put.take())
     }
 
+    /// Parses a tracked line, as far as the command matters.
     fn verb(&mut self, line: &[u8]) -> Verb {
         let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
             Some(space) => (&line[..space], &line[space + 1..]),
@@ -285,6 +289,7 @@ impl Tracker {
         }
     }
 
+    /// Parses the timeout of a tracked `reserve-with-timeout`.
     fn reserve_with_timeout(&mut self, rest: &[u8]) -> Verb {
         if let Some((seconds, _)) = number(rest).filter(|(seconds, _)| *seconds <= 0x7FFF_FFFF) {
             Verb::Reserve { may_wait: seconds > 0 }
@@ -295,7 +300,7 @@ impl Tracker {
     }
 }
 
-/// Skips spaces, parses a number, and returns the number and the rest of the text.
+/// Parses a number of a tracked line after spaces, and returns the number and the rest of the text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];

@@ -65,6 +65,7 @@ pub(super) struct AcknowledgedJobs {
 }
 
 impl AcknowledgedJobs {
+    /// Makes the record of a client without acknowledged jobs.
     pub(super) fn new(number: usize, seed: u64) -> Self {
         Self {
             prng: Prng::new(seed),
@@ -82,7 +83,7 @@ impl AcknowledgedJobs {
         }
     }
 
-    /// Returns how many jobs must exist, and how many more may exist.
+    /// Returns how many of the client's jobs must exist, and how many more may exist.
     pub(super) fn count(&self) -> (usize, usize) {
         (
             self.jobs.len() - self.maybe_deleted.len(),
@@ -96,7 +97,7 @@ impl AcknowledgedJobs {
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
     }
 
-    /// Connects, and uses and watches only the client's tube.
+    /// Connects a client of the soak test, and uses and watches only the client's tube.
     pub(super) fn connect(&self, address: &str) -> io::Result<Client> {
         let mut client = Client::connect(address)?;
         client.command(&format!("use {}", self.tube))?;
@@ -105,7 +106,7 @@ impl AcknowledgedJobs {
         Ok(client)
     }
 
-    /// Sends a batch of commands and reads the replies. Fails if the daemon has ended.
+    /// Sends a batch of the client's commands and reads the replies. Fails if the daemon has ended.
     pub(super) fn run_batch(&mut self, client: &mut Client) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..=self.prng.below(BATCH_MAX_COMMANDS) {
@@ -121,6 +122,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
+    /// Chooses the client's next command, and appends its bytes.
     fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let roll = self.prng.below(100);
         // Above the limit the backlog shrinks only slowly, because some cases below put jobs, too.
@@ -178,7 +180,8 @@ impl AcknowledgedJobs {
         sent
     }
 
-    /// Picks a job that is certain to exist and that no command in flight deletes.
+    /// Picks one of the client's jobs that is certain to exist and that no command in flight
+    /// deletes.
     fn random_job(&mut self) -> Option<u64> {
         let (&last, _) = self.jobs.last_key_value()?;
         let from = self.prng.below(last + 1);
@@ -188,6 +191,7 @@ impl AcknowledgedJobs {
         is_sure.then_some(id)
     }
 
+    /// Appends a `put` of the client's next job.
     fn put(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let sizes = [10, 100, 100, 300, 1000, 5000];
         let size = sizes[usize::try_from(self.prng.below(6)).expect("an index")];
@@ -214,6 +218,7 @@ impl AcknowledgedJobs {
         body
     }
 
+    /// Reads the reply to one of the client's commands, and updates the acknowledged jobs.
     fn receive(&mut self, client: &mut Client, sent: Sent) -> io::Result<()> {
         let line = client.line()?;
         let is_right = match sent {
@@ -277,6 +282,7 @@ impl AcknowledgedJobs {
         }
     }
 
+    /// Records that the daemon did not keep the acknowledged jobs.
     fn fault(&mut self, text: &str) {
         self.faults.push(format!("{}: {text}", self.tube));
     }
@@ -330,7 +336,8 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Reserves and deletes all jobs. Acknowledged jobs that cannot be reserved are lost.
+    /// Reserves and deletes all jobs of the client. Acknowledged jobs that cannot be reserved are
+    /// lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {
@@ -355,6 +362,7 @@ impl AcknowledgedJobs {
     }
 }
 
+/// Returns the commands that peek at jobs with these ids, to check that they exist.
 fn peeks(ids: &[u64]) -> String {
     ids.iter().fold(String::new(), |mut all, id| {
         let _ = write!(all, "peek {id}\r\n");
@@ -362,7 +370,8 @@ fn peeks(ids: &[u64]) -> String {
     })
 }
 
-/// Reads the body after a line `RESERVED <id> <bytes>` or `FOUND <id> <bytes>`.
+/// Reads the body of an acknowledged job after a line `RESERVED <id> <bytes>` or
+/// `FOUND <id> <bytes>`.
 fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(id)), Some(Ok(size))) = (words.next(), words.next()) else {
@@ -374,6 +383,7 @@ fn body_of(client: &mut Client, line: &str) -> io::Result<(u64, Vec<u8>)> {
     Ok((id, body))
 }
 
+/// Parses the serial in the body of an acknowledged job.
 fn serial_of(body: &[u8]) -> Option<u64> {
     let text = body.split(|&byte| byte == b' ').nth(1)?;
     std::str::from_utf8(text).ok()?.parse().ok()

@@ -65,7 +65,7 @@ pub enum PlantedDefect {
 }
 
 impl PlantedDefect {
-    /// Finds a defect by its name on the command line.
+    /// Finds a defect to plant by its name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),
@@ -115,16 +115,18 @@ struct Shared {
 }
 
 impl Shared {
+    /// Returns whether the clients of the soak test shall stop.
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Returns the size of the live records of all clients' jobs in the binlog, in bytes.
     fn live_bytes(&self) -> u64 {
         self.live_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// Runs the test; calls `progress` with a line each minute. Fails only if the daemon cannot be
+/// Runs the soak test; calls `progress` with a line each minute. Fails only if the daemon cannot be
 /// started at the beginning.
 pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     drop(start(config, folder, "-f50")?);
@@ -143,7 +145,8 @@ pub fn run(config: &Config, folder: &Path, progress: &mut dyn FnMut(&str)) -> io
     Ok(outcome)
 }
 
-/// Performs runs until the time is over, and then reserves and deletes all jobs.
+/// Performs the runs of the soak test until the time is over, and then reserves and deletes all
+/// jobs.
 fn run_all(
     config: &Config,
     folder: &Path,
@@ -205,7 +208,7 @@ fn run_all(
     drain_all(config, folder, records, outcome)
 }
 
-/// Ends the daemon of a run, with SIGKILL or SIGTERM.
+/// Ends the daemon of a run of the soak test, with SIGKILL or SIGTERM.
 fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Result<()> {
     outcome.kills += u64::from(is_kill);
     if daemon.exit_status().is_some() {
@@ -219,7 +222,7 @@ fn end_run(daemon: &mut Daemon, is_kill: bool, outcome: &mut Outcome) -> io::Res
     Ok(())
 }
 
-/// Starts the daemon once more, and reserves and deletes all jobs.
+/// At the end of the soak test, starts the daemon once more, and reserves and deletes all jobs.
 fn drain_all(
     config: &Config,
     folder: &Path,
@@ -243,6 +246,7 @@ fn drain_all(
     Ok(())
 }
 
+/// Starts the daemon of the soak test, with its binlog and this flag for syncs.
 fn start(config: &Config, folder: &Path, flag: &str) -> io::Result<Daemon> {
     let size = SEGMENT_BYTES.to_string();
     let folder = folder.to_string_lossy();
@@ -270,11 +274,12 @@ fn verify(
     Ok(())
 }
 
+/// Adds two clients' numbers of jobs that must exist, and that may exist.
 fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
     (a + c, b + d)
 }
 
-/// Counts the jobs of a daemon in all states.
+/// Counts the jobs of the soak test's daemon in all states.
 fn count_jobs(client: &mut Client) -> io::Result<usize> {
     let text = client.yaml("stats")?;
     let states = ["ready", "reserved", "delayed", "buried"];
@@ -346,6 +351,7 @@ fn remove_oldest_binlog_file(folder: &Path) -> io::Result<()> {
     oldest.map_or(Ok(()), |(_, path)| fs::remove_file(path))
 }
 
+/// Sends the commands of a client of the soak test until the run is over.
 fn work(number: usize, record: &mut AcknowledgedJobs, address: &str, shared: &Shared) {
     let before = record.commands;
     let mut worked = || -> io::Result<()> {
@@ -384,11 +390,13 @@ fn churn_connections(address: &str, shared: &Shared) {
     }
 }
 
+/// Converts bytes to MB for the report of the soak test.
 #[expect(clippy::cast_precision_loss, reason = "megabytes for the eye")]
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
+/// Formats the line that the soak test shows each minute.
 fn progress_line(
     minute: u64,
     run: usize,
@@ -411,7 +419,7 @@ fn progress_line(
 }
 
 impl Outcome {
-    /// Formats the results in a few lines.
+    /// Formats the results of the soak test in a few lines.
     pub fn report(&self) -> String {
         let mut text = format!(
             "{} runs, {} kills, {} commands, {} short connections\n\
@@ -440,7 +448,7 @@ impl Outcome {
     }
 }
 
-/// Raises the limit on open files, which daemons inherit from this process.
+/// Raises, for the soak test, the limit on open files, which daemons inherit from this process.
 pub fn prepare() -> io::Result<()> {
     os::raise_open_files().map(drop)
 }

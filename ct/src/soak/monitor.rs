@@ -28,6 +28,7 @@ pub(super) struct Sample {
     pub(super) faults: u64,
 }
 
+/// Samples the daemon in a run, and returns the most memory in the run's second and last quarter.
 pub(super) fn monitor(
     daemon: &mut Daemon,
     folder: &Path,
@@ -82,6 +83,7 @@ pub(super) fn monitor(
     Ok((settled, last))
 }
 
+/// Returns the size of all files of the binlog.
 fn binlog_bytes(folder: &Path) -> io::Result<u64> {
     // Omits a file that is removed before its size is read.
     let sizes = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.metadata().ok());
@@ -98,6 +100,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
+    /// Raises these numbers of open descriptors to those of another sample.
     pub(super) fn raise(&mut self, other: Self) {
         self.binlog = self.binlog.max(other.binlog);
         self.others = self.others.max(other.others);
@@ -105,12 +108,13 @@ impl Descriptors {
 }
 
 impl fmt::Display for Descriptors {
+    /// Formats the numbers of a daemon's open descriptors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of the binlog and {} others", self.binlog, self.others)
     }
 }
 
-/// Counts a process's open descriptors; zero on a system without `/proc`.
+/// Counts the open descriptors of the monitored daemon; zero on a system without `/proc`.
 pub(super) fn descriptors(pid: u32) -> Descriptors {
     let mut found = Descriptors::default();
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -31,7 +31,7 @@ pub(crate) enum CheckStatus {
 type CheckFinding = (CheckStatus, String);
 
 impl CheckStatus {
-    /// Returns the word that names the status in the output.
+    /// Returns the word that names the status of `check` in the output.
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -41,7 +41,8 @@ impl CheckStatus {
         }
     }
 
-    /// Returns the status of a number; `None` if the number is below the threshold for a warning.
+    /// Returns the status of a number that `check` reads; `None` if the number is below the
+    /// threshold for a warning.
     fn of_number(number: u64, threshold: Option<Threshold>) -> Option<Self> {
         let Threshold { warning, critical } = threshold?;
         let level = if number >= critical { Self::Critical } else { Self::Warning };
@@ -132,7 +133,8 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the server's state; without the command `capabilities`, only `draining` is known.
+/// Returns the server's state for `check`; without the command `capabilities`, only `draining` is
+/// known.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {

@@ -30,6 +30,7 @@ struct ExportTarget<'a> {
 }
 
 impl ExportTarget<'_> {
+    /// Writes exported jobs to the file or to standard output.
     fn write(&mut self, jobs: &[Job]) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.write(jobs)?;
@@ -41,7 +42,7 @@ impl ExportTarget<'_> {
         Ok(())
     }
 
-    /// Writes the last line, which has the number of jobs.
+    /// Ends the export with the last line, which has the number of jobs.
     fn finish(self) -> Result<()> {
         if let Some(file) = self.file {
             return file.finish();

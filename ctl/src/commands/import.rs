@@ -45,6 +45,7 @@ pub(super) struct ImportLines<'a> {
 }
 
 impl<'a> ImportLines<'a> {
+    /// Prepares to read the lines of jobs to import, after the first `skip` lines.
     pub(super) fn new(
         input: Input,
         most: u64,
@@ -55,7 +56,7 @@ impl<'a> ImportLines<'a> {
         Self { input, parse, most, number, skip, uncounted, is_exported, count, after }
     }
 
-    /// Returns the next job with the number of its line.
+    /// Returns the next job to import, with the number of its line.
     fn next(&mut self) -> Result<Option<(usize, Job)>> {
         loop {
             let number = self.number + 1;
@@ -95,7 +96,8 @@ impl<'a> ImportLines<'a> {
         }
     }
 
-    /// Reads a job, and further jobs until the batch is full or the next line has not yet arrived.
+    /// Reads a job to import, and further jobs until the batch is full or the next line has not yet
+    /// arrived.
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {
@@ -114,8 +116,8 @@ impl<'a> ImportLines<'a> {
         (jobs, Ok(false))
     }
 
-    /// Puts the jobs of all lines, into `tube` if it is given, and passes the results of each batch
-    /// to `take`. Without a client, only checks and counts the jobs.
+    /// Puts the jobs of all lines to import, into `tube` if it is given, and passes the results of
+    /// each batch to `take`. Without a client, only checks and counts the jobs.
     pub(super) fn put_all(
         &mut self,
         mut client: Option<&mut Client>,

@@ -16,6 +16,7 @@ pub(crate) fn run(cli: Command, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// Makes the manual page from the definitions of the commands.
 fn manual_page(cli: Command) -> Result<Vec<u8>> {
     let mut page = Vec::new();
     let mut command = cli.disable_help_subcommand(true);

@@ -119,6 +119,7 @@ impl<'a> Mover<'a> {
         sentences
     }
 
+    /// Moves a batch of the jobs of a plan.
     fn move_batch(&mut self, batch: &[PlannedJob], plan: &Plan) -> Result<()> {
         let jobs = self.reserve_batch(batch, plan)?;
         self.skipped += (batch.len() - jobs.len()) as u64;
@@ -245,7 +246,7 @@ impl<'a> Mover<'a> {
         let _ = self.from.ask_each(reserved, line, |_, _| Ok(()));
     }
 
-    /// Adds a message about jobs that may exist together with their copies.
+    /// Adds a message about jobs that may exist together with their copies after a move.
     fn doubt(&mut self, pairs: impl Iterator<Item = String>) {
         let pairs: Vec<_> = pairs.collect();
         let (from, to) = (self.from.address().command(), self.to.address().command());
@@ -260,7 +261,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command for the job: the argument `ready` if the job is ready, otherwise `other`.
+    /// Returns a command to move the job: the argument `ready` if the job is ready, otherwise
+    /// `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

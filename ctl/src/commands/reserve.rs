@@ -17,7 +17,7 @@ use crate::sweep;
 /// The pause after the reply `DEADLINE_SOON`, before the next attempt to reserve a job.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes the connection watch only these tubes.
+/// Makes the connection that reserves jobs watch only these tubes.
 pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         client.ask_for(&format!("watch {tube}"), "WATCHING")?;

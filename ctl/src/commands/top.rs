@@ -28,7 +28,8 @@ pub(crate) fn run(args: &TopArgs, context: &mut Context) -> Result<Outcome> {
     top_screen::run(args, samplers, &selected, &context.interrupt)
 }
 
-/// Prints the samples: a line for each server, or a line for each tube if tubes are selected.
+/// Prints the samples of `top`: a line for each server, or a line for each tube if tubes are
+/// selected.
 fn print_top_samples(
     args: &TopArgs,
     mut samplers: Vec<Sampler>,
@@ -90,6 +91,7 @@ fn print_top_samples(
     Ok(Outcome::Done)
 }
 
+/// Makes the object of a sample for `top --json`.
 fn top_sample_object(sample: &Sample) -> Map<String, Value> {
     let of = |line: &TubeSample| {
         let mut object = line.counts_json();

@@ -50,8 +50,8 @@ type Samples = (Receiver<Result<Sample, String>>, Instant);
 /// How long a sample may be overdue before the screen shows that the server does not answer.
 const LATE_TIME: Duration = Duration::from_secs(1);
 
-/// Samples a server in a separate thread, so that a server that does not answer delays neither keys
-/// nor the other servers. The thread runs until the program exits.
+/// Samples a server for the screen in a separate thread, so that a server that does not answer
+/// delays neither keys nor the other servers. The thread runs until the program exits.
 fn start_sampling(mut sampler: Sampler, selected: Tubes, interval: Duration) -> Samples {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -74,7 +74,7 @@ enum KeyEffect {
     Nothing,
 }
 
-/// Shows the screen until the user quits, or until `--count` updates were shown.
+/// Shows the screen of `top` until the user quits, or until `--count` updates were shown.
 pub(crate) fn run(
     args: &TopArgs,
     samplers: Vec<Sampler>,
@@ -116,10 +116,12 @@ pub(crate) fn run(
 }
 
 impl Screen {
+    /// Makes the screen of `top`, with the servers that it shows.
     fn new(servers: Vec<(String, Result<Sample, String>)>) -> Self {
         Self { servers, sort: 1, is_reversed: false, selected: 0, first: 0, has_color: false }
     }
 
+    /// Changes the screen as a key demands.
     fn press(&mut self, key: Key) -> KeyEffect {
         match key {
             Key::Char('q' | '\x03') | Key::Escape => return KeyEffect::End,
@@ -135,7 +137,7 @@ impl Screen {
         KeyEffect::Nothing
     }
 
-    /// Returns the lines for a screen of this size; the selected row is among the lines.
+    /// Returns the lines of `top` for a screen of this size; the selected row is among the lines.
     fn lines(&mut self, [width, height]: [usize; 2]) -> Vec<String> {
         let mut lines: Vec<_> = self.servers.iter().map(|it| self.summary(it, width)).collect();
         lines.push(String::new());
@@ -170,10 +172,12 @@ impl Screen {
         lines
     }
 
+    /// Returns this color, or the default color for a screen without colors.
     fn color(&self, color: &'static str) -> &'static str {
         if self.has_color { color } else { DEFAULT_COLOR }
     }
 
+    /// Formats the line of a server, above the rows of the screen.
     fn summary(&self, server: &(String, Result<Sample, String>), width: usize) -> String {
         let (name, sample) = server;
         let (numbers, notes) = match sample {
@@ -193,8 +197,8 @@ impl Screen {
         numbers + &Self::paint(&notes, (self.color(RED), NORMAL))
     }
 
-    /// Returns the widths of the columns that fit: numbers get the space that they need, and the
-    /// name gets the rest.
+    /// Returns the widths of the screen's columns that fit: numbers get the space that they need,
+    /// and the name gets the rest.
     fn column_widths(rows: &[[String; 9]], width: usize) -> Vec<usize> {
         let longest = |at: usize| {
             let cells = rows.iter().map(|row| row[at].len());
@@ -208,7 +212,8 @@ impl Screen {
         widths
     }
 
-    /// Formats a row: the name aligned left, numbers aligned right, each in its color and weight.
+    /// Formats a row of the screen: the name aligned left, numbers aligned right, each in its color
+    /// and weight.
     fn screen_line<'a>(
         cells: &'a [impl AsRef<str>],
         widths: &[usize],
@@ -224,6 +229,7 @@ impl Screen {
         line
     }
 
+    /// Makes a text of the screen appear in a color and weight.
     fn paint(text: &str, (color, weight): (&str, &str)) -> String {
         format!("\x1b[{color};{weight}m{text}\x1b[0m")
     }

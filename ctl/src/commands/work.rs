@@ -81,6 +81,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
+    /// Makes a worker, with its own connection to the server.
     fn new(args: &'a WorkArgs, address: &Address, interrupt: &'a Interrupt) -> Result<Self> {
         let mut client = Client::connect(address)?;
         reserve_only_from(&mut client, std::slice::from_ref(&args.tube))?;
@@ -90,7 +91,8 @@ impl<'a> Worker<'a> {
         Ok(Self { args, interrupt, client, wake })
     }
 
-    /// Works on jobs one by one until `left`, a counter that all workers decrement, is 0.
+    /// Works on jobs, as one worker, one by one until `left`, a counter that all workers decrement,
+    /// is 0.
     fn run(&mut self, left: &AtomicU64) -> Result<()> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
@@ -106,7 +108,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Runs the command for a job, and deletes, releases or buries the job.
+    /// Runs the user's command for a job, and deletes, releases or buries the job.
     fn work(&mut self, job: &Job, touched: Instant) -> Result<()> {
         let Some(end) = self.run_command(job, touched)? else { return Ok(()) };
         let text = &end.text;
@@ -138,7 +140,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reads the reply to a touch. Returns false if the reservation of the job has ended.
+    /// Reads the reply to a worker's touch. Returns false if the reservation of the job has ended.
     fn is_touched(reply: &Reply) -> Result<bool> {
         match reply.word() {
             "TOUCHED" => Ok(true),
@@ -212,7 +214,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Reports that the reservation of a job has ended, and ends the job's command. With
+    /// Reports that the reservation of a worker's job has ended, and ends the job's command. With
     /// `--keep-going`, ends the command only if the connection was lost.
     fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
@@ -224,7 +226,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Decides what to do with a job that was released `releases` times before.
+    /// Decides what `work` does with a job that was released `releases` times before.
     fn verdict(is_success: bool, releases: u64, bury_after: u64, delay: u64) -> WorkVerdict {
         if is_success {
             return WorkVerdict::Delete;

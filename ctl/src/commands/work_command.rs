@@ -61,7 +61,7 @@ pub(super) struct RunningCommand<'a> {
 }
 
 impl<'a> RunningCommand<'a> {
-    /// Starts a command for a job.
+    /// Starts the command of `work` for a job.
     pub(super) fn start(line: &[OsString], job: &'a Job, interrupt: &'a Interrupt) -> Result<Self> {
         let (program, arguments) = line.split_first().context("no command is given")?;
         let mut command = Command::new(program);
@@ -83,12 +83,13 @@ impl<'a> RunningCommand<'a> {
         Ok(command)
     }
 
-    /// Whether the command still runs, apart from the processes that it started.
+    /// Whether the command of `work` still runs, apart from the processes that it started.
     pub(super) fn is_running(&self) -> bool {
         self.status.is_none()
     }
 
-    /// Ends the command by SIGTERM, and after [`KILL_DELAY`] by SIGKILL. Later calls do nothing.
+    /// Ends the command of `work` by SIGTERM, and after [`KILL_DELAY`] by SIGKILL. Later calls do
+    /// nothing.
     pub(super) fn end(&mut self, why: &'static str) {
         if self.ending.is_none() {
             self.ending = Some((why, Instant::now()));
@@ -98,17 +99,18 @@ impl<'a> RunningCommand<'a> {
         }
     }
 
-    /// Resumes a suspended command.
+    /// Resumes a suspended command of `work`.
     pub(super) fn resume(&self) {
         let _ = kill_process_group(self.group, Signal::CONT);
     }
 
-    /// Returns the time until SIGKILL; `None` if the command is not being ended.
+    /// Returns the time until SIGKILL; `None` if the command of `work` is not being ended.
     fn kill_wait(&self) -> Option<Duration> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status, writes more of the body, and returns how the command ended; never blocks.
+    /// Reads the status of the command of `work`, writes more of the body, and returns how the
+    /// command ended; never blocks.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;

@@ -24,12 +24,14 @@ fn is_foreign_counter(key: &str) -> bool {
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
 }
 
+/// Makes the metric of a key, under the name that another exporter gives to it.
 fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
     let kind = if is_foreign_counter(key) { Kind::Counter } else { Kind::Gauge };
     let (help, sources) = (format!("{key} of {command}."), vec![Source::Number(key)]);
     Family { name, kind, help, sources }
 }
 
+/// Makes the metric `beanstalkd_up`, which both other exporters have.
 fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }

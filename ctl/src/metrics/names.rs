@@ -46,7 +46,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes a family with a single source. A family whose name ends in `_total` is a counter.
+    /// Makes the family of a metric with a single source. A family whose name ends in `_total` is a
+    /// counter.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {
@@ -208,6 +209,7 @@ const TUBE_METRICS: &[Row] = &[
     ("run_seconds", "Times from reserved to deleted.", Histogram("run-seconds")),
 ];
 
+/// Makes the metrics of these rows, with a prefix before each name.
 fn metric_families(prefix: &str, rows: &[Row]) -> Vec<Family> {
     let family = |&(name, help, source): &Row| {
         let mut family = Family::new(format!("{prefix}{name}"), help, source);

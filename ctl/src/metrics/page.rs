@@ -19,7 +19,7 @@ pub(crate) struct Page {
     label: String,
 }
 
-/// Escapes the value of a label.
+/// Escapes the value of a metric's label.
 fn escape_label(value: &str) -> String {
     let value = inert_text(value);
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line. `own` has the labels of only this line, as pieces of text.
+    /// Writes a line of a metric. `own` has the labels of only this line, as pieces of text.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -46,7 +46,7 @@ impl Lines<'_> {
         out.extend([" ", value, "\n"]);
     }
 
-    /// Writes the samples of a source, if the server reports them.
+    /// Writes the samples of a metric's source, if the server reports them.
     fn write_source(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {
@@ -79,7 +79,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes a histogram. Each bucket's key ends in its bound; the bounds rise up to `inf`.
+    /// Writes the lines of a histogram. Each bucket's key ends in its bound; the bounds rise up to
+    /// `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
@@ -106,7 +107,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns a value as the text format writes it, if it is a number or a boolean.
+    /// Returns a metric's value as the text format writes it, if it is a number or a boolean.
     fn value_number(value: &str) -> Option<&str> {
         match value {
             "true" => Some("1"),
@@ -119,28 +120,28 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key, to write it in a line of a metric.
     fn find_pair<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
         pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }
 }
 
 impl Page {
-    /// Makes a page without lines.
+    /// Makes a page of metrics without lines.
     pub(crate) fn new(names: &Names, server: &str) -> Self {
         let label = names.server_label.map(|label| format!("{label}=\"{}\"", escape_label(server)));
         let lines = vec![String::new(); names.server.len() + names.tube.len()];
         Self { lines, label: label.unwrap_or_default() }
     }
 
-    /// Adds the lines of the server.
+    /// Adds the lines of the server to the page of metrics.
     pub(crate) fn add_server(&mut self, names: &Names, pairs: &Pairs<'_>) {
         for (family, out) in names.server.iter().zip(&mut self.lines) {
             write_family(family, out, &self.label, pairs);
         }
     }
 
-    /// Adds the lines of a tube.
+    /// Adds the lines of a tube to the page of metrics.
     pub(crate) fn add_tube(&mut self, names: &Names, tube: &str, pairs: &Pairs<'_>) {
         let comma = if self.label.is_empty() { "" } else { "," };
         let labels = format!("{}{comma}tube=\"{}\"", self.label, escape_label(tube));
@@ -150,6 +151,7 @@ impl Page {
     }
 }
 
+/// Writes the lines of a metric.
 fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'_>) {
     let mut lines = Lines { out, name: &family.name, common };
     for source in &family.sources {
@@ -157,7 +159,7 @@ fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'
     }
 }
 
-/// Joins the lines of all servers. The text is returned in pieces, because the text of thousands of
+/// Joins the pages of all servers. The text is returned in pieces, because the text of thousands of
 /// tubes is too large to copy again.
 pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();

@@ -46,6 +46,7 @@ pub(super) fn metrics_router(scraper: Scraper) -> Router {
         .with_state(shared)
 }
 
+/// Responds with the metrics of all servers.
 async fn serve_metrics(State(shared): State<SharedScrape>) -> Response {
     let mut answer = shared.answer();
     // Clone the text at once, because the borrowed value keeps the channel locked.
@@ -57,6 +58,7 @@ async fn serve_metrics(State(shared): State<SharedScrape>) -> Response {
 }
 
 impl SharedScrape {
+    /// Locks the answer of the scrape under way.
     fn lock_running(&self) -> std::sync::MutexGuard<'_, Option<Answer>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

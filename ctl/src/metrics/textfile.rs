@@ -15,8 +15,9 @@ use crate::message::print_error;
 /// Every user may read the file, because `node_exporter` runs as another user.
 const FILE_MODE: u32 = 0o644;
 
-/// Writes the file once, or at an interval in seconds until a signal arrives. If the first write
-/// fails, returns the error, because the path is probably wrong. Later failures are only printed.
+/// Writes the metrics to a file once, or at an interval in seconds until a signal arrives. If the
+/// first write fails, returns the error, because the path is probably wrong. Later failures are
+/// only printed.
 pub(super) fn run(
     path: &Path,
     interval: Option<u64>,
@@ -47,7 +48,7 @@ pub(super) fn run(
     }
 }
 
-/// Replaces the file by a complete, synced file.
+/// Replaces the file of metrics by a complete, synced file.
 fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     let Some(name) = path.file_name() else { bail!("--textfile {}: no file name", path.display()) };
     // Without this check, a device or a link would be replaced.
@@ -68,6 +69,7 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
     result.with_context(|| format!("--textfile {}", path.display()))
 }
 
+/// Writes the metrics to a new file, and syncs it.
 fn write_textfile(path: &Path, text: &[String]) -> io::Result<()> {
     // Remove an existing file: an old temporary file, or another user's link to a file of ours.
     match fs::remove_file(path) {

@@ -112,6 +112,7 @@ pub(super) struct Tube(String);
 impl TryFrom<String> for Tube {
     type Error = anyhow::Error;
 
+    /// Checks the name of a tube in a request.
     fn try_from(name: String) -> Result<Self> {
         parse_tube_name(&name).map(Self)
     }
@@ -126,6 +127,7 @@ struct Report {
 }
 
 impl Report {
+    /// Makes the report of an action, with the number of its jobs or tubes.
     fn new(count: u64, text: impl Into<String>) -> Self {
         Self { text: text.into(), count, notes: Vec::new() }
     }
@@ -197,7 +199,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
 }
 
 impl Action {
-    /// Describes the action. For an action on jobs, also finds the jobs.
+    /// Describes the action that a page requests. For an action on jobs, also finds the jobs.
     fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
         let report = match self {
             Self::Pause { tube: Tube(tube), seconds } => Self::plan_pause(client, tube, *seconds)?,
@@ -220,7 +222,7 @@ impl Action {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
-    /// Carries out the action, and describes what was done, even after a failure.
+    /// Carries out the requested action, and describes what was done, even after a failure.
     fn carry_out(
         self,
         client: &mut Client,
@@ -257,6 +259,7 @@ impl Action {
         }
     }
 
+    /// Describes the pause of a tube that a page requests, or the end of the pause.
     fn plan_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
         let stats = statistics::existing_tube_stats(client, tube)?;
         let number = |key| yaml::number(&stats, key);
@@ -274,7 +277,7 @@ impl Action {
 }
 
 impl JobAction {
-    /// Returns the change of the jobs; `None` for a move.
+    /// Returns the change of the jobs that a page requests; `None` for a move.
     fn change(&self) -> Option<Change> {
         let (pri, delay) = (self.pri, self.delay);
         match self.act {
@@ -286,14 +289,15 @@ impl JobAction {
         }
     }
 
-    /// Returns the verb, its past participle, and the states in which the action accepts jobs.
+    /// Returns the verb of an action, its past participle, and the states in which the action
+    /// accepts jobs.
     fn words(&self) -> (&'static str, String, &'static [State]) {
         let of_move = ("move", "moved", &State::DELETABLE[..]);
         let (verb, past, states) = self.change().map_or(of_move, Change::words);
         (verb, past.to_lowercase(), states)
     }
 
-    /// Fails if the arguments are wrong for any server.
+    /// Fails if the arguments of an action are wrong for any server.
     fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
@@ -307,7 +311,7 @@ impl JobAction {
         found.map_or(Ok(()), |(_, why)| Err(usage(why)))
     }
 
-    /// Finds the jobs, and describes the action.
+    /// Finds the jobs of an action, and describes the action.
     fn plan(&mut self, client: &mut Client, interrupt: &Interrupt) -> Result<(Report, Plan)> {
         let Jobs { ids, tube, states, count } = std::mem::take(&mut self.jobs);
         let is_selected = |state: &&State| states.is_empty() || states.contains(state);
@@ -351,6 +355,7 @@ impl JobAction {
         Ok((Report { text, count, notes }, plan))
     }
 
+    /// Carries out the requested change or move of the plan's jobs.
     fn carry_out(
         &self,
         client: &mut Client,
@@ -376,8 +381,8 @@ impl JobAction {
     }
 }
 
-/// Shortens the arguments for a log line: long lists are truncated, and long texts are replaced by
-/// their size.
+/// Shortens the arguments of an action for a log line: long lists are truncated, and long texts are
+/// replaced by their size.
 fn abridge(value: Value) -> Value {
     match value {
         Value::Object(fields) => fields.into_iter().map(|(key, it)| (key, abridge(it))).collect(),

@@ -84,8 +84,8 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Makes a guard for these addresses. Fails if other machines could reach the page without a
-    /// password, but `--no-auth` is missing.
+    /// Makes a guard for the page at these addresses. Fails if other machines could reach the page
+    /// without a password, but `--no-auth` is missing.
     pub(super) fn new(addresses: &[SocketAddr], args: &WebArgs) -> Result<Self> {
         let mut hosts = Vec::new();
         for name in &args.allow_host {
@@ -125,10 +125,12 @@ impl Guard {
         Ok(Self { hosts, open_ports, passwords, pauses, token, is_read_only, rooms })
     }
 
+    /// Returns the token that requests of our page must have.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
+    /// Whether the page refuses all actions.
     pub(super) fn is_read_only(&self) -> bool {
         self.is_read_only
     }
@@ -216,8 +218,8 @@ impl Guard {
 const HASH_PREFIXES: [&str; 9] =
     ["$apr1$", "$1$", "$2a$", "$2b$", "$2y$", "$5$", "$6$", "$y$", "{SHA}"];
 
-/// Reads the lines `NAME:PASSWORD` of a file. Fails if every user of the system has access to the
-/// file. Empty lines and lines that begin with `#` are comments.
+/// Reads the page's passwords, the lines `NAME:PASSWORD` of a file. Fails if every user of the
+/// system has access to the file. Empty lines and lines that begin with `#` are comments.
 fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
     ensure!(is_private, "every user can read or write it: run chmod 640");
@@ -242,11 +244,12 @@ fn read_passwords(path: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// Makes the error response to a refused request.
 fn forbidden(why: &str) -> Failure {
     Failure::new(StatusCode::FORBIDDEN, why)
 }
 
-/// Returns the value of a header, which must not occur twice.
+/// Returns the value of a request's header, which must not occur twice.
 fn header_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Failure> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(HeaderValue::to_str);

@@ -71,7 +71,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// Makes the filter of the request.
+    /// Makes the filter of the page's request.
     fn filter(&self) -> Result<Filter, Failure> {
         let text = self.pattern.as_deref();
         let pattern = text.map(|text| Filter::to_pattern(text, self.plain, self.ignore_case));
@@ -80,7 +80,7 @@ impl ListRequest {
         Ok(Filter { tubes, states, pattern, ..Filter::default() })
     }
 
-    /// Finds jobs, and reports whether the server has more jobs.
+    /// Finds the jobs that the page requests, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
         // Return the instance, because another instance may have other jobs with the same ids.
         let instance = Instance::from_stats(&client.yaml("stats")?);
@@ -135,7 +135,8 @@ pub(super) async fn serve_jobs(
     found.await.map(Json)
 }
 
-/// Returns a job without its body. The id is text, because JavaScript's numbers have only 53 bits.
+/// Returns a job for the page without its body. The id is text, because JavaScript's numbers have
+/// only 53 bits.
 fn page_job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
@@ -143,7 +144,8 @@ fn page_job_object(mut job: Job) -> Value {
     Value::Object(fields)
 }
 
-/// Returns a job with the beginning of its body, or with the text around the first match.
+/// Returns a job for the page with the beginning of its body, or with the text around the first
+/// match.
 fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| body_preview(&body, pattern));
     let mut fields = page_job_object(job);
@@ -153,7 +155,7 @@ fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     fields
 }
 
-/// Adds the bodies of jobs, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
+/// Adds to jobs for the page their bodies, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
 fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
@@ -169,7 +171,7 @@ fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> R
     Ok(done)
 }
 
-/// Returns the beginning of a body on one line, or the text around the first match.
+/// Returns, for the page, the beginning of a body on one line, or the text around the first match.
 fn body_preview(body: &[u8], pattern: Option<&Regex>) -> String {
     let found = pattern.and_then(|pattern| pattern.find(body)).map_or(0, |found| found.start());
     let mut begin = if found > PREVIEW_BYTES / 2 { found - PREVIEW_BYTES_BEFORE } else { 0 };
@@ -235,7 +237,8 @@ pub(super) async fn serve_job(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body as text, without a truncated last character; `None` if the body is not text.
+/// Returns a body for the page as text, without a truncated last character; `None` if the body is
+/// not text.
 fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,

@@ -28,7 +28,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Reads the dictionary of `metrics <tube>`.
+    /// Reads the figures of a tube from the dictionary of `metrics <tube>`.
     pub(super) fn read(text: &str) -> Self {
         let next = yaml::value(text, "next-ready-wait").and_then(|value| value.parse().ok());
         let losses = yaml::value(text, "jobs-buried-for-losses").and_then(|it| it.parse().ok());
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 impl Histogram {
-    /// Reads the keys with this prefix; `None` if no key has the prefix.
+    /// Reads a tube's histogram from the keys with this prefix; `None` if no key has the prefix.
     fn read(text: &str, name: &str) -> Option<Self> {
         let mut found = Self::default();
         for (key, value) in yaml::pairs(text) {
@@ -68,7 +68,7 @@ impl Histogram {
         (!found.counts.is_empty()).then_some(found)
     }
 
-    /// Returns the number of durations.
+    /// Returns the number of durations in a tube's histogram.
     fn count(&self) -> u64 {
         self.counts.last().map_or(0, |(_, count)| *count)
     }
@@ -85,13 +85,13 @@ impl Histogram {
         Some(Self { counts: counts?, sum: self.sum - before.sum })
     }
 
-    /// Returns the mean; `None` if there are no durations.
+    /// Returns the mean of a tube's durations; `None` if there are no durations.
     pub(super) fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| (self.sum / crate::progress::count_as_f64(count)).max(0.0))
     }
 
-    /// Returns an upper bound on this percentile; the bound may be infinite.
+    /// Returns an upper bound on this percentile of a tube's durations; the bound may be infinite.
     pub(super) fn percentile(&self, percent: u64) -> Option<f64> {
         let count = self.count();
         let rank = (u128::from(count) * u128::from(percent)).div_ceil(100);

@@ -72,6 +72,7 @@ struct Failure {
 }
 
 impl Failure {
+    /// Makes an error response.
     fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self { status, why: why.into() }
     }
@@ -79,6 +80,7 @@ impl Failure {
 
 /// Converts an error of a server or of a request.
 impl From<anyhow::Error> for Failure {
+    /// Converts an error of a server or of a request to an error response.
     fn from(error: anyhow::Error) -> Self {
         let status = match error.downcast_ref() {
             Some(Refusal::Usage(_)) => StatusCode::BAD_REQUEST,
@@ -93,12 +95,14 @@ impl From<anyhow::Error> for Failure {
 
 /// Converts an error in the query of a request.
 impl From<QueryRejection> for Failure {
+    /// Converts an error in the query of a request to an error response.
     fn from(error: QueryRejection) -> Self {
         Self::new(error.status(), error.body_text())
     }
 }
 
 impl IntoResponse for Failure {
+    /// Responds with the error as JSON.
     fn into_response(self) -> Response {
         (self.status, axum::Json(json!({ "error": self.why }))).into_response()
     }
@@ -111,6 +115,7 @@ impl Site {
         permit.map_err(|error| Error::from(error).into())
     }
 
+    /// Locks the list of the page's actions in progress.
     fn running_actions(&self) -> MutexGuard<'_, Vec<Weak<RunningAction>>> {
         self.running_actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,6 +129,7 @@ impl Site {
         action
     }
 
+    /// Returns the watcher of a server by the server's number on the page.
     fn server(&self, at: usize) -> Result<&Watcher, Failure> {
         self.servers.get(at).ok_or_else(|| Failure::new(StatusCode::NOT_FOUND, "no such server"))
     }
@@ -148,6 +154,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     served.map(|()| Outcome::Done)
 }
 
+/// Routes the requests of the page to their handlers.
 fn site_router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/", get(assets::serve_page))

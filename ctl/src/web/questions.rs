@@ -32,6 +32,7 @@ pub(super) struct Question {
 }
 
 impl Question {
+    /// Returns the number of bytes that a question keeps in memory.
     fn bytes(&self) -> usize {
         self.plan.bytes() + self.action.bytes()
     }
@@ -42,7 +43,7 @@ impl Question {
 pub(super) struct Questions(Mutex<Vec<(String, Instant, Question)>>);
 
 impl Questions {
-    /// Locks the list, and drops questions that are too old.
+    /// Locks the list of questions, and drops questions that are too old.
     fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant, Question)>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, asked, _)| asked.elapsed() < QUESTION_TIME);

@@ -58,7 +58,8 @@ const TROUBLE_NAMES: [&str; 4] = ["buried", "paused", "late", "unattended"];
 type Judged<'a> = (&'a TubeSample, [bool; 4]);
 
 impl ViewRequest {
-    /// Adds the rows of tubes, and the details of one tube. Returns the names of the tubes in rows.
+    /// Adds to the page's view the rows of tubes, and the details of one tube. Returns the names of
+    /// the tubes in rows.
     fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
         let Some(Ok(sample)) = &state.now else { return Vec::new() };
         let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));
@@ -103,7 +104,7 @@ impl ViewRequest {
         names
     }
 
-    /// Returns the selected tubes in the chosen order.
+    /// Returns the tubes to view, in the chosen order.
     fn select_tubes<'a>(&self, mut lines: Vec<Judged<'a>>) -> Vec<Judged<'a>> {
         let part = self.filter.to_ascii_lowercase();
         lines.retain(|(line, _)| line.tube.to_ascii_lowercase().contains(&part));
@@ -160,12 +161,13 @@ pub(super) async fn serve_overview(
     Ok(Json(Value::Object(answer)))
 }
 
+/// Returns the rates of a tube or server as JSON.
 fn rates_as_json(line: &TubeSample, has_rates: bool) -> Map<String, Value> {
     let rate = |rate: f64| has_rates.then(|| rounded_json(rate));
     json_object(json!({ "puts": rate(line.puts), "deletes": rate(line.deletes) }))
 }
 
-/// Returns a summary of the state of a server.
+/// Returns a summary of the state of a server for the view of all servers.
 fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
     let mut fields = json_object(json!({ "name": name }));
     match &state.now {
@@ -182,7 +184,7 @@ fn server_summary(name: &str, state: &Watched) -> Map<String, Value> {
     fields
 }
 
-/// Returns the details of the chosen server.
+/// Returns the details of the server that the page has chosen to view.
 fn server_details(name: &str, state: &Watched) -> Value {
     let mut fields = server_summary(name, state);
     if let Some(Ok(sample)) = &state.now {

@@ -72,13 +72,14 @@ pub(super) struct TubeHistory {
 }
 
 impl TubeHistory {
-    /// Returns the histogram of the waits in the last minute.
+    /// Returns the histogram of the waits in the last minute from a tube's history.
     pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
     }
 
-    /// Adds new figures, and returns the mean of the waits since the previous sample.
+    /// Adds new figures to a tube's history, and returns the mean of the waits since the previous
+    /// sample.
     fn update_figures(&mut self, figures: Figures, now: Instant) -> Option<f64> {
         self.losses = figures.losses;
         let wait = figures.wait?;
@@ -93,6 +94,7 @@ impl TubeHistory {
         since?.mean()
     }
 
+    /// Adds a point to a tube's history, and drops old points.
     fn push_point(&mut self, point: Point) {
         // If the clock was set back, drop the points, because their times are in the future.
         if self.points.back().is_some_and(|last| last.at > point.at) {
@@ -139,12 +141,13 @@ pub(super) struct Watcher {
 }
 
 impl SharedState {
-    /// Locks the state, which is always consistent, because a panic ends the program.
+    /// Locks the state of the watched server, which is always consistent, because a panic ends the
+    /// program.
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a sample, and wakes the requests that wait for a sample.
+    /// Takes a sample of the watched server, and wakes the requests that wait for a sample.
     fn take_sample(&self, sampler: &mut Sampler) {
         let result = sampler.sample(&Tubes::default());
         let now = Instant::now();
@@ -173,8 +176,8 @@ impl SharedState {
 pub(super) struct SampleRequest(Arc<SharedState>);
 
 impl SampleRequest {
-    /// Returns the current state. If the last sample is too old, first waits for a new sample, but
-    /// not longer than `patience`.
+    /// Returns the current state of the watched server. If the last sample is too old, first waits
+    /// for a new sample, but not longer than `patience`.
     pub(super) fn wait(&self, patience: Duration) -> MutexGuard<'_, Watched> {
         let state = self.0.lock();
         if state.sampled_at.is_some_and(|at| at.elapsed() < ATTENTION_TIME) {
@@ -190,13 +193,14 @@ impl SampleRequest {
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
+    /// Ends the work for a request that is dropped.
     fn drop(&mut self) {
         self.0.set();
     }
 }
 
 impl Watcher {
-    /// Starts the thread, which waits for requests.
+    /// Starts the sampling thread of a server, which waits for requests.
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(SharedState::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
@@ -204,7 +208,7 @@ impl Watcher {
         Self { address, interrupt, shared }
     }
 
-    /// Requests samples of the server, and the figures of these tubes.
+    /// Requests samples of the watched server, and the figures of these tubes.
     pub(super) fn request<'a>(&self, tubes: impl IntoIterator<Item = &'a str>) -> SampleRequest {
         let now = Instant::now();
         let mut state = self.shared.lock();
@@ -264,7 +268,7 @@ fn run(address: &Address, shared: &SharedState) {
 }
 
 impl Watched {
-    /// Adds a sample.
+    /// Adds a sample to the state of the watched server.
     fn add_sample(
         &mut self,
         result: Result<Sample, String>,

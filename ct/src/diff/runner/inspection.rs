@@ -10,6 +10,7 @@ use crate::diff::tracker::Tracker;
 const DRAIN_ROUNDS_MAX: usize = 40;
 
 impl Runner<'_> {
+    /// Inspects both daemons at the end of a run: reads all state, and reserves every job.
     pub(super) fn inspect(&mut self) -> Result<(), StopReason> {
         self.burst_time_max = INSPECTION_TIME_MAX;
         let peers: Vec<Peer> = self.trackers.keys().copied().collect();
@@ -35,7 +36,7 @@ impl Runner<'_> {
         self.inspect_all().map(drop)
     }
 
-    /// Reads all statistics and jobs, and returns the names of the tubes.
+    /// Inspects all statistics and jobs, and returns the names of the tubes.
     fn inspect_all(&mut self) -> Result<Vec<String>, StopReason> {
         self.inspect_with(["stats", "list-tubes"].map(Command::line).to_vec())?;
         let tubes: Vec<String> = match self.record.events.last() {
@@ -60,7 +61,8 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Sends the same commands repeatedly until `is_last` accepts the last answer.
+    /// Sends the same commands of the inspection repeatedly until `is_last` accepts the last
+    /// answer.
     fn inspect_until(
         &mut self,
         lines: &[&str],
@@ -76,7 +78,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Sends commands and returns the first line of the last answer.
+    /// Sends commands of the inspection and returns the first line of the last answer.
     fn inspect_with(&mut self, commands: Vec<Command>) -> Result<String, StopReason> {
         // The commands are recorded one by one, so that shrinking can remove each of them.
         self.inspection.extend(commands.iter().map(|it| Operation::send(INSPECTOR, it.clone())));
@@ -90,6 +92,7 @@ impl Runner<'_> {
         })
     }
 
+    /// Executes an operation of the inspection, and adds it to the inspection's operations.
     fn inspect_by(&mut self, operation: &Operation) -> Result<(), StopReason> {
         self.inspection.push(operation.clone());
         self.run_one(operation)?;

@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the difference, if a difference is certain.
+    /// Returns the difference that the runner found, if a difference is certain.
     pub(crate) fn found(self) -> Option<Difference> {
         match self {
             Self::Differed(found) => Some(*found),
@@ -88,7 +88,7 @@ enum StopReason {
     Differed,
 }
 
-/// Executes operations; if `inspects`, inspects all state afterwards.
+/// Executes operations by a runner on two daemons; if `inspects`, inspects all state afterwards.
 pub(crate) fn run_operations(
     harness: Harness,
     operations: &[Operation],
@@ -136,6 +136,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
+    /// Returns the bytes of a command that the runner sends.
     fn bytes(&self) -> Vec<u8> {
         Chunk::bytes(&self.chunks, 0)
     }
@@ -169,6 +170,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
+    /// Executes the operations of a run in turn, and stops at the first difference.
     fn run_all(&mut self, operations: &[Operation]) -> Result<(), StopReason> {
         for operation in operations {
             if matches!(operation, Operation::Send { peer: INSPECTOR, .. }) {
@@ -182,6 +184,7 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// Executes one operation of a run on both daemons.
     fn run_one(&mut self, operation: &Operation) -> Result<(), StopReason> {
         match operation {
             Operation::Send { peer, commands, cut } => self.send(*peer, commands, *cut),
@@ -219,11 +222,12 @@ impl Runner<'_> {
         }
     }
 
-    /// Fails if the current burst has taken too long.
+    /// Stops the runner if the current burst has taken too long.
     fn check_schedule(&self) -> Result<(), StopReason> {
         if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
     }
 
+    /// Returns whether the runner has taken too long since the scheduled time.
     fn is_late(&self, now: Instant) -> bool {
         let is_burst = self.burst_starts.last() == Some(&self.scheduled);
         let most = match (self.is_timed, is_burst) {
@@ -234,6 +238,7 @@ impl Runner<'_> {
         now > self.started + self.scheduled + most
     }
 
+    /// Adds an event to the runner's record, after the time that has passed before it.
     fn record_event(&mut self, event: Event) {
         let slept = std::mem::take(&mut self.slept);
         if !slept.is_zero() {
@@ -243,12 +248,14 @@ impl Runner<'_> {
         self.event_count += 1;
     }
 
+    /// Discards what the runner knows of a connection.
     fn forget(&mut self, peer: Peer) {
         self.trackers.remove(&peer);
         self.unsent.remove(&peer);
         self.half_closed.remove(&peer);
     }
 
+    /// Returns whether one of the runner's two daemons has this mask.
     fn has_mask(&self, mask: &str) -> bool {
         self.masks.contains(mask)
     }
@@ -256,6 +263,8 @@ impl Runner<'_> {
 
 /// Sends commands, and omits those that may be answered in more than one way.
 impl Runner<'_> {
+    /// Sends the commands of an operation, and omits those that may be answered in more than one
+    /// way.
     fn send(
         &mut self,
         peer: Peer,
@@ -292,6 +301,7 @@ impl Runner<'_> {
         Ok(may_send)
     }
 
+    /// Sends commands to both daemons, and processes the replies.
     fn send_now(&mut self, peer: Peer, outgoing: &[Outgoing]) -> Result<(), StopReason> {
         let chunks: Vec<Chunk> =
             outgoing.iter().flat_map(|outgoing| outgoing.chunks.clone()).collect();
@@ -319,7 +329,7 @@ impl Runner<'_> {
         )
     }
 
-    /// Fills in the job ids of a command.
+    /// Fills in the job ids of a command that the runner sends.
     fn outgoing(&self, peer: Peer, command: &Command) -> Outgoing {
         let id = |job| match job {
             Job::Put(number) => {
@@ -334,7 +344,8 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Returns whether both daemons must answer these commands in the same way.
+    /// Returns whether the runner may send these commands, because both daemons must answer them in
+    /// the same way.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
             return false;
@@ -366,6 +377,7 @@ impl Runner<'_> {
         !(has_quirk || is_swap || shows)
     }
 
+    /// Returns the trackers of all connections but one.
     fn others(&self, peer: Peer) -> impl Iterator<Item = &Tracker> {
         self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
     }
@@ -381,7 +393,7 @@ impl Runner<'_> {
     }
 }
 
-/// Splits commands after `bytes` bytes and returns the rest.
+/// Splits the runner's commands after `bytes` bytes and returns the rest.
 fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
     let mut left = bytes;
     for index in 0..outgoing.len() {
@@ -403,9 +415,9 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Receives replies.
 impl Runner<'_> {
-    /// Waits until both daemons are quiet and processes their replies, beginning with those on the
-    /// connection `first`. `is_all` means that a daemon has executed all commands once it has sent
-    /// the expected replies on `first`.
+    /// Waits until both daemons are quiet and processes their replies for the runner, beginning
+    /// with those on the connection `first`. `is_all` means that a daemon has executed all commands
+    /// once it has sent the expected replies on `first`.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -439,6 +451,7 @@ impl Runner<'_> {
         if self.record.message.is_empty() { Ok(()) } else { Err(StopReason::Differed) }
     }
 
+    /// Records a reply of both daemons, and updates the tracker and the ids of inserted jobs.
     fn replied(&mut self, peer: Peer, reply: &Reply) {
         self.record_event(Event::Answered(peer, reply.clone()));
         let change = self.trackers.get_mut(&peer).map(|tracker| tracker.replied(reply.head()));
@@ -447,7 +460,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the record with the right daemon's replies from the first difference on.
+    /// Ends the runner's record with the right daemon's replies from the first difference on.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());

@@ -12,6 +12,7 @@ use crate::diff::tracker::Tracker;
 const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
 
 impl Runner<'_> {
+    /// Lets time pass in a run, with keep-alives if a daemon needs them.
     pub(super) fn sleep(&mut self, time: Duration) -> Result<(), StopReason> {
         let (from, to) = (self.scheduled, self.scheduled + time);
         self.clear_queues(Tracker::has_only_private_queued_commands)?;
@@ -27,7 +28,8 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Half-closes connections with queued commands, unless `may_stay` says that these may stay.
+    /// Before time passes, half-closes connections with queued commands, unless `may_stay` says
+    /// that these may stay.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -37,6 +39,7 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// Sleeps until a time of the schedule.
     fn wait_until(&mut self, moment: Duration) {
         thread::sleep(moment.saturating_sub(self.started.elapsed()));
         self.slept += moment.saturating_sub(self.scheduled);
@@ -68,9 +71,10 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares for keep-alives. Half-closes each connection that may be waiting while another
-    /// connection holds a job: the waiting one might get the job if the time to run ends before the
-    /// keep-alive. Closes each connection that holds a job but cannot send a keep-alive.
+    /// Prepares the connections that hold jobs for keep-alives. Half-closes each connection that
+    /// may be waiting while another connection holds a job: the waiting one might get the job if
+    /// the time to run ends before the keep-alive. Closes each connection that holds a job but
+    /// cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
