@@ -237,7 +237,7 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// Parses the arguments, which do not include the name of the program.
+/// Parses the arguments of the command line, which do not include the name of the program.
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
 /// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
@@ -378,7 +378,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses a size. Reduces a size above `limit` to `limit`, and adds a warning.
+    /// Parses the size of a flag. Reduces a size above `limit` to `limit`, and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {

@@ -54,7 +54,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Whether to try to accept a client now.
+    /// Whether to try to accept a client at this listener now.
     fn is_open(&self, now: Time) -> bool {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
@@ -69,7 +69,8 @@ impl ListenerSlot {
         }
     }
 
-    /// Stops accepting until the next event. If a failure to accept was logged, logs its end.
+    /// Stops accepting at this listener until the next event. If a failure to accept was logged,
+    /// logs its end.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {

@@ -44,7 +44,7 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// Adds an address to an error of the system.
+/// Adds the address to listen on to an error of the system.
 fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
@@ -116,7 +116,7 @@ impl Listener {
         Ok(Self(Kind::Tcp(TcpListener::from_std(listener))))
     }
 
-    /// The address that clients connect to, as log lines show it.
+    /// The address of a listening socket that clients connect to, as log lines show it.
     pub fn address(&self) -> String {
         let known = match &self.0 {
             Kind::Tcp(listener) => listener.local_addr().ok().map(|address| address.to_string()),
@@ -130,7 +130,8 @@ impl Listener {
         known.unwrap_or_else(|| "an unknown address".into())
     }
 
-    /// Whether a client waits to be accepted. Returns true also if the system reports an error.
+    /// Whether a client of this listening socket waits to be accepted. Returns true also if the
+    /// system reports an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
             Kind::Tcp(listener) => sys::has_client(listener),
@@ -138,7 +139,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the next client. The client's socket is non-blocking, with the listener's options.
+    /// Accepts the next client of this listening socket. The client's socket is non-blocking, with
+    /// the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
@@ -148,7 +150,7 @@ impl Listener {
         }
     }
 
-    /// The event source to register with the poll.
+    /// The event source of a listening socket, to register with the poll.
     pub(super) fn source(&mut self) -> &mut dyn Source {
         match &mut self.0 {
             Kind::Tcp(listener) => listener,

@@ -120,8 +120,9 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals. The loop may poll for `busy_poll` before it sleeps.
-    /// The loop ends once the binlog has failed for `binlog_failure_max`.
+    /// Makes the event loop: registers the listeners and the signals. The loop may poll for
+    /// `busy_poll` before it sleeps. The loop ends once the binlog has failed for
+    /// `binlog_failure_max`.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
@@ -163,8 +164,9 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal ends the daemon. Completes the turn in which the signal arrives, but
-    /// accepts no more clients: clients at a service manager's socket wait for the next daemon.
+    /// Runs the event loop until a signal ends the daemon. Completes the turn in which the signal
+    /// arrives, but accepts no more clients: clients at a service manager's socket wait for the
+    /// next daemon.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -227,7 +229,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// The status line that the service manager shows.
+    /// The health of the server, as the event loop's status line for the service manager.
     fn status(&self) -> &'static str {
         match self.server.health() {
             Health::BinlogFailed => {

@@ -103,7 +103,8 @@ fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
-/// Reads the seconds to wait. Ignores text after the number, as every version of the original does.
+/// Parses the seconds of a `reserve-with-timeout`. Ignores text after the number, as every version
+/// of the original does.
 fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -112,9 +113,9 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
-/// The original reads the number of jobs to kick with C's `strtoul`, and keeps the low 32 bits.
-/// White space (but no CR) and a sign may precede the number, other text may follow the number, and
-/// `-1` kicks all jobs.
+/// Parses the number of a `kick`. The original reads the number of jobs to kick with C's `strtoul`,
+/// and keeps the low 32 bits. White space (but no CR) and a sign may precede the number, other text
+/// may follow the number, and `-1` kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
@@ -130,8 +131,9 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The prefix `pause-tube` does not end in a space, so no space need precede the name. The original
-/// counts the command before it checks the whole name, so a wrong name gives `Malformed`.
+/// Parses the arguments of `pause-tube`. The prefix `pause-tube` does not end in a space, so no
+/// space need precede the name. The original counts the command before it checks the whole name, so
+/// a wrong name gives `Malformed`.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -144,7 +146,8 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a client can ask for all jobs.
+/// Parses the arguments of `list-jobs`. Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a
+/// client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;

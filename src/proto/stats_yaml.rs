@@ -121,14 +121,14 @@ impl Default for Document {
 }
 
 impl Document {
-    /// An empty document, with room for `capacity` bytes more.
+    /// An empty YAML document, with room for `capacity` bytes more.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut text = Vec::with_capacity(HEAD.len() + capacity);
         text.extend_from_slice(HEAD.as_bytes());
         Self(text)
     }
 
-    /// Appends a key and its value.
+    /// Appends a key and its value to the YAML document.
     pub fn pair(&mut self, key: &str, value: impl Value) {
         self.0.extend_from_slice(key.as_bytes());
         self.0.extend_from_slice(b": ");
@@ -136,14 +136,14 @@ impl Document {
         self.0.push(b'\n');
     }
 
-    /// Appends a key and its value; if there is no value, appends nothing.
+    /// Appends a key and its value to the YAML document; if there is no value, appends nothing.
     pub fn pair_if(&mut self, key: &str, value: Option<impl Value>) {
         if let Some(value) = value {
             self.pair(key, value);
         }
     }
 
-    /// Appends a key and the items of its list.
+    /// Appends a key and the items of its list to the YAML document.
     pub fn list(&mut self, key: &str, items: &[&str]) {
         writeln!(self.0, "{key}:").expect("writing to memory does not fail");
         for item in items {
@@ -165,7 +165,7 @@ impl Document {
         self.pair(&format!("{key}-sum"), Seconds(histogram.sum()));
     }
 
-    /// The text of the document.
+    /// The text of the YAML document.
     pub fn end(self) -> Vec<u8> {
         self.0
     }

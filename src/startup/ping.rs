@@ -29,8 +29,8 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
     })
 }
 
-/// Checks an address in another thread, because the system may take minutes to give up on a name or
-/// a connection. A thread that exceeds the time limit ends with the process.
+/// Checks the health at an address in another thread, because the system may take minutes to give
+/// up on a name or a connection. A thread that exceeds the time limit ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;

@@ -128,7 +128,7 @@ pub fn boot_id() -> Option<String> {
     Some(id.trim().into())
 }
 
-/// The text in a C array up to its NUL.
+/// The text in a C array of `uname`, up to its NUL.
 fn text(array: &[c_char]) -> String {
     let bytes = array.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()

@@ -140,7 +140,7 @@ impl SegmentIndex {
         self.locations.make_room()
     }
 
-    /// Adds a new job, whose full record is in the current segment.
+    /// Adds to the index a new job, whose full record is in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let location = self.locations.insert(Location { length, ..Location::default() });
         assert_eq!(location.paired(), job, "jobs and locations are added and removed together");
@@ -180,7 +180,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Removes a deleted job.
+    /// Removes a deleted job from the index.
     pub(super) fn remove(&mut self, job: Key<Job>) {
         self.unlink(job.paired());
         self.locations.remove(job.paired());
@@ -219,7 +219,7 @@ impl SegmentIndex {
         self.locations.len() as u64
     }
 
-    /// Bytes used in all segments.
+    /// The bytes used in all segments of the index.
     pub(super) fn used(&self) -> u64 {
         self.closed + self.end.used
     }
@@ -244,10 +244,10 @@ impl SegmentIndex {
         self.segments.front()
     }
 
-    /// Returns the job to write again next, if any. Jobs of suspect segments come first, then jobs
-    /// of other segments up to `rewrite_through`. Last come jobs of the oldest segment that jobs
-    /// need, but only while garbage in the closed segments that jobs need exceeds `eighths` eighths
-    /// of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// Returns the job of the index to write again next, if any. Jobs of suspect segments come
+    /// first, then jobs of other segments up to `rewrite_through`. Last come jobs of the oldest
+    /// segment that jobs need, but only while garbage in the closed segments that jobs need exceeds
+    /// `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;

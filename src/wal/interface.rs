@@ -35,7 +35,7 @@ pub struct Jobs<'a> {
 }
 
 impl<'a> Jobs<'a> {
-    /// Returns the bytes of a job's body, with its CR LF.
+    /// Returns the bytes of a job's body for its record, with its CR LF.
     pub fn body(self, job: Key<Job>) -> &'a [u8] {
         self.bodies.bytes(&self.queue.job(job).body)
     }
@@ -97,8 +97,8 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Returns an empty buffer for `length` bytes. If there is no memory for the buffer, the error
-/// names this `purpose` of the buffer.
+/// Returns an empty buffer of the binlog for `length` bytes. If there is no memory for the buffer,
+/// the error names this `purpose` of the buffer.
 pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
     let mut buffer = Vec::new();
     let no_memory = |_| Error::OutOfMemory(format!(" {purpose}"));

@@ -100,7 +100,7 @@ impl Log {
 
 /// Appends records. `next_id` is always the id that the next job will get, for segment headers.
 impl Log {
-    /// Appends a record. [`Log::write_turn`] reports any error.
+    /// Appends a record to the log. [`Log::write_turn`] reports any error.
     pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
         if self.failure.is_none() {
             self.failure = self.try_append(record, next_id).err();

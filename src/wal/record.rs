@@ -156,8 +156,9 @@ impl JobFields {
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
     }
 
-    /// Reads the fields, which both versions lay out alike. `unit` is the version's unit of time in
-    /// nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports such a state.
+    /// Reads the fields of a record, which both versions lay out alike. `unit` is the version's
+    /// unit of time in nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports
+    /// such a state.
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -176,7 +177,7 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes at the offset `at`, which `bytes` must have.
+/// Returns the `N` bytes of a record at the offset `at`, which `bytes` must have.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
@@ -369,7 +370,8 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube. `bytes` must begin with this record, which must have no flaw.
+    /// Returns the name of the tube in the record. `bytes` must begin with this record, which must
+    /// have no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }

@@ -223,6 +223,7 @@ impl Disk for Directory {
         sys::next_data(self.reader(name)?, offset)
     }
 
+    /// Creates a file of the real directory.
     fn create(&mut self, name: Name) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(MODE);
@@ -293,6 +294,7 @@ impl Disk for Directory {
         let _ = self.reserve_descriptors();
     }
 
+    /// Renames a file of the real directory.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let renamed = sys::rename_to_new(&self.path(from), &self.path(to));
         named(&format!("rename to {to}"), from, renamed)?;
@@ -302,6 +304,7 @@ impl Disk for Directory {
         Ok(())
     }
 
+    /// Removes a file of the real directory.
     fn remove(&mut self, name: Name) -> io::Result<()> {
         self.close(name);
         named("remove", name, fs::remove_file(self.path(name)))

@@ -36,7 +36,8 @@ pub(super) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Takes the lock. If the file names the daemon that has the lock, so does the error.
+    /// Takes the lock of the binlog's directory. If the file names the daemon that has the lock, so
+    /// does the error.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -47,7 +48,8 @@ impl DirectoryLock {
         Ok(Self { file, path, line })
     }
 
-    /// Fails if the file exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
+    /// Fails if the file `lock` exists, but [`DirectoryLock::take`] could not open it. Changes
+    /// nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
         // With `O_NONBLOCK`, to open a pipe does not wait for a reader; startup would wait.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
@@ -65,8 +67,9 @@ impl DirectoryLock {
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes `holder`, the name of this daemon, into the file. The name begins with a random word
-    /// that no other process has. After an error, the file may still name an earlier daemon.
+    /// Writes `holder`, the name of this daemon, into the file of the lock. The name begins with a
+    /// random word that no other process has. After an error, the file may still name an earlier
+    /// daemon.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
             return Ok(());
@@ -80,7 +83,8 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon ends cleanly. Keeps the lock until the process ends.
+    /// Writes into the file `lock` that the daemon ends cleanly. Keeps the lock until the process
+    /// ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
@@ -122,7 +126,7 @@ fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error
     io::Error::new(kind, format!("{}: {text}", path.display()))
 }
 
-/// Reads the file, but at most one byte more than a line has.
+/// Reads the file `lock`, but at most one byte more than a line has.
 fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
     // With this capacity, two reads suffice: one of the line, and one that finds the file's end.
     let mut line = Vec::with_capacity(2 * LINE_BYTES);

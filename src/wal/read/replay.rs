@@ -64,7 +64,7 @@ pub struct SegmentReport {
 }
 
 impl SegmentReport {
-    /// Whether part of the segment could not be read.
+    /// Whether the report shows that part of the segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.problem_count > 0
     }
@@ -93,7 +93,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether part of a segment could not be read.
+    /// Whether the report shows that part of any segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.segments.iter().any(SegmentReport::is_damaged)
     }
