@@ -39,8 +39,8 @@ pub fn start(verbosity: usize) {
         .init();
 }
 
-/// The text before the message of a log line: `<4>`, or `2026-11-21T10:11:12.345Z beanstalkd:
-/// warning: `.
+/// The text before the message of a log line: `<4>`, or
+/// `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
 fn head(is_journal: bool, level: Level) -> String {
     // Priorities of syslog.
     let (priority, weight) = match level {

@@ -126,8 +126,8 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes, and frees ballast if that fails. While a call fails, frees a
-/// piece and calls `allocate` again.
+/// Calls `allocate` for `size` bytes; while that fails, frees a piece of ballast and calls
+/// `allocate` again.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {
