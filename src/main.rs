@@ -32,6 +32,7 @@ use log::error;
 #[global_allocator]
 static ALLOCATOR: Ballasted = Ballasted;
 
+/// Runs the action that the flags request.
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = env::args_os().skip(1).collect();
     // If this program is a container's entry point, the first argument may be the program's name.
@@ -77,6 +78,7 @@ fn print(text: impl Display) -> ExitCode {
     }
 }
 
+/// Prints the page of `--check-binlog`, and returns the exit status.
 fn check_binlog(path: &Path) -> ExitCode {
     let now = clock::now();
     let checked = Directory::read_only(path).and_then(|mut disk| {

@@ -113,6 +113,7 @@ const fn flag(synopsis: &'static str, help: &'static str) -> Flag {
 }
 
 impl Flag {
+    /// The words of the flag's synopsis: its names and its argument.
     fn words(&self) -> impl Iterator<Item = &'static str> {
         self.synopsis.split([',', ' ']).filter(|word| !word.is_empty())
     }
@@ -168,6 +169,7 @@ pub enum Address {
 }
 
 impl fmt::Display for Address {
+    /// Formats an address of `-l` for log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, service } => write!(f, "{host} port {service}"),
@@ -204,6 +206,7 @@ pub struct Config {
 }
 
 impl Default for Config {
+    /// The defaults of all flags; the parser adds the addresses.
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
@@ -226,6 +229,7 @@ impl Default for Config {
 pub struct UsageError(String);
 
 impl fmt::Display for UsageError {
+    /// Formats the mistake in the arguments.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -233,7 +237,7 @@ impl fmt::Display for UsageError {
 
 impl Error for UsageError {}
 
-/// Parses the arguments, which do not include the name of the program.
+/// Parses the arguments of the command line, which do not include the name of the program.
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
 /// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
@@ -280,6 +284,7 @@ pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError>
     }
 }
 
+/// Converts the table of flags for the parser of getopts.
 fn options() -> Options {
     let mut options = Options::new();
     for flag in FLAGS {
@@ -292,6 +297,7 @@ fn options() -> Options {
     options
 }
 
+/// The error for arguments that getopts refuses.
 fn explain(fail: &Fail) -> UsageError {
     let (mistake, name) = match fail {
         Fail::ArgumentMissing(name) => ("flag requires an argument", name),
@@ -303,6 +309,7 @@ fn explain(fail: &Fail) -> UsageError {
     UsageError(format!("{mistake}: {dashes}{name}"))
 }
 
+/// The text of an argument, which fails if it is not UTF-8.
 fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     let not_utf8 = || UsageError(format!("not UTF-8: {}", word.to_string_lossy()));
     word.to_str().ok_or_else(not_utf8)
@@ -320,6 +327,7 @@ struct Draft {
 }
 
 impl Draft {
+    /// Applies one flag with its argument.
     fn set(&mut self, name: &str, argument: &str, written: &str) -> Result<(), UsageError> {
         let Self { instead, list, service, config } = self;
         match name {
@@ -370,7 +378,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses a size. Reduces a size above `limit` to `limit`, and adds a warning.
+    /// Parses the size of a flag. Reduces a size above `limit` to `limit`, and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {
@@ -379,6 +387,7 @@ impl Draft {
         Ok(size.min(limit))
     }
 
+    /// Adds the addresses of `-l` and `-p` after the last flag.
     fn finish(mut self) -> Invocation {
         self.config.is_address_given = self.list.is_some() || self.service.is_some();
         let list = self.list.as_deref().unwrap_or("0.0.0.0");

@@ -26,7 +26,8 @@ pub struct Key<T> {
 }
 
 impl<T> Key<T> {
-    /// Returns the slot as a number, for event tokens and log lines, and to sort equal items.
+    /// Returns the slot of a key as a number, for event tokens and log lines, and to sort equal
+    /// items.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
     }
@@ -46,28 +47,33 @@ impl<T> Key<T> {
 
 // `derive` would implement a trait only if `T` has the same trait.
 impl<T> Clone for Key<T> {
+    /// A copy of the key.
     fn clone(&self) -> Self {
         *self
     }
 }
 impl<T> Copy for Key<T> {}
 impl<T> PartialEq for Key<T> {
+    /// Whether two keys have the same index.
     fn eq(&self, other: &Self) -> bool {
         self.slot == other.slot
     }
 }
 impl<T> Eq for Key<T> {}
 impl<T> PartialOrd for Key<T> {
+    /// Compares the indexes of two keys.
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 impl<T> Ord for Key<T> {
+    /// Compares the indexes of two keys.
     fn cmp(&self, other: &Self) -> Ordering {
         self.slot.cmp(&other.slot)
     }
 }
 impl<T> fmt::Debug for Key<T> {
+    /// Formats a key as `#` and its index.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#{}", self.index())
     }
@@ -104,6 +110,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
+    /// An empty arena.
     fn default() -> Self {
         Self {
             chunks: Vec::new(),
@@ -117,7 +124,7 @@ impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
 }
 
 impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
-    /// Makes room for the next item, or fails if there is no memory. O(1).
+    /// Makes room for the next item of the arena, or fails if there is no memory. O(1).
     #[inline]
     pub fn make_room(&mut self) -> Growth {
         if self.ready_chunk().is_some() { Ok(()) } else { self.make_chunk() }
@@ -130,6 +137,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         (self.chunks[number].capacity() > 0).then_some(number)
     }
 
+    /// Makes a chunk for the next items of the arena, or fails if there is no memory.
     #[cold]
     fn make_chunk(&mut self) -> Growth {
         // For each item, a slab takes at most two words more than the item itself.
@@ -160,7 +168,8 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         number
     }
 
-    /// Stores an item. O(1), unless the list of chunks, which is small, is reallocated.
+    /// Stores an item in the arena. O(1), unless the list of chunks, which is small, is
+    /// reallocated.
     pub fn insert(&mut self, item: T) -> Key<T> {
         let number = self.ready_chunk().unwrap_or_else(|| self.chunk_to_fill());
         let chunk = &mut self.chunks[number];
@@ -172,7 +181,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Key::from_index(number * CHUNK_LENGTH + slot)
     }
 
-    /// Removes an item, whose key may name another item from now on.
+    /// Removes an item of the arena, whose key may name another item from now on.
     pub fn remove(&mut self, key: Key<T>) -> T {
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         let chunk = &mut self.chunks[number];
@@ -203,7 +212,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.chunks.get(number)?.get(slot)
     }
 
-    /// The number of items.
+    /// The number of items of the arena.
     #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> usize {
         self.len
@@ -214,12 +223,13 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         self.chunks.len() * CHUNK_LENGTH
     }
 
+    /// Counts a lookup in the arena, in debug builds only.
     fn count_visit(&self) {
         #[cfg(debug_assertions)]
         self.visits.set(self.visits.get() + 1);
     }
 
-    /// Every item with its key, in the order of slots. O(slots).
+    /// Every item of the arena with its key, in the order of slots. O(slots).
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             chunk
@@ -236,6 +246,7 @@ fn locate<T, const CHUNK_LENGTH: usize>(key: Key<T>) -> (usize, usize) {
 
 impl<T, const CHUNK_LENGTH: usize> Index<Key<T>> for Arena<T, CHUNK_LENGTH> {
     type Output = T;
+    /// The item of a key.
     fn index(&self, key: Key<T>) -> &T {
         self.count_visit();
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
@@ -244,6 +255,7 @@ impl<T, const CHUNK_LENGTH: usize> Index<Key<T>> for Arena<T, CHUNK_LENGTH> {
 }
 
 impl<T, const CHUNK_LENGTH: usize> IndexMut<Key<T>> for Arena<T, CHUNK_LENGTH> {
+    /// The item of a key.
     fn index_mut(&mut self, key: Key<T>) -> &mut T {
         self.count_visit();
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);

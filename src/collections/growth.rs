@@ -20,12 +20,14 @@ pub struct OutOfMemory;
 pub type Growth<T = ()> = Result<T, OutOfMemory>;
 
 impl From<TryReserveError> for OutOfMemory {
+    /// The error of the standard library's lists as [`OutOfMemory`].
     fn from(_: TryReserveError) -> Self {
         Self
     }
 }
 
 impl fmt::Display for OutOfMemory {
+    /// Formats an [`OutOfMemory`] as "not enough memory".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not enough memory")
     }
@@ -33,7 +35,7 @@ impl fmt::Display for OutOfMemory {
 
 impl Error for OutOfMemory {}
 
-/// Fails unless `is_permitted`.
+/// Fails with [`OutOfMemory`] unless `is_permitted`.
 #[inline]
 pub fn ensure(is_permitted: bool) -> Growth {
     if is_permitted { Ok(()) } else { Err(OutOfMemory) }

@@ -32,18 +32,19 @@ pub struct Heap<K, T> {
 }
 
 impl<K, T> Default for Heap<K, T> {
+    /// An empty heap.
     fn default() -> Self {
         Self { entries: Vec::new(), min_capacity: 0 }
     }
 }
 
 impl<K: Ord + Copy, T> Heap<K, T> {
-    /// Returns the smallest sort key, and the key of its item.
+    /// Returns the smallest sort key of the heap, and the key of its item.
     pub fn peek(&self) -> Option<(K, Key<T>)> {
         self.entries.first().copied()
     }
 
-    /// The number of items.
+    /// The number of items of the heap.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -92,8 +93,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item. Calls `moved` with the position of the new entry, and of each entry that
-    /// moves. O(log n).
+    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and of each
+    /// entry that moves. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, (key, item), moved);
@@ -121,7 +122,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.get(position).copied()
     }
 
-    /// Returns the `count` smallest items in order. O(count log count) for any size of the heap.
+    /// Returns the `count` smallest items of the heap in order. O(count log count) for any size of
+    /// the heap.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
@@ -138,7 +140,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         found
     }
 
-    /// Every item with its sort key, in no particular order.
+    /// Every item of the heap with its sort key, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (K, Key<T>)> {
         self.entries.iter().copied()
     }
@@ -153,6 +155,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         }
     }
 
+    /// Moves the entry at `position` up or down to its place in the heap.
     fn sift(&mut self, position: usize, moved: impl FnMut(Key<T>, u32)) {
         if position > 0 && self.entries[position].0 < self.entries[(position - 1) / 2].0 {
             self.sift_up(position, self.entries[position], moved);
@@ -180,6 +183,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.set_entry(position, entry, &mut moved);
     }
 
+    /// Moves the entry at `position` down.
     fn sift_down(&mut self, mut position: usize, mut moved: impl FnMut(Key<T>, u32)) {
         let entry @ (key, _) = self.entries[position];
         loop {
@@ -199,6 +203,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.set_entry(position, entry, &mut moved);
     }
 
+    /// Stores an entry at `position` of the heap, and calls `moved`.
     fn set_entry(
         &mut self,
         position: usize,

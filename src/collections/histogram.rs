@@ -28,12 +28,14 @@ pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
 }
 
 impl Default for ShortTimes {
+    /// An empty histogram of durations of microseconds to seconds.
     fn default() -> Self {
         Self::new(&SHORT_BOUNDS)
     }
 }
 
 impl Default for LongTimes {
+    /// An empty histogram of durations of milliseconds to hours.
     fn default() -> Self {
         Self::new(&LONG_BOUNDS)
     }

@@ -42,6 +42,7 @@ pub struct IdMap<T> {
 }
 
 impl<T> Default for IdMap<T> {
+    /// A map without ids.
     fn default() -> Self {
         Self {
             directories: BTreeMap::new(),
@@ -62,12 +63,13 @@ fn locate_page(page: u64) -> (u64, usize) {
     (page / DIRECTORY_PAGES as u64, remainder(page, DIRECTORY_PAGES))
 }
 
+/// The slot of an id in its page, or of a page in its directory.
 fn remainder(number: u64, size: usize) -> usize {
     usize::try_from(number % size as u64).expect("a remainder is below an usize")
 }
 
 impl<T> IdMap<T> {
-    /// Returns the key of `id`.
+    /// Returns the key of `id` in the map.
     pub fn get(&self, id: u64) -> Option<Key<T>> {
         let (number, slot) = locate(id);
         let (directory, at) = locate_page(number);
@@ -75,12 +77,12 @@ impl<T> IdMap<T> {
         page.and_then(|page| self.pages[page].keys[slot]).or_else(|| self.single.get(&id).copied())
     }
 
-    /// Makes room for another key, or fails if there is no memory. O(1).
+    /// Makes room for another key in the map, or fails if there is no memory. O(1).
     pub fn make_room(&mut self) -> Growth {
         self.pages.make_room()
     }
 
-    /// Adds a key for an id that has no key yet.
+    /// Adds to the map a key for an id that has no key yet.
     pub fn insert(&mut self, id: u64, key: Key<T>) {
         let (number, slot) = locate(id);
         if self.latest != number {
@@ -100,7 +102,7 @@ impl<T> IdMap<T> {
         page.used += 1;
     }
 
-    /// Removes an id and returns its key.
+    /// Removes an id from the map and returns its key.
     pub fn remove(&mut self, id: u64) -> Option<Key<T>> {
         let (number, slot) = locate(id);
         let (directory, at) = locate_page(number);

@@ -16,6 +16,7 @@ pub struct Links<T> {
 }
 
 impl<T> Default for Links<T> {
+    /// The links of an item that is in no list.
     fn default() -> Self {
         Self { before: None, after: None }
     }
@@ -23,7 +24,7 @@ impl<T> Default for Links<T> {
 
 /// An item that can be in a [`List`].
 pub trait Linked: Sized {
-    /// The item's links.
+    /// The item's links in a list.
     fn links(&self) -> &Links<Self>;
     /// The item's links, which only lists may change.
     fn links_mut(&mut self) -> &mut Links<Self>;
@@ -38,18 +39,19 @@ pub struct List<T> {
 }
 
 impl<T> Default for List<T> {
+    /// An empty list.
     fn default() -> Self {
         Self { head: None, tail: None, len: 0 }
     }
 }
 
 impl<T: Linked> List<T> {
-    /// The first item.
+    /// The first item of the list.
     pub fn front(&self) -> Option<Key<T>> {
         self.head
     }
 
-    /// The number of items.
+    /// The number of items of the list.
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -59,7 +61,7 @@ impl<T: Linked> List<T> {
         self.head.is_none()
     }
 
-    /// Appends an item that is in no list.
+    /// Appends an item that is in no list to this list.
     pub fn push_back(&mut self, items: &mut Arena<T>, key: Key<T>) {
         debug_assert!(items[key].links().before.is_none() && items[key].links().after.is_none());
         items[key].links_mut().before = self.tail;
@@ -84,8 +86,9 @@ impl<T: Linked> List<T> {
         self.len -= 1;
     }
 
-    /// Sorts the items by `key`, and allocates nothing; items with equal keys keep their order.
-    /// O(length · log runs), because a part that is already sorted is not split further.
+    /// Sorts the items of the list by `key`, and allocates nothing; items with equal keys keep
+    /// their order. O(length · log runs), because a part that is already sorted is not split
+    /// further.
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;
@@ -115,7 +118,7 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// Iterates from the first to the last item. O(length).
+    /// Iterates from the first to the last item of the list. O(length).
     pub fn iter<'a>(&self, items: &'a Arena<T>) -> impl Iterator<Item = Key<T>> + use<'a, T> {
         std::iter::successors(self.head, |&key| items[key].links().after)
     }

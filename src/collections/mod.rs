@@ -3,7 +3,8 @@
 //! [`Histogram`] counts durations.
 //!
 //! A container that may become large has a method `make_room`. If there is no memory for one more
-//! item, this method fails and changes nothing.
+//! item, this method fails and changes nothing. `growth.rs` has this failure, [`OutOfMemory`], and
+//! functions that check for memory and grow lists.
 
 mod arena;
 mod growth;

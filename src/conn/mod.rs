@@ -74,7 +74,7 @@ pub struct PendingPut {
 }
 
 impl PendingPut {
-    /// The length of the announced body in bytes, with its CR LF.
+    /// The length of the body that the header of a `put` announces, in bytes with its CR LF.
     fn size(&self) -> usize {
         self.header.size as usize + CRLF.len()
     }
@@ -168,6 +168,7 @@ impl Conn {
         }
     }
 
+    /// Takes a line from the front of `rest`, if its CR LF has arrived.
     fn line<'a>(&mut self, rest: &mut &'a [u8], bodies: &mut Bodies) -> Step<'a> {
         let within = &rest[..rest.len().min(LINE_LIMIT)];
         if let Some(end) = end_of_line(within) {
@@ -251,6 +252,7 @@ impl Conn {
         self.output.clear(bodies);
     }
 
+    /// Removes an unfinished body.
     fn drop_body(&mut self, bodies: &mut Bodies) {
         let Phase::Body(body) = &mut self.phase else { return };
         if let Some(got) = body.got.take() {
@@ -287,6 +289,7 @@ fn end_of_line(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Collecting {
+    /// How many bytes of an unfinished body have not arrived yet.
     fn left(&self) -> usize {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }

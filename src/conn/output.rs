@@ -34,6 +34,7 @@ enum Piece {
 }
 
 impl Piece {
+    /// The bytes of a piece of the output.
     fn bytes<'a>(&'a self, bodies: &'a Bodies) -> &'a [u8] {
         match self {
             Self::Copied(bytes, _) => bytes,
@@ -41,6 +42,7 @@ impl Piece {
         }
     }
 
+    /// The length of a piece of the output in bytes.
     fn len(&self) -> usize {
         match self {
             Self::Copied(bytes, _) => bytes.len(),
@@ -48,7 +50,7 @@ impl Piece {
         }
     }
 
-    /// Frees the bytes of a copy, or removes the handle to a shared body.
+    /// Frees the bytes of a piece with copies, or removes the handle to a shared body.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,
@@ -58,6 +60,7 @@ impl Piece {
 }
 
 impl Default for Piece {
+    /// A piece of the output without bytes.
     fn default() -> Self {
         Self::Copied(Vec::new(), 0)
     }
@@ -89,7 +92,7 @@ impl Output {
         is_first
     }
 
-    /// Whether any bytes are held.
+    /// Whether any bytes of the output are held.
     pub fn is_held(&self) -> bool {
         self.first_held().is_some()
     }
@@ -105,7 +108,7 @@ impl Output {
         self.syncing_from = None;
     }
 
-    /// How many bytes may be sent now.
+    /// How many bytes of the output may be sent now.
     pub fn sendable(&self) -> usize {
         self.first_held().map_or(self.len, |from| from as usize)
     }
@@ -115,22 +118,23 @@ impl Output {
         self.syncing_from.or(self.held_from)
     }
 
-    /// The number of unsent bytes.
+    /// The number of unsent bytes of the output.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether everything has been sent.
+    /// Whether all of the output has been sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends a reply.
+    /// Appends a reply to this output.
     pub fn reply(&mut self, reply: Reply<'_>) {
         self.write(|buffer| reply.write(buffer));
     }
 
-    /// Appends a list of names, in buffers that take little more memory than the list.
+    /// Appends a list of names to this output, in buffers that take little more memory than the
+    /// list.
     pub fn list<'a>(&mut self, list: List, names: impl Iterator<Item = &'a str>) {
         let mut names = names.peekable();
         self.write(|buffer| list.begin(buffer));
@@ -147,7 +151,7 @@ impl Output {
         self.write(|buffer| buffer.extend_from_slice(CRLF));
     }
 
-    /// Appends a reply that announces a body, and then the body with its CR LF.
+    /// Appends to this output a reply that announces a body, and then the body with its CR LF.
     pub fn reply_with(&mut self, reply: Reply<'_>, body: &Body, bodies: &mut Bodies) {
         debug_assert!(bodies.bytes(body).ends_with(CRLF));
         self.reply(reply);
@@ -159,7 +163,7 @@ impl Output {
         }
     }
 
-    /// Appends a copy of a body.
+    /// Appends a copy of a body to this output.
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
         self.write(|buffer| {
@@ -199,7 +203,8 @@ impl Output {
         self.len += buffer.len() - before;
     }
 
-    /// The first bytes to send, as slices for one `writev`, and the number of slices in use.
+    /// The first bytes of this output to send, as slices for one `writev`, and the number of slices
+    /// in use.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());
@@ -216,7 +221,7 @@ impl Output {
         (slices, count)
     }
 
-    /// Removes the first `count` bytes, which have been sent.
+    /// Removes the first `count` bytes of this output, which have been sent.
     pub fn sent(&mut self, count: usize, bodies: &mut Bodies) {
         let mut sent = self.sent_of_first() + count;
         self.len -= count;
@@ -232,6 +237,7 @@ impl Output {
         }
     }
 
+    /// All pieces of the output, in the order in which they are sent.
     fn pieces(&self) -> impl Iterator<Item = &Piece> {
         iter::once(&self.first).chain(&self.rest)
     }
@@ -242,7 +248,7 @@ impl Output {
         self.pieces().map(Piece::len).sum::<usize>() - self.len
     }
 
-    /// Removes all bytes, sent or not, and frees their memory.
+    /// Removes all bytes of this output, sent or not, and frees their memory.
     pub fn clear(&mut self, bodies: &mut Bodies) {
         let Self { first, rest, .. } = mem::take(self);
         for piece in iter::once(first).chain(rest) {

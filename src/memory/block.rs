@@ -47,16 +47,18 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Returns the total bytes of free slots that were once in use.
+    /// Returns the total bytes of the block's free slots that were once in use.
     pub(super) fn freed(&self) -> usize {
         self.end - self.live
     }
 
-    /// Writes `bytes` to the slot at `start`, after `len` bytes of its body. The bytes must fit.
+    /// Writes `bytes` to the slot of the block at `start`, after `len` bytes of its body. The bytes
+    /// must fit.
     pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
         self.bytes[start + MARK_BYTES + len..][..bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Reads the mark of the slot at `start`.
     pub(super) fn mark(&self, start: usize) -> Mark {
         let bytes = self.bytes[start..start + MARK_BYTES].try_into();
         let word = u32::from_le_bytes(bytes.expect("a mark has four bytes")) as usize;
@@ -67,6 +69,7 @@ impl Block {
         }
     }
 
+    /// Writes the mark of the slot at `start`.
     pub(super) fn set_mark(&mut self, start: usize, mark: Mark) {
         let (kind, number) = match mark {
             Mark::Free(size) => (0, size / UNIT_BYTES),

@@ -66,6 +66,7 @@ pub struct Memory {
 }
 
 impl Default for Memory {
+    /// Unlimited memory, with the marks of a daemon without a binlog.
     fn default() -> Self {
         Self { supply: None, marks: MARKS, refused: None, limits_resident: false }
     }

@@ -1,4 +1,12 @@
 //! Memory: jobs' bodies in blocks ([`Bodies`]), and how much memory is still free ([`Level`]).
+//!
+//! | file | contents |
+//! |---|---|
+//! | `bodies` | [`Bodies`]: handles of bodies, from first byte to end; the limit on all of them |
+//! | `bodies/slots` | takes and frees slots, moves bodies, releases blocks; a turn, a replay |
+//! | `block` | one block: its slots and their marks |
+//! | `level` | [`Level`] and [`Memory`]: whether enough is free; the trait [`Supply`] |
+//! | `supply` | the two supplies of a real daemon: ballast, and a limit on resident memory |
 
 mod block;
 mod bodies;

@@ -23,10 +23,12 @@ const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 pub struct SystemMemory;
 
 impl Supply for SystemMemory {
+    /// How many bytes of ballast there are.
     fn left(&mut self) -> usize {
         ballast::held_bytes()
     }
 
+    /// Fills the ballast up to `wanted` bytes.
     fn refill(&mut self, wanted: usize) {
         ballast::refill(wanted);
     }
@@ -62,6 +64,7 @@ impl ResidentLimit {
 }
 
 impl Supply for ResidentLimit {
+    /// How many bytes resident memory is below its limit, or of ballast if there are fewer.
     fn left(&mut self) -> usize {
         let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
         if taken >= READ_INTERVAL_BYTES {
@@ -71,11 +74,13 @@ impl Supply for ResidentLimit {
         self.left.saturating_sub(taken).min(SystemMemory.left())
     }
 
+    /// Whether a piece of `bytes` bytes leaves `left` bytes below the limit, and of ballast.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.read();
         self.left >= left.saturating_add(bytes) && SystemMemory.has_piece(bytes, left)
     }
 
+    /// Fills the ballast up, and releases free memory if resident memory is near its limit.
     fn refill(&mut self, wanted: usize) {
         SystemMemory.refill(wanted);
         self.read();

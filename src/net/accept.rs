@@ -42,6 +42,7 @@ pub(super) struct ListenerSlot {
 }
 
 impl ListenerSlot {
+    /// A listener that may have clients to accept.
     pub(super) fn new(listener: Listener) -> Self {
         Self {
             listener,
@@ -53,7 +54,7 @@ impl ListenerSlot {
         }
     }
 
-    /// Whether to try to accept a client now.
+    /// Whether to try to accept a client at this listener now.
     fn is_open(&self, now: Time) -> bool {
         self.is_ready && self.backs_off_until.is_none_or(|until| until <= now)
     }
@@ -68,7 +69,8 @@ impl ListenerSlot {
         }
     }
 
-    /// Stops accepting until the next event. If a failure to accept was logged, logs its end.
+    /// Stops accepting at this listener until the next event. If a failure to accept was logged,
+    /// logs its end.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {
@@ -78,6 +80,7 @@ impl ListenerSlot {
 }
 
 impl EventLoop {
+    /// Accepts the connections that wait at the listeners, as many as a turn permits.
     pub(super) fn accept(&mut self, now: Time) {
         if self.is_stopping {
             return;
@@ -131,6 +134,7 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Adds an accepted connection to the loop, the poll and the server.
     fn add_connection(&mut self, mut stream: TcpStream, now: Time) -> io::Result<()> {
         let key = self.server.open();
         let registry = self.poll.registry();

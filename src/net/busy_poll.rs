@@ -83,13 +83,14 @@ struct HalfTrial {
 }
 
 impl HalfTrial {
+    /// Begins one half of a trial.
     fn new(cpu_before: Duration, with_sleep: Option<Duration>) -> Self {
         Self { left: WAITS_PER_TRIAL, events: 0, cpu_before, with_sleep }
     }
 }
 
 impl BusyPoll {
-    /// Begins with sleeping. A poll will take at most `limit`.
+    /// Begins busy polling with a phase of sleeping. A poll will take at most `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
@@ -103,7 +104,8 @@ impl BusyPoll {
         }
     }
 
-    /// Records a wait that has ended, which may change the phase. `cpu_now` reads the CPU time.
+    /// Records a wait that has ended, which may change the phase of busy polling. `cpu_now` reads
+    /// the CPU time.
     pub(super) fn add(&mut self, wait: Wait, cpu_now: impl FnOnce() -> Duration) {
         self.average_wait = (self.average_wait * 7 + wait.time) / 8;
         match &mut self.phase {

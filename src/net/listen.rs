@@ -36,6 +36,7 @@ pub struct ListenError {
 }
 
 impl fmt::Display for ListenError {
+    /// Formats the address on which the daemon cannot listen, and the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot listen on {}: {}", self.address, self.error)
     }
@@ -43,7 +44,7 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// Adds an address to an error of the system.
+/// Adds the address to listen on to an error of the system.
 fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
@@ -79,6 +80,7 @@ impl Listener {
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
     }
 
+    /// Listens on one address, TCP or UNIX.
     fn bind(address: &Address, ipv6_only: bool) -> Result<Self, ListenError> {
         match address {
             Address::Tcp { host, service } => sys::listen_tcp(host, service, ipv6_only)
@@ -97,6 +99,7 @@ impl Listener {
             .collect()
     }
 
+    /// Takes over one listening socket from the service manager.
     fn inherit(number: RawFd) -> io::Result<Self> {
         let fd = sys::inherit(number)?;
         if !sys::is_listening_stream(&fd) {
@@ -113,7 +116,7 @@ impl Listener {
         Ok(Self(Kind::Tcp(TcpListener::from_std(listener))))
     }
 
-    /// The address that clients connect to, as log lines show it.
+    /// The address of a listening socket that clients connect to, as log lines show it.
     pub fn address(&self) -> String {
         let known = match &self.0 {
             Kind::Tcp(listener) => listener.local_addr().ok().map(|address| address.to_string()),
@@ -127,7 +130,8 @@ impl Listener {
         known.unwrap_or_else(|| "an unknown address".into())
     }
 
-    /// Whether a client waits to be accepted. Returns true also if the system reports an error.
+    /// Whether a client of this listening socket waits to be accepted. Returns true also if the
+    /// system reports an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
             Kind::Tcp(listener) => sys::has_client(listener),
@@ -135,7 +139,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the next client. The client's socket is non-blocking, with the listener's options.
+    /// Accepts the next client of this listening socket. The client's socket is non-blocking, with
+    /// the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
@@ -145,7 +150,7 @@ impl Listener {
         }
     }
 
-    /// The event source to register with the poll.
+    /// The event source of a listening socket, to register with the poll.
     pub(super) fn source(&mut self) -> &mut dyn Source {
         match &mut self.0 {
             Kind::Tcp(listener) => listener,
@@ -157,6 +162,7 @@ impl Listener {
 /// Removes the file of the socket, unless another file has replaced it. So a process that exits
 /// cleanly removes its socket's file, even before it serves.
 impl Drop for Listener {
+    /// Removes the file of a UNIX socket, if it is still the one of this listener.
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
         let is_ours = fs::symlink_metadata(&file.path)
@@ -192,6 +198,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
 
+/// Listens on a UNIX socket at a path, in place of a stale socket.
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;

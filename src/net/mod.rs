@@ -73,6 +73,7 @@ pub enum LoopError {
 }
 
 impl fmt::Display for LoopError {
+    /// Formats the reason why the event loop has ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(error) => write!(f, "the event loop failed: {error}"),
@@ -91,6 +92,7 @@ impl fmt::Display for LoopError {
 impl Error for LoopError {}
 
 impl From<io::Error> for LoopError {
+    /// The end of the event loop because of a failed system call.
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
@@ -118,8 +120,9 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Registers the listeners and the signals. The loop may poll for `busy_poll` before it sleeps.
-    /// The loop ends once the binlog has failed for `binlog_failure_max`.
+    /// Makes the event loop: registers the listeners and the signals. The loop may poll for
+    /// `busy_poll` before it sleeps. The loop ends once the binlog has failed for
+    /// `binlog_failure_max`.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,
@@ -161,8 +164,9 @@ impl EventLoop {
         })
     }
 
-    /// Serves until a signal ends the daemon. Completes the turn in which the signal arrives, but
-    /// accepts no more clients: clients at a service manager's socket wait for the next daemon.
+    /// Runs the event loop until a signal ends the daemon. Completes the turn in which the signal
+    /// arrives, but accepts no more clients: clients at a service manager's socket wait for the
+    /// next daemon.
     pub fn run(&mut self) -> Result<(), LoopError> {
         let mut events = Events::with_capacity(EVENTS_PER_POLL);
         self.notifier.ready(self.status());
@@ -225,7 +229,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// The status line that the service manager shows.
+    /// The health of the server, as the event loop's status line for the service manager.
     fn status(&self) -> &'static str {
         match self.server.health() {
             Health::BinlogFailed => {
@@ -297,6 +301,7 @@ impl EventLoop {
         }
     }
 
+    /// Handles an event: stores the readiness of a socket and queues its connection.
     fn on_event(&mut self, event: &Event) {
         match event.token() {
             SIGNALS => self.handle_signals(),
@@ -322,6 +327,7 @@ impl EventLoop {
         }
     }
 
+    /// Begins or ends draining, or the end of the loop, as the signals that arrived require.
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
         // Some systems report a descriptor once per registration, unless mio reads from it.
@@ -347,6 +353,7 @@ impl EventLoop {
     }
 }
 
+/// The name of a signal that ends the event loop, for a log line.
 fn signal_name(signal: i32) -> &'static str {
     match signal {
         libc::SIGTERM => "SIGTERM",

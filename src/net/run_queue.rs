@@ -150,6 +150,7 @@ impl EventLoop {
         }
     }
 
+    /// Queues or defers a connection after its share, as `feed_result` requires.
     pub(super) fn reschedule(&mut self, key: Key<Conn>, feed_result: FeedResult, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.feed_result = feed_result;

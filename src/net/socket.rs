@@ -53,6 +53,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
+    /// The socket of a connection that was just accepted.
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -79,7 +80,7 @@ impl Socket {
         self.is_writable |= event.is_writable() || event.is_error();
     }
 
-    /// Reads once.
+    /// Reads from the socket once.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
@@ -104,6 +105,7 @@ impl Socket {
         self.stream.read_exact(buffer)
     }
 
+    /// Updates the readiness of the socket after a read of at most `wanted` bytes.
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
         self.is_idle &= result.is_err();
         match result {
@@ -121,7 +123,7 @@ impl Socket {
         self.reads_until_blocked || !CUT_SHORT_MEANS_EVENT
     }
 
-    /// Writes once, and returns how many bytes the kernel accepted.
+    /// Writes to the socket once, and returns how many bytes the kernel accepted.
     pub(super) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let result = match slices {
@@ -137,7 +139,7 @@ impl Socket {
         result
     }
 
-    /// Removes the first `consumed` bytes from `unconsumed`.
+    /// Removes the first `consumed` bytes from the `unconsumed` input of the socket.
     pub(super) fn drop_consumed(&mut self, consumed: usize) {
         let rest = &self.unconsumed[consumed..];
         if rest.len() < LINE_LIMIT {

@@ -121,6 +121,7 @@ impl EventLoop {
         Err(LoopError::LockLost("the file system is too slow to confirm it".into()))
     }
 
+    /// Sends a connection's replies, as far as its socket takes them, and queues what remains.
     fn send(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if socket.has_ended {
@@ -154,6 +155,7 @@ impl EventLoop {
         }
     }
 
+    /// Ends a connection whose socket has failed.
     pub(super) fn fail(&mut self, key: Key<Conn>, error: &io::Error) {
         debug!("{key:?} failed: {error}");
         self.end(key);
@@ -246,6 +248,7 @@ impl EventLoop {
         self.flush()
     }
 
+    /// Closes the socket of a connection, and removes the connection from the server.
     pub(super) fn close(&mut self, key: Key<Conn>, now: Time) {
         debug!("{key:?} closed");
         self.sockets[key.index()] = None;

@@ -90,7 +90,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// Parses the name of a state.
+    /// The state of this name, in the fields of `list-jobs` and `delete-tube`.
     pub(super) fn read(word: &[u8]) -> Option<Self> {
         match word {
             b"ready" => Some(Self::Ready),

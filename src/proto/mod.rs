@@ -1,8 +1,9 @@
 //! The protocol, as functions on bytes that use no jobs, tubes or connections.
 //!
-//! `command.rs` has the commands with their fields, `parse.rs` parses a line into a command and
-//! checks tube names, `reply.rs` writes replies and lists of tubes, `stats_yaml.rs` writes YAML
-//! documents and their values, `http.rs` recognises HTTP. doc/protocol.md specifies the protocol.
+//! `command.rs` has the commands with their fields, `parse.rs` parses a line into a command,
+//! numbers the commands and checks tube names, `reply.rs` writes replies and lists of tubes,
+//! `stats_yaml.rs` writes YAML documents and their values, `http.rs` recognises HTTP.
+//! doc/protocol.md specifies the protocol.
 
 mod command;
 mod http;

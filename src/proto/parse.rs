@@ -90,6 +90,7 @@ pub fn place(name: &str) -> usize {
     command_names().position(|it| it == name).expect("the name of a command")
 }
 
+/// Parses the numbers of a `put`.
 fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let (pri, delay) = (arguments.u32()?, arguments.u32()?);
     let (ttr, size) = (arguments.u32()?, arguments.u32()?);
@@ -102,7 +103,8 @@ fn put<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(if is_whole { Command::Put(header) } else { Command::Malformed })
 }
 
-/// Reads the seconds to wait. Ignores text after the number, as every version of the original does.
+/// Parses the seconds of a `reserve-with-timeout`. Ignores text after the number, as every version
+/// of the original does.
 fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let timeout = arguments.u32()?;
     if i32::try_from(timeout).is_err() {
@@ -111,9 +113,9 @@ fn reserve_with_timeout<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Reserve(Some(timeout)))
 }
 
-/// The original reads the number of jobs to kick with C's `strtoul`, and keeps the low 32 bits.
-/// White space (but no CR) and a sign may precede the number, other text may follow the number, and
-/// `-1` kicks all jobs.
+/// Parses the number of a `kick`. The original reads the number of jobs to kick with C's `strtoul`,
+/// and keeps the low 32 bits. White space (but no CR) and a sign may precede the number, other text
+/// may follow the number, and `-1` kicks all jobs.
 fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let rest = arguments.rest;
     let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\x0c')).count();
@@ -129,8 +131,9 @@ fn kick<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.ignore_rest(Command::Kick(bound))
 }
 
-/// The prefix `pause-tube` does not end in a space, so no space need precede the name. The original
-/// counts the command before it checks the whole name, so a wrong name gives `Malformed`.
+/// Parses the arguments of `pause-tube`. The prefix `pause-tube` does not end in a space, so no
+/// space need precede the name. The original counts the command before it checks the whole name, so
+/// a wrong name gives `Malformed`.
 fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     arguments.skip_spaces();
     let end = arguments.rest.iter().take_while(|&&byte| is_name_byte(byte)).count();
@@ -143,7 +146,8 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a client can ask for all jobs.
+/// Parses the arguments of `list-jobs`. Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a
+/// client can ask for all jobs.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;
@@ -151,6 +155,7 @@ fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(Command::ListJobs { name, state, limit: limit.min(LISTED_JOBS_MAX) })
 }
 
+/// Parses the arguments of `delete-tube`.
 fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = match arguments.word() {
@@ -164,6 +169,7 @@ fn delete_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(Command::DeleteTube { name, state, last_id })
 }
 
+/// Parses the argument of `drain`.
 fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     match arguments.word() {
         Some(b"on") => Some(Command::Drain(Some(true))),
@@ -173,6 +179,7 @@ fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     }
 }
 
+/// Parses the argument of `metrics`, the name of a tube, if there is one.
 fn metrics<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let is_of_all = arguments.rest.is_empty();
     let name = if is_of_all { None } else { Some(arguments.name_behind_spaces()?) };
@@ -187,6 +194,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
+    /// Accepts any rest of the line without a stray byte.
     fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
         let rest = std::mem::take(&mut self.rest);
         if has_stray_byte(rest) { None } else { Some(command) }
@@ -197,6 +205,7 @@ impl<'a> Arguments<'a> {
         tube_name(std::mem::take(&mut self.rest))
     }
 
+    /// Reads spaces, then the name of a tube.
     fn name_behind_spaces(&mut self) -> Option<&'a str> {
         self.word().and_then(tube_name)
     }
@@ -214,6 +223,7 @@ impl<'a> Arguments<'a> {
         Some(word)
     }
 
+    /// Reads spaces, then a number up to 2^32 - 1.
     fn u32(&mut self) -> Option<u32> {
         u32::try_from(self.u64()?).ok()
     }
@@ -232,6 +242,7 @@ impl<'a> Arguments<'a> {
         if digits == 0 { None } else { Some(number) }
     }
 
+    /// Skips the spaces before an argument.
     fn skip_spaces(&mut self) {
         let spaces = self.rest.iter().take_while(|&&byte| byte == b' ').count();
         self.rest = &self.rest[spaces..];
@@ -250,6 +261,7 @@ pub fn is_tube_name(bytes: &[u8]) -> bool {
         && bytes.iter().all(|&byte| is_name_byte(byte))
 }
 
+/// Whether the name of a tube may have this byte.
 fn is_name_byte(byte: u8) -> bool {
     // `matches!` is fast, which is important because a restart checks the name in each record.
     matches!(byte, b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')

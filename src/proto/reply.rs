@@ -67,6 +67,7 @@ impl Reply<'_> {
 
 /// Shows the first line of the reply, as clients get it.
 impl fmt::Debug for Reply<'_> {
+    /// Formats the first line of the reply for log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -86,28 +87,29 @@ pub struct List {
 }
 
 impl List {
-    /// The length of the YAML document in bytes.
+    /// The length of a list of tubes, as a YAML document, in bytes.
     fn length(self) -> usize {
         HEAD.len() + "- \n".len() * self.count + self.bytes
     }
 
-    /// The length of the reply in bytes, overestimated by at most 19.
+    /// The length of the reply with a list of tubes in bytes, overestimated by at most 19.
     pub fn size(self) -> usize {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends the start of the reply to `out`. The caller must then append all names, and CR LF.
+    /// Appends the start of the reply with a list of tubes to `out`. The caller must then append
+    /// all names, and CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
         text(out, HEAD);
     }
 
-    /// The length in bytes of the line for a name.
+    /// The length in bytes of the line for a tube's name in a list.
     pub fn line_length(name: &str) -> usize {
         "- \n".len() + name.len()
     }
 
-    /// Appends the line for a name to `out`.
+    /// Appends the line for a tube's name in a list to `out`.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
         text(out, "- ");
         text(out, name);
@@ -115,6 +117,7 @@ impl List {
     }
 }
 
+/// Appends a part of a reply to `out`.
 fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
@@ -122,7 +125,8 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// The space for a line with the longest word, two numbers, spaces and CR LF, in bytes.
 const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
-/// Writes the digits of a number at the end of `line`, and returns the index of the first digit.
+/// Writes the digits of a number of a reply at the end of `line`, and returns the index of the
+/// first digit.
 pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     let (mut start, mut rest) = (line.len(), number);
     loop {
@@ -135,7 +139,7 @@ pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     }
 }
 
-/// Appends a line of a word and numbers, the form of most replies. The line is made from its last
+/// Appends a reply of a word and numbers, the form of most replies. The line is made from its last
 /// byte to its first and copied once, which takes a fifth of the instructions of `write!`.
 fn numbers(out: &mut Vec<u8>, word: &str, numbers: &[u64]) {
     let mut line = [0; NUMBERS_LINE_MAX_BYTES];

@@ -19,6 +19,7 @@ pub(super) const HEAD: &str = "---\n";
 pub struct Seconds(pub Duration);
 
 impl Display for Seconds {
+    /// Formats seconds with their fraction, without zeros at the end.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}.{:09}", self.0.as_secs(), self.0.subsec_nanos());
         out.write_str(text.trim_end_matches('0').trim_end_matches('.'))
@@ -32,6 +33,7 @@ pub trait Value {
 }
 
 impl Value for u64 {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         // Most numbers are 0.
         if let Ok(digit @ 0..=9) = u8::try_from(self) {
@@ -44,24 +46,28 @@ impl Value for u64 {
 }
 
 impl Value for u32 {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         u64::from(self).append(out);
     }
 }
 
 impl Value for usize {
+    /// Appends a number to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         (self as u64).append(out);
     }
 }
 
 impl Value for bool {
+    /// Appends `true` or `false` to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         if self { "true" } else { "false" }.append(out);
     }
 }
 
 impl Value for &str {
+    /// Appends a text without quotes to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.as_bytes());
     }
@@ -73,6 +79,7 @@ impl Value for &str {
 pub struct Quoted<'a>(pub &'a str);
 
 impl Value for Quoted<'_> {
+    /// Appends a text in quotes to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         out.push(b'"');
         self.0.append(out);
@@ -85,6 +92,7 @@ impl Value for Quoted<'_> {
 pub struct Microseconds(pub Duration);
 
 impl Value for Microseconds {
+    /// Appends seconds with six decimals to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         self.0.as_secs().append(out);
         let point = out.len();
@@ -95,6 +103,7 @@ impl Value for Microseconds {
 }
 
 impl Value for Seconds {
+    /// Appends seconds with their fraction to a YAML document.
     fn append(self, out: &mut Vec<u8>) {
         write!(out, "{self}").expect("writing to memory does not fail");
     }
@@ -105,20 +114,21 @@ impl Value for Seconds {
 pub struct Document(Vec<u8>);
 
 impl Default for Document {
+    /// An empty YAML document, with room for a long one.
     fn default() -> Self {
         Self::with_capacity(1536)
     }
 }
 
 impl Document {
-    /// An empty document, with room for `capacity` bytes more.
+    /// An empty YAML document, with room for `capacity` bytes more.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut text = Vec::with_capacity(HEAD.len() + capacity);
         text.extend_from_slice(HEAD.as_bytes());
         Self(text)
     }
 
-    /// Appends a key and its value.
+    /// Appends a key and its value to the YAML document.
     pub fn pair(&mut self, key: &str, value: impl Value) {
         self.0.extend_from_slice(key.as_bytes());
         self.0.extend_from_slice(b": ");
@@ -126,14 +136,14 @@ impl Document {
         self.0.push(b'\n');
     }
 
-    /// Appends a key and its value; if there is no value, appends nothing.
+    /// Appends a key and its value to the YAML document; if there is no value, appends nothing.
     pub fn pair_if(&mut self, key: &str, value: Option<impl Value>) {
         if let Some(value) = value {
             self.pair(key, value);
         }
     }
 
-    /// Appends a key and the items of its list.
+    /// Appends a key and the items of its list to the YAML document.
     pub fn list(&mut self, key: &str, items: &[&str]) {
         writeln!(self.0, "{key}:").expect("writing to memory does not fail");
         for item in items {
@@ -155,7 +165,7 @@ impl Document {
         self.pair(&format!("{key}-sum"), Seconds(histogram.sum()));
     }
 
-    /// The text of the document.
+    /// The text of the YAML document.
     pub fn end(self) -> Vec<u8> {
         self.0
     }

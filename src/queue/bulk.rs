@@ -46,8 +46,9 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Visits up to `steps` more clients and jobs. After the last client, returns the found jobs
-    /// whose deadlines have not changed since, and reuses the memory of `list`.
+    /// Takes a step of a `list-jobs`: visits up to `steps` more clients and reserved jobs. After
+    /// the last client, returns the found jobs whose deadlines have not changed since, and reuses
+    /// the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -76,6 +77,7 @@ impl Queue {
         None
     }
 
+    /// Of the jobs that a `list-jobs` has found, returns those that have the same deadline now.
     fn still_reserved(&self, found: BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
         let mut found = found.into_sorted_vec();
         found.retain(|&(due, job)| {
@@ -136,8 +138,8 @@ impl Queue {
         DeleteTube { tube, state, end_id, next: 0, deleted: 0 }
     }
 
-    /// Takes one step. If the step returns a job, the caller must delete the job by
-    /// [`Queue::delete`]. O(1).
+    /// Takes one step of a `delete-tube`: looks for a job to delete. If the step returns a job, the
+    /// caller must delete the job by [`Queue::delete`]. O(1).
     pub fn step_delete_tube(&self, delete: &mut DeleteTube) -> DeleteStep {
         let is_meant = |it: &Job| {
             let is_idle = it.reserver().is_none();

@@ -60,6 +60,7 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client that uses this tube, but watches no tube yet.
     pub(super) fn new(using: Key<Tube>) -> Self {
         Self {
             using,

@@ -40,7 +40,7 @@ pub enum State {
 }
 
 impl State {
-    /// The name of the state in `stats-job`.
+    /// The name of a job's state in `stats-job`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -151,15 +151,18 @@ pub struct Job {
 const _: () = assert!(size_of::<Option<Job>>() <= 96);
 
 impl Linked for Job {
+    /// The links of the job in the list of its tube or client.
     fn links(&self) -> &Links<Self> {
         &self.links
     }
+    /// The links of the job, to be changed by the list of its tube or client.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }
 }
 
 impl Job {
+    /// The job's sort key in a heap of ready jobs.
     pub(super) fn ready_key(&self) -> ReadyKey {
         ReadyKey { pri: self.record.pri, id: self.record.id }
     }
@@ -215,13 +218,14 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Makes room for another job, apart from its body. O(1).
+    /// Makes room for another job among all jobs, apart from its body. O(1).
     pub(super) fn make_room(&mut self) -> Growth {
         ensure(self.arena.slots() < INDEX_LIMIT)?;
         self.arena.make_room()?;
         self.ids.make_room()
     }
 
+    /// Adds a job to all jobs, by key and by id.
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
         let id = job.record.id;
         self.bytes += job.body.len() as u64;
@@ -230,7 +234,8 @@ impl Jobs {
         key
     }
 
-    /// Removes a job. The caller must pass the body to [`crate::memory::Bodies::remove`].
+    /// Removes a job from all jobs. The caller must pass the body to
+    /// [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
         self.bytes -= job.body.len() as u64;

@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | this file | [`Queue`]: joining, leaving, lost jobs, `hand_out`, `first_ready`, read access |
+//! | this file | [`Queue`]: join, leave, `mark_…`, lost jobs, `hand_out`, `first_…`, read access |
 //! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
 //! | `bulk` | `list-jobs`, and `delete-tube` in steps |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
@@ -98,6 +98,7 @@ pub struct Queue {
 }
 
 impl Default for Queue {
+    /// A queue with the tube `default`, and without jobs and clients.
     fn default() -> Self {
         let mut tubes = Tubes::default();
         let default = tubes.make("default");
@@ -257,8 +258,8 @@ impl Queue {
 
 /// Memory.
 impl Queue {
-    /// Releases one piece of unused memory to the system, and returns whether there was one. See
-    /// [`Arena::release_one`].
+    /// Releases one piece of unused memory of the queue to the system, and returns whether there
+    /// was one. See [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.jobs.arena.release_one()
             || self.jobs.ids.release_one()
@@ -270,7 +271,7 @@ impl Queue {
 
 /// Read access.
 impl Queue {
-    /// When the reservation or the delay of a job ends. `None` if the job has neither.
+    /// Reads when the reservation or the delay of a job ends. `None` if the job has neither.
     pub fn deadline(&self, job: Key<Job>) -> Option<Time> {
         let Job { record, position, .. } = &self.jobs.arena[job];
         match record.state {
@@ -282,33 +283,33 @@ impl Queue {
         }
     }
 
-    /// The time since which this ready job has waited for a worker; never before the daemon began
-    /// to serve, even if the binlog shows that the job was ready earlier.
+    /// Reads since when this ready job has waited for a worker; never before the daemon began to
+    /// serve, even if the binlog shows that the job was ready earlier.
     pub fn ready_since(&self, job: Key<Job>) -> Time {
         self.jobs.arena[job].record.state_at.max(self.started_at)
     }
 
-    /// A job by key.
+    /// Read access to a job, by key.
     pub fn job(&self, job: Key<Job>) -> &Job {
         &self.jobs.arena[job]
     }
 
-    /// A tube by key.
+    /// Read access to a tube, by key.
     pub fn tube(&self, tube: Key<Tube>) -> &Tube {
         &self.tubes.arena[tube]
     }
 
-    /// A client by key.
+    /// Read access to a client, by key.
     pub fn client(&self, client: Key<Client>) -> &Client {
         &self.clients[client]
     }
 
-    /// A tube by name.
+    /// Finds the key of a tube for read access, by name.
     pub fn find_tube(&self, name: &str) -> Option<Key<Tube>> {
         self.tubes.find(name)
     }
 
-    /// The number of jobs.
+    /// The number of jobs in the queue.
     pub fn jobs(&self) -> usize {
         self.jobs.arena.len()
     }
@@ -318,12 +319,12 @@ impl Queue {
         self.jobs.bytes + self.jobs.arena.len() as u64 * JOB_OVERHEAD_BYTES
     }
 
-    /// The name of a tube, 1 to 200 bytes.
+    /// Read access to the name of a tube, 1 to 200 bytes.
     pub fn tube_name(&self, tube: Key<Tube>) -> &str {
         self.tubes.names.name(tube)
     }
 
-    /// The number of tubes.
+    /// The number of tubes in the queue.
     pub fn tubes(&self) -> usize {
         self.tubes.order.len()
     }
@@ -344,13 +345,14 @@ impl Queue {
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
     }
 
-    /// The counters over all tubes.
+    /// Read access to the counters over all tubes.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 }
 
 impl BodyOwners for Queue {
+    /// The body of the job with this index, when its bytes move to another slot.
     fn body_mut(&mut self, index: usize) -> &mut Body {
         &mut self.jobs.arena[Key::from_index(index)].body
     }
@@ -362,6 +364,7 @@ fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }
 
+/// The duration of so many seconds: a delay, a pause or a time to run.
 fn seconds(number: u32) -> Duration {
     Duration::from_secs(number.into())
 }

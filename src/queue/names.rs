@@ -43,6 +43,7 @@ pub(super) struct Names {
 }
 
 impl Default for Names {
+    /// An empty table of the names of tubes.
     fn default() -> Self {
         let (hasher, entries) = (RandomState::new(), Vec::new());
         Self { hasher, buckets: vec![None], entries, bytes: 0 }
@@ -50,7 +51,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// The tube of this name. O(1) on average.
+    /// Finds the tube of this name in the table. O(1) on average.
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         let hash = self.hasher.hash_one(name);
         let mut at = self.buckets[self.bucket_of(hash)];
@@ -64,19 +65,19 @@ impl Names {
         at
     }
 
-    /// The name of a tube; empty if the tube does not exist any more.
+    /// The name of a tube in the table; empty if the tube does not exist any more.
     pub(super) fn name(&self, tube: Key<Tube>) -> &str {
         &self.entries[tube.index()].name
     }
 
-    /// Makes room for one more tube. O(1), unless a list must be reallocated.
+    /// Makes room for one more name in the table. O(1), unless a list must be reallocated.
     pub(super) fn make_room(&mut self) -> Growth {
         let (buckets, entries) = (self.buckets.len() + 1, self.entries.len() + 1);
         grow(&mut self.buckets, buckets)?;
         grow(&mut self.entries, entries)
     }
 
-    /// Adds a tube with a name that no other tube has. O(1) on average.
+    /// Adds to the table the name of a tube, which no other tube may have. O(1) on average.
     pub(super) fn insert(&mut self, tube: Key<Tube>, name: &str) {
         if self.entries.len() <= tube.index() {
             self.entries.resize_with(tube.index() + 1, Entry::default);
@@ -91,7 +92,7 @@ impl Names {
         self.add(tube);
     }
 
-    /// Removes a tube that is in the table. O(1) on average.
+    /// Removes the name of a tube from the table. O(1) on average.
     pub(super) fn remove(&mut self, tube: Key<Tube>) {
         let bucket = self.bucket_of(self.entries[tube.index()].hash);
         let chain = self.buckets[bucket].take();
@@ -124,6 +125,7 @@ impl Names {
         }
     }
 
+    /// Adds a tube to the chain of its bucket.
     fn add(&mut self, tube: Key<Tube>) {
         let bucket = self.bucket_of(self.entries[tube.index()].hash);
         self.entries[tube.index()].next = self.buckets[bucket].replace(tube);

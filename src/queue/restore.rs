@@ -69,12 +69,12 @@ impl Queue {
         body
     }
 
-    /// Ensures that no new job gets an id below `next`.
+    /// Ensures that no new job gets an id below `next`, such as the id of a restored job.
     pub fn raise_id(&mut self, next: u64) {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The id that the next job gets.
+    /// The id that the next job gets, for the binlog.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }

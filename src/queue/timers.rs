@@ -60,7 +60,8 @@ impl Timers {
     }
 }
 
-/// Adds an item to a heap or changes its sort key to `key`; removes the item if `key` is `None`.
+/// Adds an item to a heap of timers or changes its sort key to `key`; removes the item if `key` is
+/// `None`.
 fn set<K: Ord + Copy, T>(
     heap: &mut Heap<K, T>,
     position: Option<u32>,
@@ -82,8 +83,8 @@ fn set<K: Ord + Copy, T>(
 }
 
 impl Queue {
-    /// Hands out one ready job of a paused tube to a waiting client. If there is no ready job or no
-    /// waiting client, ends the pause and returns `None`. O(log n).
+    /// Takes a step to end the pause of a tube: hands out one ready job to a waiting client. If
+    /// there is no ready job or no waiting client, ends the pause and returns `None`. O(log n).
     pub fn end_pause(&mut self, tube: Key<Tube>, now: Time) -> Option<(Key<Client>, Key<Job>)> {
         let pair = self.match_one(tube, now);
         if pair.is_none() {
@@ -127,6 +128,7 @@ impl Queue {
         [delay, pause, client].into_iter().flatten().min()
     }
 
+    /// Handles the due timer of a client: its wait ends, or one of its jobs is lost.
     fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
         if self.clients[client].is_waiting() {
             self.stop_waiting(client);

@@ -111,13 +111,13 @@ impl Queue {
         }
     }
 
-    /// Unpins a tube after a long command, and removes the tube if nothing else keeps it.
+    /// Unpins a tube after a long command, and drops the tube if nothing else keeps it.
     pub fn unpin(&mut self, tube: Key<Tube>) {
         self.tubes.arena[tube].pins -= 1;
         self.drop_if_idle(tube);
     }
 
-    /// Removes a tube if it has no jobs, users, watchers or long commands any more.
+    /// Drops a tube if it has no jobs, users, watchers or long commands any more.
     pub(super) fn drop_if_idle(&mut self, tube: Key<Tube>) {
         if self.tubes.arena[tube].is_idle() {
             self.set_pause(tube, None);

@@ -76,22 +76,22 @@ pub struct Tube {
 }
 
 impl Tube {
-    /// The histograms, to which the times of a job are added.
+    /// The histograms of the tube, to which the times of a job are added.
     pub(super) fn times_mut(&mut self) -> &mut Times {
         self.times.as_mut().expect("a tube that has a job has them")
     }
 
-    /// The number of ready jobs.
+    /// The number of ready jobs of the tube.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// The number of delayed jobs.
+    /// The number of delayed jobs of the tube.
     pub fn delayed(&self) -> usize {
         self.delayed.len()
     }
 
-    /// The number of buried jobs.
+    /// The number of buried jobs of the tube.
     pub fn buried(&self) -> usize {
         self.buried.len()
     }
@@ -118,11 +118,12 @@ pub(super) struct Tubes {
 }
 
 impl Tubes {
+    /// Finds a tube among all tubes by its name.
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         self.names.find(name)
     }
 
-    /// Makes room for another tube. O(1), unless a list must be reallocated.
+    /// Makes room for another tube among all tubes. O(1), unless a list must be reallocated.
     pub(super) fn make_room(&mut self) -> Growth {
         self.arena.make_room()?;
         self.names.make_room()?;
@@ -131,7 +132,7 @@ impl Tubes {
         grow(&mut self.best_ready, best_ready)
     }
 
-    /// Adds a tube, whose name no other tube may have.
+    /// Adds a tube, whose name no other tube may have, to all tubes.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
         let tube = self.arena.insert(Tube { order_index, ..Tube::default() });
@@ -143,7 +144,7 @@ impl Tubes {
         tube
     }
 
-    /// Updates `best_ready` after a change to the top of `ready` or to `pause`.
+    /// Updates a tube's entry in `best_ready` after a change to the top of `ready` or to `pause`.
     pub(super) fn update_best_ready(&mut self, key: Key<Tube>) {
         let tube = &self.arena[key];
         let best = tube.ready.peek().filter(|_| tube.pause.is_none());
@@ -153,7 +154,7 @@ impl Tubes {
         self.with_ready_job += usize::from(best != ReadyKey::NONE);
     }
 
-    /// Removes an idle tube.
+    /// Removes an idle tube from all tubes.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
         self.names.remove(key);
         let tube = self.arena.remove(key);

@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Queue {
-    /// Returns the next job id. If the `put` fails later, no job has this id.
+    /// Takes an id for the job of a `put`. If the `put` fails later, no job has this id.
     pub fn take_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -71,9 +71,9 @@ impl Queue {
 }
 
 impl Queue {
-    /// The best ready job of the unpaused tubes that the client watches: it has the smallest `pri`,
-    /// then the smallest id. O(tubes watched), but the search begins where the last search found a
-    /// job, and ends when it has seen all tubes with a ready job.
+    /// The job that a `reserve` gets: of the unpaused tubes that the client watches, the ready job
+    /// with the smallest `pri`, then the smallest id. O(tubes watched), but the search begins where
+    /// the last search found a job, and ends when it has seen all tubes with a ready job.
     pub fn best_ready_job(&mut self, client: Key<Client>) -> Option<Key<Job>> {
         let Client { watching, found_at, .. } = &mut self.clients[client];
         let mut unseen = if self.is_frozen { 0 } else { self.tubes.with_ready_job };
@@ -126,7 +126,8 @@ impl Queue {
         self.find(id).filter(|&job| self.jobs.arena[job].reserver().is_none_or(|by| by == client))
     }
 
-    /// Deletes a job. The caller must pass its body to [`crate::memory::Bodies::remove`].
+    /// Deletes a job from the queue. The caller must pass its body to
+    /// [`crate::memory::Bodies::remove`].
     pub fn delete(&mut self, job: Key<Job>, now: Time) -> Body {
         let &Job { ref record, tube, .. } = &self.jobs.arena[job];
         let tube = &mut self.tubes.arena[tube];
@@ -272,6 +273,7 @@ impl Queue {
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));
     }
 
+    /// Sets or ends the pause of a tube, for `pause-tube` and the end of a pause.
     pub(super) fn set_pause(&mut self, tube: Key<Tube>, pause: Option<Pause>) {
         self.tubes.arena[tube].pause = pause;
         self.tubes.update_best_ready(tube);

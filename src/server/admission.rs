@@ -57,6 +57,7 @@ pub(super) enum Growing {
 }
 
 impl Growing {
+    /// The level of free memory that this growth requires.
     fn level(self) -> Level {
         match self {
             Self::List(size) if size <= SMALL_LIST_MAX_BYTES => Level::Critical,
@@ -140,6 +141,7 @@ impl Server {
 }
 
 impl From<OutOfMemory> for Reply<'static> {
+    /// The reply to a command for which there is not enough memory.
     fn from(_: OutOfMemory) -> Self {
         Self::OUT_OF_MEMORY
     }

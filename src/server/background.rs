@@ -54,8 +54,8 @@ pub(super) struct Slices {
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of due timers or large work. If there is
-    /// no memory, sets the time at which all this work is tried again.
+    /// Returns whether there is memory for the next step of a slice. If there is no memory, sets
+    /// the time at which due timers and large work are tried again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {
@@ -64,7 +64,8 @@ impl Server {
         has_memory
     }
 
-    /// Handles timers that are due at `now`, up to a limit for each kind: see [`JOBS_PER_SLICE`].
+    /// Takes a slice of the timers that are due at `now`, with a limit for each kind: see
+    /// [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
             JOBS_PER_SLICE.max(std::mem::take(&mut self.commands_this_turn).saturating_mul(2));
@@ -94,9 +95,9 @@ impl Server {
         }
     }
 
-    /// Ends the reservation of a job whose time to run is over or whose holder has disconnected.
-    /// The job becomes ready, as if it had waited since `since`, or is buried if `--bury-after`
-    /// requires that. With `--bury-after`, the binlog gets a record of the loss.
+    /// Takes a step for a lost job, whose time to run is over or whose holder has disconnected:
+    /// ends the reservation. The job becomes ready, as if it had waited since `since`, or is buried
+    /// if `--bury-after` requires that. With `--bury-after`, the binlog gets a record of the loss.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
@@ -115,7 +116,8 @@ impl Server {
         self.hand_out(tube, now);
     }
 
-    /// Releases one piece of unused memory to the system, and returns whether there was one.
+    /// Releases one piece of unused memory of the server to the system, and returns whether there
+    /// was one.
     pub(super) fn release_one(&mut self) -> bool {
         self.bodies.release_one()
             || self.queue.release_one()
@@ -125,8 +127,8 @@ impl Server {
 }
 
 impl Server {
-    /// Ends the pause of a tube: hands out at most [`JOBS_PER_SLICE`] jobs now. The next ticks hand
-    /// out the other jobs, because the timer of the pause is due.
+    /// Ends the pause of a tube in slices: hands out at most [`JOBS_PER_SLICE`] jobs now. The next
+    /// ticks hand out the other jobs, because the timer of the pause is due.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -167,7 +169,8 @@ impl Server {
         self.slices.long_commands.push_back(long);
     }
 
-    /// Kicks one job. If no job remains, or the binlog permits no change, returns the reply.
+    /// Takes one step of a long `kick`: kicks one job. If no job remains, or the binlog permits no
+    /// change, returns the reply.
     fn step_kick(&mut self, kick: &mut Kick, now: Time) -> Option<Reply<'static>> {
         let permit = match self.permit(Change::Update, now) {
             Ok(permit) => permit,
@@ -182,8 +185,8 @@ impl Server {
         None
     }
 
-    /// Deletes at most one job. If no job remains, or the binlog permits no delete, returns the
-    /// reply.
+    /// Takes one step of a long `delete-tube`: deletes at most one job. If no job remains, or the
+    /// binlog permits no delete, returns the reply.
     fn step_delete_tube(&mut self, delete: &mut DeleteTube, now: Time) -> Option<Reply<'static>> {
         let Ok(permit) = self.permit(Change::Delete, now) else {
             return Some(Reply::INTERNAL_ERROR);
@@ -196,12 +199,14 @@ impl Server {
         None
     }
 
+    /// Ends a long command, and answers with a reply that confirms its changes.
     fn end_long(&mut self, long: &LongCommand, reply: Reply<'_>) {
         if let Some(key) = self.resume_after(long) {
             self.acknowledge(key, reply);
         }
     }
 
+    /// Ends a long `list-jobs` of reserved jobs, and answers with the list.
     fn end_list_reserved(&mut self, long: &LongCommand, jobs: &[Key<Job>], now: Time) {
         if let Some(key) = self.resume_after(long) {
             if let Err(refusal) = self.send_list(key, jobs, now) {
@@ -210,7 +215,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command. The command's connection takes commands again, and is returned.
+    /// Ends a long command, whose connection takes commands again, and returns the connection.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;

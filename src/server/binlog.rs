@@ -29,7 +29,7 @@ pub enum Health {
 }
 
 impl Health {
-    /// The name of the state in `capabilities` and `metrics`.
+    /// The name of this [`Health`] in `capabilities` and `metrics`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::BinlogFailed => "binlog-failed",
@@ -44,12 +44,13 @@ impl Health {
 pub(super) type Permit = Option<wal::Permit>;
 
 impl Server {
-    /// Writes the records of the turn, and syncs them if the flags require it. Releases held
-    /// replies when the changes that they confirm are written, or synced if the flags require it.
-    /// Call this method before you send replies, except those that [`Server::write_changes`]
-    /// permits. If the commit fails, closes each connection that has held replies, or unsent
-    /// replies that show a job without a record, and drops its replies. Also removes jobs without a
-    /// record: no client knows their ids, and a restart may assign these ids again.
+    /// Makes the binlog write the records of the turn, and sync them if the flags require it.
+    /// Releases held replies when the changes that they confirm are written, or synced if the flags
+    /// require it. Call this method before you send replies, except those that
+    /// [`Server::write_changes`] permits. If the commit fails, closes each connection that has held
+    /// replies, or unsent replies that show a job without a record, and drops its replies. Also
+    /// removes jobs without a record: no client knows their ids, and a restart may assign these ids
+    /// again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -57,6 +58,7 @@ impl Server {
         self.trouble = before.or(reason.map(|reason| (reason, now)));
     }
 
+    /// Calls [`Wal::commit`], and releases, keeps or drops held replies, as its outcome requires.
     fn commit_changes(&mut self, now: Time) {
         // Before a sync in this thread, the event loop has already waited for more changes.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
@@ -151,7 +153,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the thread for syncs call `wake` whenever a sync has ended.
+    /// Makes the binlog call `wake` whenever a sync in the second thread has ended.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         if let Some(wal) = &mut self.wal {
             wal.on_sync_end(wake);
@@ -165,7 +167,7 @@ impl Server {
         }
     }
 
-    /// The binlog, read-only.
+    /// The binlog of the server, read-only.
     pub fn wal(&self) -> Option<&Wal> {
         self.wal.as_ref()
     }

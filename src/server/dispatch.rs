@@ -107,8 +107,8 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the client watch a tube, unless the client already watches it. Answers with the number
-    /// of watched tubes.
+    /// Executes a `watch`, which changes nothing if the client already watches the tube. Answers
+    /// with the number of watched tubes.
     fn watch(&mut self, key: Key<Conn>, name: &str) -> Answer {
         let client = key.paired();
         let found = self.queue.find_tube(name);
@@ -124,6 +124,7 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers an `ignore`.
     fn ignore(&mut self, key: Key<Conn>, name: &str) {
         self.charge(self.queue.client(key.paired()).watching());
         let left = self.queue.ignore(key.paired(), name);
@@ -131,6 +132,7 @@ impl Server {
         self.reply(key, left.map_or(Reply::NOT_IGNORED, watching));
     }
 
+    /// Begins to execute a `kick`, a long command that is answered when it ends.
     fn kick(&mut self, key: Key<Conn>, bound: u32, now: Time) -> Answer {
         self.make_room_for_long_command()?;
         let tube = self.used(key);
@@ -139,11 +141,13 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers a `drain`.
     fn answer_drain(&mut self, key: Key<Conn>, drains: Option<bool>) {
         self.is_draining = drains.unwrap_or(self.is_draining);
         self.reply(key, if self.is_draining { Reply::DRAINING } else { Reply::NOT_DRAINING });
     }
 
+    /// Executes and answers a `pause-tube`.
     fn pause_tube(&mut self, key: Key<Conn>, name: &str, delay: u32, now: Time) -> Answer {
         let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
         self.queue.pause(tube, delay, now);
@@ -154,6 +158,7 @@ impl Server {
         Ok(())
     }
 
+    /// Begins to execute a `delete-tube`, a long command that is answered when it ends.
     fn delete_tube(
         &mut self,
         key: Key<Conn>,
@@ -177,6 +182,7 @@ impl Server {
         Ok(())
     }
 
+    /// Answers a `stats-job`, or fails if the job does not exist.
     fn send_stats_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
         self.show(key, id);
@@ -184,6 +190,7 @@ impl Server {
         Ok(())
     }
 
+    /// Answers a `stats-tube`, or fails if the tube does not exist.
     fn send_stats_tube(&mut self, key: Key<Conn>, name: &str, now: Time) -> Answer {
         let tube = self.queue.find_tube(name).ok_or(Reply::NOT_FOUND)?;
         self.charge(self.queue.waiter_entries(tube));
@@ -191,7 +198,7 @@ impl Server {
         Ok(())
     }
 
-    /// Sends the metrics of the daemon, or of one tube.
+    /// Answers `metrics` of the daemon, or of one tube.
     fn send_metrics(&mut self, key: Key<Conn>, tube: Option<&str>, now: Time) -> Answer {
         let document = match tube {
             None => self.metrics(now),
@@ -203,7 +210,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lists jobs of a tube in one state, first those that will be the first to leave this state.
+    /// Answers a `list-jobs` of one state: first the jobs that will be the first to leave it.
     fn list_jobs(
         &mut self,
         key: Key<Conn>,
@@ -249,7 +256,8 @@ impl Server {
         Ok(())
     }
 
-    /// Answers with a job, `DEADLINE_SOON` or `TIMED_OUT`, or makes the client wait.
+    /// Executes a `reserve` of any kind: answers with a job, `DEADLINE_SOON` or `TIMED_OUT`, or
+    /// makes the client wait.
     fn reserve(&mut self, key: Key<Conn>, timeout: Option<u32>, now: Time) -> Answer {
         let client = key.paired();
         self.charge(self.queue.tubes_to_scan(client));
@@ -271,6 +279,7 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers a `reserve-job`.
     fn reserve_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find_unreserved(id).ok_or(Reply::NOT_FOUND)?;
         let permit =
@@ -286,12 +295,14 @@ impl Server {
         Ok(())
     }
 
+    /// Reserves a job for a `reserve` or `reserve-job`, or fails if there is no memory.
     fn reserve_for(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Answer {
         self.admit(Growing::ReservedJobs(self.queue.client(client).holding()))?;
         self.queue.reserve_job(client, job, now)?;
         Ok(())
     }
 
+    /// Executes and answers a `delete`.
     fn delete(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.deletable_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let permit = self.permit(Change::Delete, now).map_err(|_| Reply::INTERNAL_ERROR)?;
@@ -310,7 +321,8 @@ impl Server {
         self.bodies.remove(body);
     }
 
-    /// Releases a job. If the disk is full, only a release without a delay succeeds.
+    /// Executes and answers a `release`. If the disk is full, only a release without a delay
+    /// succeeds.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };
@@ -325,6 +337,7 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers a `bury`.
     fn bury(&mut self, key: Key<Conn>, id: u64, pri: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let permit = self.permit(Change::Update, now).map_err(|_| Reply::INTERNAL_ERROR)?;
@@ -334,6 +347,7 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers a `touch`.
     fn touch(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         self.queue.touch(job, now);
@@ -341,6 +355,7 @@ impl Server {
         Ok(())
     }
 
+    /// Executes and answers a `kick-job`.
     fn kick_job(&mut self, key: Key<Conn>, id: u64, now: Time) -> Answer {
         let job = self.queue.find(id).ok_or(Reply::NOT_FOUND)?;
         let permit = self.permit(Change::Update, now).map_err(|_| Reply::INTERNAL_ERROR)?;
@@ -351,16 +366,18 @@ impl Server {
         Ok(())
     }
 
+    /// Answers a `peek` of any kind with this job, or fails if there is none.
     fn peek(&mut self, key: Key<Conn>, job: Option<Key<Job>>) -> Answer {
         self.send_job(key, job.ok_or(Reply::NOT_FOUND)?, "FOUND");
         Ok(())
     }
 
+    /// The tube of commands that name no tube, such as `kick`: the one that the client uses.
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
         self.queue.client(key.paired()).using
     }
 
-    /// Lists all tubes, or those that the client `of` watches.
+    /// Answers a `list-tubes`, or a `list-tubes-watched` of the client `of`.
     fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
         let (count, bytes) = self.queue.size_of_tube_names(of);
         let list = List { count, bytes };

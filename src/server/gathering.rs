@@ -33,7 +33,8 @@ pub(super) struct GatheringTime {
 }
 
 impl GatheringTime {
-    /// Computes how long the next sync may wait, if a sync takes `average` on average.
+    /// Computes how long the next sync may wait for more changes, if a sync takes `average` on
+    /// average.
     pub(super) fn new(average: Duration, in_background: bool) -> Self {
         if in_background {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
@@ -88,8 +89,8 @@ impl Gathering {
         self.round
     }
 
-    /// Returns the time until which the next commit should wait; `None` if it should not wait. The
-    /// returned time may change when a connection sends a change.
+    /// Returns the time until which the next commit should wait for more changes; `None` if it
+    /// should not wait. The returned time may change when a connection sends a change.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {
@@ -107,7 +108,8 @@ impl Gathering {
         (now < until).then_some(until)
     }
 
-    /// Ends a commit's wait. If most expected changes did not come, the next commits do not wait.
+    /// Ends a commit's wait for more changes. If most expected changes did not come, the next
+    /// commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
         let Some(wait) = self.wait.take() else { return };

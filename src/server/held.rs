@@ -19,20 +19,21 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Makes room for `count` connections.
+    /// Makes room for `count` dirty connections.
     pub(super) fn make_room(&mut self, count: usize) -> Growth {
         grow_deque(&mut self.first, count)?;
         grow_deque(&mut self.others, count)
     }
 
-    /// Adds a connection, unless the connection is already dirty.
+    /// Adds a connection to the dirty ones, unless the connection is already dirty.
     pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.others.push_back(key);
         }
     }
 
-    /// Adds the connection of a worker whose wait has ended, unless it is dirty already.
+    /// Adds the connection of a worker, whose wait has ended, to the dirty ones, unless it is dirty
+    /// already.
     pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.first.push_back(key);
@@ -46,6 +47,7 @@ impl Dirty {
         Some(key)
     }
 
+    /// Whether no connection is dirty.
     pub(super) fn is_empty(&self) -> bool {
         self.first.is_empty() && self.others.is_empty()
     }
@@ -62,7 +64,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Makes room for `count` connections on each list.
+    /// Makes room for `count` connections on each list of those with held replies.
     pub(super) fn make_room(&mut self, count: usize) -> Growth {
         grow(&mut self.until_commit, count)?;
         grow(&mut self.until_sync, count)
@@ -73,7 +75,8 @@ impl Held {
         !self.until_commit.is_empty()
     }
 
-    /// Holds all further replies on a connection until the next commit.
+    /// Adds a connection to those with held replies: holds its further replies until the next
+    /// commit.
     pub(super) fn hold(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.hold() {
@@ -81,7 +84,7 @@ impl Held {
         }
     }
 
-    /// Removes a connection from the lists, because its held replies will not be sent.
+    /// Removes a connection from those with held replies, because these will not be sent.
     /// O(connections with held replies) if the connection has some.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
@@ -91,13 +94,13 @@ impl Held {
         }
     }
 
-    /// If clients are expected to send more changes soon, returns the time until which the next
-    /// commit should wait for these changes before it syncs.
+    /// Returns [`Gathering::wait_until`], or `None` if no replies are held until the next commit.
     pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
     }
 
-    /// Makes the replies that were held until the commit wait for the sync that has just begun.
+    /// On all connections, makes the replies that were held until the commit wait for the sync that
+    /// has just begun.
     pub(super) fn begin_sync(&mut self, conns: &mut SmallArena<Conn>) {
         self.gathering.end();
         assert!(self.until_sync.is_empty(), "one sync at a time");
@@ -107,12 +110,14 @@ impl Held {
         }
     }
 
-    /// Ends the wait of a failed commit. Then the caller must empty both lists by [`Held::pop`].
+    /// Ends the wait for more changes after a failed commit, and leaves the replies held. Then the
+    /// caller must empty both lists by [`Held::pop`].
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }
 
-    /// Removes a key from a list and returns the key. A key on both lists is returned twice.
+    /// Removes a connection from a list of those with held replies, and returns its key. A key on
+    /// both lists is returned twice.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }
@@ -128,7 +133,7 @@ impl Held {
         }
     }
 
-    /// Releases the replies that were held until the sync that has just ended.
+    /// On all connections, releases the replies that were held until the sync that has just ended.
     pub(super) fn end_sync(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
         // First come, first answered.

@@ -39,6 +39,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
+    /// The defaults of `-z`, `-s`, `--max-memory` and `--bury-after`.
     fn default() -> Self {
         Self {
             job_size_limit: JOB_SIZE_DEFAULT,

@@ -4,9 +4,11 @@
 //!
 //! - input: [`Server::open`], [`Server::feed`], [`Server::hang_up`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::set_draining`], [`Server::tick`];
-//! - [`Server::commit`], which writes the turn's records to the binlog;
+//! - [`Server::gather_until`], then [`Server::commit`], which writes the turn's records to the
+//!   binlog; both are in `binlog.rs`;
 //! - output: [`Server::next_dirty`] for the connections whose output or readiness for input has
-//!   changed, [`Server::output`] for bytes to send, [`Server::next_deadline`] for the next call;
+//!   changed, [`Server::output`] for bytes to send, [`Server::sent`] after that,
+//!   [`Server::next_deadline`] for the next call;
 //! - [`Server::reclaim`], which ends the turn: keys of closed connections may be reused.
 //!
 //! The server does large work, such as a long `kick` or the disconnect of a client with many jobs,
@@ -180,7 +182,7 @@ impl Server {
         }
     }
 
-    /// Sets the object that reports how much memory is free.
+    /// Sets the object that reports to the server how much memory is free.
     pub fn set_supply(&mut self, supply: Box<dyn Supply>) {
         self.bodies.memory.set_supply(supply);
     }
@@ -192,7 +194,7 @@ impl Server {
         self.queue.is_resident = true;
     }
 
-    /// Whether memory for a step has been refused since the last tick.
+    /// Tells the event loop whether memory for a step has been refused since the last tick.
     pub fn lacks_memory(&self) -> bool {
         self.bodies.memory.has_refused(Level::Critical)
     }
@@ -322,22 +324,23 @@ impl Server {
 
 /// Output.
 impl Server {
-    /// Whether this turn has executed [`COMMANDS_PER_TURN`] commands.
+    /// Tells the event loop whether this turn has executed [`COMMANDS_PER_TURN`] commands.
     pub fn is_turn_over(&self) -> bool {
         self.commands_this_turn >= COMMANDS_PER_TURN
     }
 
-    /// A connection, read-only.
+    /// A connection of the server, read-only.
     pub fn conn(&self, key: Key<Conn>) -> &Conn {
         &self.conns[key]
     }
 
-    /// The first bytes to send, as slices for one `writev`, and the number of slices in use.
+    /// The first bytes to send on a connection, as slices for one `writev`, and the number of
+    /// slices in use.
     pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
         self.conns[key].output.slices(&self.bodies)
     }
 
-    /// Removes `count` bytes from the output, because they have been sent.
+    /// Removes `count` bytes from the output of a connection, because the event loop has sent them.
     pub fn sent(&mut self, key: Key<Conn>, count: usize) {
         self.conns[key].output.sent(count, &mut self.bodies);
     }
@@ -384,12 +387,12 @@ impl Server {
         self.is_draining
     }
 
-    /// The bodies, read-only.
+    /// The bodies of the server, read-only.
     pub fn bodies(&self) -> &Bodies {
         &self.bodies
     }
 
-    /// The queue, read-only.
+    /// The queue of the server, read-only.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }

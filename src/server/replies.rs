@@ -19,7 +19,7 @@ impl Server {
         }
     }
 
-    /// The instant that [`Server::instant`] will return next.
+    /// The instant at which the next job is handed out, which [`Server::instant`] will return.
     pub(super) fn next_instant(&self, now: Time) -> Time {
         now.max(self.latest.next())
     }
@@ -34,7 +34,8 @@ impl Server {
         self.send_job(client.paired(), job, "RESERVED");
     }
 
-    /// Sends a line with `word`, the job's id and the body's size, and then the body.
+    /// Appends a job to the output of a connection: a line with `word`, the job's id and the body's
+    /// size, and then the body.
     pub(super) fn send_job(&mut self, key: Key<Conn>, job: Key<Job>, word: &'static str) {
         self.show(key, self.queue.job(job).record.id);
         let Job { record, body, .. } = self.queue.job(job);
@@ -44,22 +45,26 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Answers a client whose wait has ended; its connection then takes commands again.
+    /// Appends the reply to a client whose wait has ended; its connection then takes commands
+    /// again.
     pub(super) fn answer_waiting(&mut self, client: Key<Client>, reply: Reply<'_>) {
         self.conns[client.paired()].resume();
         self.reply(client.paired(), reply);
     }
 
+    /// Appends a reply to the output of a connection.
     pub(super) fn reply(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         trace!("{key:?} < {reply:?}");
         self.conns[key].output.reply(reply);
         self.mark_dirty(key);
     }
 
+    /// Marks a connection as dirty after an append to its output.
     pub(super) fn mark_dirty(&mut self, key: Key<Conn>) {
         self.dirty.mark(key, &mut self.conns[key]);
     }
 
+    /// Appends a reply with a YAML document to the output of a connection.
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
         // Formatting a document takes long: for `stats`, as long as ten other commands.
         self.charge(document.len() / 2);

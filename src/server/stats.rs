@@ -47,6 +47,7 @@ pub(super) struct Figures {
 }
 
 impl Server {
+    /// The document that answers `capabilities`.
     pub(super) fn capabilities(&self) -> Vec<u8> {
         let mut out = Document::default();
         out.pair("version", Quoted(&self.identity.version));
@@ -59,6 +60,7 @@ impl Server {
         out.end()
     }
 
+    /// The document that answers `stats`.
     pub(super) fn stats(&self, now: Time) -> Vec<u8> {
         let counts = self.queue.counts();
         let (user, system) = (self.identity.rusage)();
@@ -105,6 +107,7 @@ impl Server {
         self.figures.turns.add(began.nanoseconds_until(ended));
     }
 
+    /// The document that answers `metrics`.
     pub(super) fn metrics(&self, now: Time) -> Vec<u8> {
         let mut out = Document::default();
         out.pair("state", self.health().name());
@@ -134,6 +137,7 @@ impl Server {
         out.end()
     }
 
+    /// The document that answers `metrics` of one tube.
     pub(super) fn tube_metrics(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
         let mut out = Document::default();
@@ -152,6 +156,7 @@ impl Server {
         out.end()
     }
 
+    /// The document that answers `list-jobs`.
     pub(super) fn list_of_jobs(&self, jobs: &[Key<Job>], now: Time) -> Vec<u8> {
         let mut out = Document::with_capacity(jobs.len() * LISTED_JOB_MAX_BYTES);
         for &job in jobs {
@@ -165,6 +170,7 @@ impl Server {
         out.end()
     }
 
+    /// The document that answers `stats-job`.
     pub(super) fn stats_job(&self, job: Key<Job>, now: Time) -> Vec<u8> {
         let Job { record, tube, .. } = self.queue.job(job);
         let time_left = self.queue.deadline(job).map_or(0, |at| now.seconds_until(at));
@@ -186,6 +192,7 @@ impl Server {
         out.end()
     }
 
+    /// The document that answers `stats-tube`.
     pub(super) fn stats_tube(&self, key: Key<Tube>, now: Time) -> Vec<u8> {
         let tube = self.queue.tube(key);
         let pause = tube.pause.map(|pause| (pause.seconds, now.seconds_until(pause.until)));

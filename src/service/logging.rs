@@ -39,7 +39,8 @@ pub fn start(verbosity: usize) {
         .init();
 }
 
-/// The text before a message: `<4>`, or `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
+/// The text before the message of a log line: `<4>`, or
+/// `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
 fn head(is_journal: bool, level: Level) -> String {
     // Priorities of syslog.
     let (priority, weight) = match level {
@@ -68,7 +69,7 @@ struct Lines<W> {
 }
 
 impl<W: Write + AsFd> Lines<W> {
-    /// Writes one line, truncated to [`LINE_MAX_BYTES`]. Returns whether the line was written.
+    /// Writes one log line, truncated to [`LINE_MAX_BYTES`]. Returns whether the line was written.
     fn write_line(&mut self, line: &[u8]) -> bool {
         let end = line.len().min(LINE_MAX_BYTES).saturating_sub(1);
         let line = [&line[..end], b"\n"].concat();
@@ -77,6 +78,7 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
+    /// Writes a log line, after a note on dropped ones; drops the line if the reader is too slow.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
@@ -93,6 +95,7 @@ impl<W: Write + AsFd> Write for Lines<W> {
         Ok(line.len())
     }
 
+    /// Does nothing: each log line is written at once.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -108,7 +111,7 @@ fn is_journal() -> bool {
     own.is_ok_and(|own| env::var("JOURNAL_STREAM").is_ok_and(|it| it == own))
 }
 
-/// Formats a number with its noun: `1 job`, `2 jobs`.
+/// Formats a number with its noun for a log line: `1 job`, `2 jobs`.
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
@@ -136,7 +139,7 @@ impl DrainLog {
         }
     }
 
-    /// When to log a change that has not been logged yet.
+    /// When to log a change of draining that has not been logged yet.
     pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
         (is_draining != self.is_draining).then_some(self.silent_until)
     }
@@ -152,8 +155,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Counts one more event. If a line may be logged again, returns the number of events since the
-    /// last line.
+    /// Counts one more event, for a log line that must not come too often. If a line may be logged
+    /// again, returns the number of events since the last line.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.silent_until {

@@ -68,13 +68,14 @@ impl Notifier {
         }
     }
 
-    /// Reports the progress of a long startup, and requests more time.
+    /// Sends the progress of a long startup to the service manager, and requests more time.
     pub fn progress(&self, text: &str) {
         let more = EXTENSION.as_micros();
         self.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
-    /// Reports that the daemon serves. From now on, sending a message never blocks.
+    /// Tells the service manager that the daemon serves. From now on, sending a message never
+    /// blocks.
     pub fn ready(&mut self, status: &'static str) {
         self.status = status;
         self.send(&format!("READY=1\nSTATUS={status}"));
@@ -85,7 +86,7 @@ impl Notifier {
         }
     }
 
-    /// Reports the daemon's state, if it has changed.
+    /// Tells the service manager the daemon's state, if it has changed.
     pub fn status(&mut self, status: &'static str) {
         if status != self.status {
             self.status = status;
@@ -98,12 +99,12 @@ impl Notifier {
         self.manager.is_some()
     }
 
-    /// Reports the error that ends the daemon.
+    /// Tells the service manager the error that ends the daemon.
     pub fn failed(&self, error: &impl Display) {
         self.send(&format!("STATUS={error}"));
     }
 
-    /// Reports that the daemon is shutting down.
+    /// Tells the service manager that the daemon is shutting down.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=ending");
     }
@@ -122,7 +123,8 @@ impl Notifier {
         self.watchdog.as_ref().map(|watchdog| watchdog.next)
     }
 
-    /// Sends a message. Ignores errors, because a missing message is no reason to stop serving.
+    /// Sends a message to the service manager. Ignores errors, because a missing message is no
+    /// reason to stop serving.
     fn send(&self, lines: &str) {
         if let Some((socket, address)) = &self.manager {
             let _ = socket.send_to_addr(lines.as_bytes(), address);
@@ -130,6 +132,7 @@ impl Notifier {
     }
 }
 
+/// Opens a socket for messages to the service manager at the address `name`.
 fn open(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_encoded_bytes() {
         #[cfg(target_os = "linux")]

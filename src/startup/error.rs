@@ -49,6 +49,7 @@ impl StartError {
 }
 
 impl fmt::Display for StartError {
+    /// Formats the error for the log line, with advice.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Identity(error) => write!(f, "cannot query the system: {error}"),

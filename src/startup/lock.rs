@@ -25,6 +25,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
+    /// The line of this daemon in the file `lock`.
     pub(super) fn new(identity: &Identity) -> Self {
         let Identity { id, pid, hostname, .. } = identity;
         let machine = match sys::boot_id() {

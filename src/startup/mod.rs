@@ -37,11 +37,11 @@ const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 /// after startup, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
-/// Serves until a signal ends the daemon. Logs `arguments`, the words of the command line. Listens
-/// before it drops privileges, because a port or a path may require privileges. Also listens before
-/// it reads the binlog, so that clients that connect early need not try again. With
-/// `--wait-for-lock`, drops privileges before it waits for the lock, and listens only once it has
-/// the lock, so that no client waits for a standby.
+/// Takes all steps of startup, then serves until a signal ends the daemon. Logs `arguments`, the
+/// words of the command line. Listens before it drops privileges, because a port or a path may
+/// require privileges. Also listens before it reads the binlog, so that clients that connect early
+/// need not try again. With `--wait-for-lock`, drops privileges before it waits for the lock, and
+/// listens only once it has the lock, so that no client waits for a standby.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
@@ -247,6 +247,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     }
 }
 
+/// Changes the process to the user of `-u`, if that is given.
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
     let found =

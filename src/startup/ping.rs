@@ -29,8 +29,8 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
     })
 }
 
-/// Checks an address in another thread, because the system may take minutes to give up on a name or
-/// a connection. A thread that exceeds the time limit ends with the process.
+/// Checks the health at an address in another thread, because the system may take minutes to give
+/// up on a name or a connection. A thread that exceeds the time limit ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;
@@ -38,6 +38,7 @@ fn within(timeout: Duration, address: Address) -> io::Result<()> {
     receiver.recv_timeout(timeout).unwrap_or_else(timed_out)
 }
 
+/// Connects to an address, and checks that a beanstalkd answers there.
 fn ask(address: &Address) -> io::Result<()> {
     match address {
         Address::Tcp { host, service } => exchange(sys::connect_tcp(host, service)?),
@@ -45,6 +46,7 @@ fn ask(address: &Address) -> io::Result<()> {
     }
 }
 
+/// Sends the request of the health check, and reads the replies.
 fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     stream.write_all(REQUEST)?;
     judge(BufReader::new(stream.take(REPLY_MAX_BYTES)))

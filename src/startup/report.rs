@@ -42,6 +42,7 @@ impl Inspection {
 
 /// The page of `--check-binlog`, line by line.
 impl fmt::Display for Inspection {
+    /// Formats the page of `--check-binlog`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [file, used, size, records] = ["file", "bytes used", "of", "records"];
         writeln!(f, "{file:<16} {used:>12} {size:>12} {records:>10}")?;
@@ -71,6 +72,7 @@ impl fmt::Display for Inspection {
     }
 }
 
+/// Formats a segment's row of the page of `--check-binlog`.
 fn write_segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Result {
     let SegmentReport { number, size, used, format, records, torn, .. } = segment;
     let format = match format {
@@ -97,6 +99,7 @@ fn write_segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Re
     Ok(())
 }
 
+/// Formats a tube's row of the page of `--check-binlog`.
 fn write_tube(f: &mut fmt::Formatter<'_>, queue: &Queue, name: &str) -> fmt::Result {
     let Some(tube) = queue.find_tube(name) else { return Ok(()) };
     let tube = queue.tube(tube);

@@ -24,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
-    /// How long a step that has failed with this error is repeated.
+    /// How long a step of startup that has failed with this error is repeated.
     fn patience(&self, error: &StartError) -> Duration {
         match error {
             StartError::Binlog(_, wal::Error::Locked(_)) if self.config.waits_for_lock => {
@@ -36,7 +36,8 @@ impl Start<'_> {
         }
     }
 
-    /// Repeats a step until it succeeds or its time is up. `None` if a signal ends startup.
+    /// Repeats a step of startup until it succeeds or its time is up. `None` if a signal ends
+    /// startup.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn retry<T>(
         &self,

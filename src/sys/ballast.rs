@@ -81,10 +81,12 @@ pub fn refill(bytes: usize) {
     }
 }
 
+/// Whether a piece of ballast is from the C library's heap.
 fn is_from_heap(piece: *mut u8) -> bool {
     piece.addr() & FROM_HEAP != 0
 }
 
+/// Takes a piece of ballast from the kernel.
 fn map_piece() -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
@@ -93,6 +95,7 @@ fn map_piece() -> Option<*mut u8> {
     (piece != libc::MAP_FAILED).then_some(piece.cast())
 }
 
+/// Takes a piece of ballast from the C library's heap.
 fn heap_piece() -> Option<*mut u8> {
     // SAFETY: the layout has a size above zero.
     let piece = unsafe { System.alloc(PIECE) };
@@ -103,7 +106,7 @@ fn heap_piece() -> Option<*mut u8> {
     Some(piece.map_addr(|address| address | FROM_HEAP))
 }
 
-/// Releases a piece that has been taken out of `PIECES`.
+/// Releases a piece of ballast that has been taken out of `PIECES`.
 fn release(piece: *mut u8) {
     if is_from_heap(piece) {
         HELD_FROM_HEAP.fetch_sub(1, Relaxed);
@@ -115,7 +118,7 @@ fn release(piece: *mut u8) {
     }
 }
 
-/// Frees a piece. Returns false if there is no ballast.
+/// Frees a piece of ballast. Returns false if there is no ballast.
 fn free_piece() -> bool {
     let taken = HELD.fetch_update(Relaxed, Relaxed, |held| held.checked_sub(1));
     let Ok(held) = taken else { return false };
@@ -123,7 +126,8 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes. While a call fails, frees a piece and calls `allocate` again.
+/// Calls `allocate` for `size` bytes; while that fails, frees a piece of ballast and calls
+/// `allocate` again.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {

@@ -192,14 +192,17 @@ mod elsewhere {
 
     use super::{AsRawFd, io};
 
+    /// Returns false, because this system cannot sync a file system alone.
     pub fn sync_file_system(_: &impl AsRawFd) -> io::Result<bool> {
         Ok(false)
     }
 
+    /// Returns false, because this system cannot confirm a write without a sync.
     pub fn confirm_written(_: &impl AsRawFd) -> io::Result<bool> {
         Ok(false)
     }
 
+    /// Returns false, because this system cannot allocate disk space.
     pub fn reserve_space(_: &impl AsRawFd, _: u64) -> io::Result<bool> {
         Ok(false)
     }

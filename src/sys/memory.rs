@@ -9,12 +9,13 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 pub struct ResidentMemory(File);
 
 impl ResidentMemory {
-    /// Opens that file. Fails if the system has no `/proc/self/statm`.
+    /// Opens the file in which the kernel shows resident memory. Fails if the system has no
+    /// `/proc/self/statm`.
     pub fn open() -> io::Result<Self> {
         File::open("/proc/self/statm").map(Self)
     }
 
-    /// How many bytes are resident now. Takes about a microsecond.
+    /// How many bytes of the process are resident now. Takes about a microsecond.
     pub fn bytes(&self) -> io::Result<u64> {
         let mut line = [0; 128];
         let length = self.0.read_at(&mut line, 0)?;

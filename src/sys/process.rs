@@ -102,6 +102,7 @@ pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     })
 }
 
+/// Sets the limits on open descriptors, and returns the soft one.
 fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<libc::rlim_t> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is valid for one rlimit.
@@ -127,7 +128,7 @@ pub fn boot_id() -> Option<String> {
     Some(id.trim().into())
 }
 
-/// The text in a C array up to its NUL.
+/// The text in a C array of `uname`, up to its NUL.
 fn text(array: &[c_char]) -> String {
     let bytes = array.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()

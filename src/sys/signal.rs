@@ -102,6 +102,7 @@ fn handler(signal: c_int) -> io::Result<libc::sighandler_t> {
     Ok(unsafe { action.assume_init() }.sa_sigaction)
 }
 
+/// Sets the action of a signal.
 fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: a sigaction of zeros is valid: no handler, no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -40,12 +40,14 @@ pub fn has_client(listener: &impl AsFd) -> bool {
     is_ready(listener, libc::POLLIN)
 }
 
+/// Whether a socket or pipe is ready for any of `events`.
 fn is_ready(file: &impl AsFd, events: c_short) -> bool {
     let mut asked = libc::pollfd { fd: file.as_fd().as_raw_fd(), events, revents: 0 };
     // SAFETY: the pointer is valid for one entry.
     unsafe { libc::poll(&raw mut asked, 1, 0) != 0 }
 }
 
+/// Opens a TCP listener on one resolved address.
 fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListener> {
     let fd = open_socket(address)?;
     set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
@@ -69,6 +71,7 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     Ok(listener)
 }
 
+/// Opens a stream socket for a resolved address.
 fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let fd = unsafe { libc::socket(address.ai_family, libc::SOCK_STREAM, address.ai_protocol) };
@@ -110,6 +113,7 @@ pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets an option of a socket to a number.
 fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();
     let length = libc::socklen_t::try_from(size_of::<c_int>()).expect("four");
@@ -130,6 +134,7 @@ fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
     check(result).map(|_| value)
 }
 
+/// Closes the socket in any program that this process starts.
 fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -168,6 +173,7 @@ pub fn is_listening_stream(fd: &impl AsFd) -> bool {
 struct Addresses(*mut libc::addrinfo);
 
 impl Addresses {
+    /// Looks up the TCP addresses of `host` and `service`.
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
         // The resolver would map a number that is not a valid port to another port.
         let number = service.trim_start();
@@ -213,12 +219,14 @@ impl Addresses {
 }
 
 impl Drop for Addresses {
+    /// Frees the list of resolved addresses.
     fn drop(&mut self) {
         // SAFETY: the list came from getaddrinfo and is freed once.
         unsafe { libc::freeaddrinfo(self.0) };
     }
 }
 
+/// The text for an error code of the resolver.
 fn resolver_message(code: c_int) -> String {
     // SAFETY: the call returns a valid pointer for any code.
     let text = unsafe { libc::gai_strerror(code) };

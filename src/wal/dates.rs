@@ -35,11 +35,12 @@ pub(super) struct Dates {
 }
 
 impl Dates {
+    /// Converts dates by this calendar.
     pub(super) fn new(calendar: Calendar) -> Self {
         Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }
 
-    /// Returns the fields of a job's record.
+    /// Returns the fields of a job's record, with instants as dates.
     pub(super) fn fields(&self, queue: &Queue, job: Key<Job>) -> JobFields {
         let Job { record, body, dated, .. } = queue.job(job);
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);

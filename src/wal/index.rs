@@ -43,9 +43,11 @@ pub(super) struct Location {
 }
 
 impl Linked for Location {
+    /// The links of a job in the list of its segment.
     fn links(&self) -> &Links<Self> {
         &self.links
     }
+    /// The links of a job, to be changed by the list of its segment.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }
@@ -133,7 +135,7 @@ impl SegmentIndex {
         self.locations.make_room()
     }
 
-    /// Adds a new job, whose full record is in the current segment.
+    /// Adds to the index a new job, whose full record is in the current segment.
     pub(super) fn insert(&mut self, job: Key<Job>, length: u32) {
         let location = self.locations.insert(Location { length, ..Location::default() });
         assert_eq!(location.paired(), job, "jobs and locations are added and removed together");
@@ -173,12 +175,13 @@ impl SegmentIndex {
         }
     }
 
-    /// Removes a deleted job.
+    /// Removes a deleted job from the index.
     pub(super) fn remove(&mut self, job: Key<Job>) {
         self.unlink(job.paired());
         self.locations.remove(job.paired());
     }
 
+    /// Adds a job to the current segment.
     fn link(&mut self, key: Key<Location>) {
         let Self { locations, segments, live, end, .. } = self;
         let segment = segments.get_mut(&end.number).expect("a segment is open");
@@ -189,6 +192,7 @@ impl SegmentIndex {
         segment.jobs.push_back(locations, key);
     }
 
+    /// Removes a job from its segment.
     fn unlink(&mut self, key: Key<Location>) {
         self.set_deferred(key.paired(), false);
         let Location { segment, length, .. } = self.locations[key];
@@ -209,7 +213,7 @@ impl SegmentIndex {
         self.locations.len() as u64
     }
 
-    /// Bytes used in all segments.
+    /// The bytes used in all segments of the index.
     pub(super) fn used(&self) -> u64 {
         self.closed + self.end.used
     }
@@ -234,10 +238,10 @@ impl SegmentIndex {
         self.segments.values().next()
     }
 
-    /// Returns the job to write again next, if any. Jobs of suspect segments come first, then jobs
-    /// of other segments up to `rewrite_through`. Last come jobs of the oldest segment that jobs
-    /// need, but only while garbage in the closed segments that jobs need exceeds `eighths` eighths
-    /// of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// Returns the job of the index to write again next, if any. Jobs of suspect segments come
+    /// first, then jobs of other segments up to `rewrite_through`. Last come jobs of the oldest
+    /// segment that jobs need, but only while garbage in the closed segments that jobs need exceeds
+    /// `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -288,6 +292,7 @@ impl SegmentIndex {
         }
     }
 
+    /// Releases one piece of unused memory of the index to the system.
     pub(super) fn release_one(&mut self) -> bool {
         self.locations.release_one()
     }

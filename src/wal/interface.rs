@@ -35,7 +35,7 @@ pub struct Jobs<'a> {
 }
 
 impl<'a> Jobs<'a> {
-    /// Returns the bytes of a job's body, with its CR LF.
+    /// Returns the bytes of a job's body for its record, with its CR LF.
     pub fn body(self, job: Key<Job>) -> &'a [u8] {
         self.bodies.bytes(&self.queue.job(job).body)
     }
@@ -70,18 +70,21 @@ pub enum Error {
 }
 
 impl From<io::Error> for Error {
+    /// A failed call of the disk as an error of the binlog.
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
     }
 }
 
 impl From<OutOfMemory> for Error {
+    /// A lack of memory as an error of the binlog.
     fn from(_: OutOfMemory) -> Self {
         Self::OutOfMemory(String::new())
     }
 }
 
 impl fmt::Display for Error {
+    /// Formats an error of the binlog.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk(error) => write!(f, "{error}"),
@@ -94,8 +97,8 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Returns an empty buffer for `length` bytes. If there is no memory for the buffer, the error
-/// names this `purpose` of the buffer.
+/// Returns an empty buffer of the binlog for `length` bytes. If there is no memory for the buffer,
+/// the error names this `purpose` of the buffer.
 pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
     let mut buffer = Vec::new();
     let no_memory = |_| Error::OutOfMemory(format!(" {purpose}"));
@@ -113,6 +116,7 @@ pub enum Unavailable {
 }
 
 impl fmt::Display for Unavailable {
+    /// Formats why the binlog permits no change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "the disk is full",

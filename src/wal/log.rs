@@ -100,13 +100,14 @@ impl Log {
 
 /// Appends records. `next_id` is always the id that the next job will get, for segment headers.
 impl Log {
-    /// Appends a record. [`Log::write_turn`] reports any error.
+    /// Appends a record to the log. [`Log::write_turn`] reports any error.
     pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
         if self.failure.is_none() {
             self.failure = self.try_append(record, next_id).err();
         }
     }
 
+    /// Appends a record, and first writes pending records or begins a new segment if it must.
     fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
         let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
@@ -346,6 +347,7 @@ pub(super) fn number_after(last: u32, max: u32) -> io::Result<u32> {
     if last < max { Ok(last + 1) } else { Err(io::Error::other(text())) }
 }
 
+/// The error if the log has no segment to append to.
 fn no_segment() -> io::Error {
     io::Error::other("no segment is open")
 }

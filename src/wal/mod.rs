@@ -15,7 +15,11 @@
 //! **Failure.** After a failed write or sync, the disk's contents are unknown. No change is
 //! acknowledged until a new segment is open, and only deletes until all jobs are written again.
 //!
-//! The server calls [`Wal`]. doc/architecture.md has a map of the modules below.
+//! The server calls [`Wal`], in this file. `interface`: types of its calls. `log`, `segment`: write
+//! records, open the next segment. `record`: bytes of records. `dates`: their fields. `space`: what
+//! fits, without I/O; `reserve`: preallocated files. `index`: which segment each job needs;
+//! `removal`. `syncs`, `start`, `recovery`. `disk/`: `Disk`, the directory, lock, lease. `read/`:
+//! from bytes to jobs, at startup and for `--check-binlog`. doc/architecture.md has more.
 
 mod dates;
 mod disk;
@@ -329,11 +333,13 @@ impl Wal {
         u32::try_from(record.length()).expect("a gibibyte and 300 bytes")
     }
 
+    /// Appends a short record of a job.
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
         self.append(&NewRecord::short(self.dates.fields(queue, job)), queue);
         self.index.update(job);
     }
 
+    /// Appends a record to the log, and tells the index the new end.
     fn append(&mut self, record: &NewRecord<'_>, queue: &Queue) {
         self.log.append(record, queue.next_id());
         self.index.follow(self.log.end);
@@ -460,7 +466,7 @@ impl Wal {
         self.log.syncs.time_of_next()
     }
 
-    /// Starts a thread for background syncs, which calls `wake` after each sync. Call this once.
+    /// Makes the disk start a thread for syncs, which calls `wake` after each sync. Call this once.
     pub fn on_sync_end(&mut self, wake: Box<dyn Fn() + Send>) {
         let Log { lease, syncs, now, .. } = &mut self.log;
         if let (true, Ok(disk)) = (syncs.are_on(), lease.ask_if_due(*now)) {

@@ -74,6 +74,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// The kind that a number in a record stands for.
     fn from_number(number: u8) -> Option<Self> {
         let kinds = [Self::Deleted, Self::Ready, Self::Ready, Self::Buried, Self::Delayed];
         kinds.get(usize::from(number)).copied()
@@ -109,6 +110,7 @@ pub(super) enum Damage {
 }
 
 impl fmt::Display for Damage {
+    /// Formats what is wrong with a record.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Torn => f.write_str("the file ends within a record"),
@@ -136,6 +138,7 @@ impl JobFields {
         Dated { is_created: true, is_state_at }
     }
 
+    /// Appends the fields of a record to `out`.
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.pri.to_le_bytes());
@@ -153,8 +156,9 @@ impl JobFields {
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
     }
 
-    /// Reads the fields, which both versions lay out alike. `unit` is the version's unit of time in
-    /// nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports such a state.
+    /// Reads the fields of a record, which both versions lay out alike. `unit` is the version's
+    /// unit of time in nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports
+    /// such a state.
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -173,7 +177,7 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes at the offset `at`, which `bytes` must have.
+/// Returns the `N` bytes of a record at the offset `at`, which `bytes` must have.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
@@ -366,7 +370,8 @@ impl Frame {
         self.name_length > 0
     }
 
-    /// Returns the name of the tube. `bytes` must begin with this record, which must have no flaw.
+    /// Returns the name of the tube in the record. `bytes` must begin with this record, which must
+    /// have no flaw.
     pub(super) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }

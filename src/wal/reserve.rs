@@ -42,6 +42,7 @@ pub(super) struct Preallocated {
 }
 
 impl Preallocated {
+    /// The name of a preallocated file.
     pub(super) fn name(&self) -> Name {
         Name::Preallocated(self.number)
     }
@@ -91,19 +92,20 @@ impl Reserve {
         }
     }
 
-    /// Returns the file that becomes the next segment.
+    /// Returns the preallocated file that becomes the next segment.
     pub(super) fn first(&self) -> Option<Preallocated> {
         self.files.last_key_value().map(|(_, file)| *file)
     }
 
-    /// Returns the space for records, if the current segment has `current` unused bytes.
+    /// Returns the space of the reserve for records, if the current segment has `current` unused
+    /// bytes.
     pub(super) fn space(&self, current: u64) -> Space {
         let next = self.first().map_or(0, |file| file.size);
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a file now, or to go on filling a file. Returns true on a full disk, because
-    /// only an attempt shows whether there is space again.
+    /// Whether to make a preallocated file now, or to go on filling one. Returns true on a full
+    /// disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
@@ -138,6 +140,7 @@ impl Reserve {
         Ok(())
     }
 
+    /// Preallocates a file of `size` bytes, unless an attempt has just failed.
     fn try_file(&mut self, disk: &mut Writable, size: u64, now: Time) -> io::Result<()> {
         if self.is_resting(size, now) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -217,8 +220,8 @@ impl Reserve {
         Ok(Preallocated { number, size, filled: HEADER_BYTES, fill_end })
     }
 
-    /// Fills a piece of the file that is being filled, or of a new file of `size` bytes. Returns
-    /// whether the file is complete. After an error, the file is removed.
+    /// Fills a piece of the preallocated file that is being filled, or of a new file of `size`
+    /// bytes. Returns whether the file is complete. After an error, the file is removed.
     fn make_step(&mut self, disk: &mut Writable, size: u64) -> io::Result<bool> {
         let mut file = match self.filling.take() {
             Some(file) => file,
@@ -240,7 +243,7 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Takes the file that becomes the next segment out of the list.
+    /// Takes the preallocated file that becomes the next segment out of the list.
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
         let (_, file) = self.files.pop_last()?;
         self.slots -= file_slots(file.size);
@@ -256,7 +259,8 @@ impl Reserve {
         })
     }
 
-    /// Removes the unneeded file that would be the next segment. Returns the file's size.
+    /// Removes the unneeded preallocated file that would be the next segment. Returns the file's
+    /// size.
     pub(super) fn remove_first(&mut self, disk: &mut Writable) -> u64 {
         let Some(file) = self.take_first() else { return 0 };
         match disk.remove(file.name()) {
@@ -268,7 +272,8 @@ impl Reserve {
         file.size
     }
 
-    /// Removes the smallest file, unless it is the only one. Returns whether a file was removed.
+    /// Removes the smallest preallocated file, unless it is the only one. Returns whether a file
+    /// was removed.
     pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
         let is_only = self.files.len() == 1;
         let Some(smallest) = self.files.first_entry().filter(|_| !is_only) else { return false };
@@ -280,7 +285,8 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a file of the usual size. After a failure, the next attempt must wait.
+    /// Fills a piece of a preallocated file of the usual size. After a failure, the next attempt
+    /// must wait.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
         match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),

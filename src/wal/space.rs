@@ -64,12 +64,12 @@ impl Layout {
         Self { size, next_header: HEADER_BYTES + HEADER_INTERVAL_BYTES }
     }
 
-    /// Returns how many bytes the file has after the first `used` bytes.
+    /// Returns how many bytes a segment file has after the first `used` bytes.
     pub(super) fn free(self, used: u64) -> u64 {
         self.size.saturating_sub(used)
     }
 
-    /// Returns the largest number of jobs that can be put before the file is full.
+    /// Returns the largest number of jobs that can be put before the segment file is full.
     pub(super) fn puts(self) -> u64 {
         self.size / PUT_MIN_BYTES
     }

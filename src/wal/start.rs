@@ -71,7 +71,8 @@ impl Log {
     }
 }
 
-/// Removes a preallocated file. If this fails, the file takes up space until the next startup.
+/// Removes a preallocated file of the last run. If this fails, the file takes up space until the
+/// next startup.
 fn remove_of_last_run(disk: &mut Writable, name: Name) {
     if let Err(error) = disk.remove(name) {
         warn!("cannot remove a preallocated file of the last run: {error}");

@@ -65,7 +65,7 @@ pub(super) struct Syncs {
 }
 
 impl Syncs {
-    /// The state for a binlog of `synced` bytes, all of which startup syncs.
+    /// The state of the syncs for a binlog of `synced` bytes, all of which startup syncs.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,

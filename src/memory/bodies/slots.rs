@@ -42,6 +42,7 @@ impl Place {
         usize::from(self.unit) * UNIT_BYTES
     }
 
+    /// Returns the place right after a slot of `size` bytes.
     pub(super) fn after(self, size: usize) -> Self {
         let unit = usize::from(self.unit) + size / UNIT_BYTES;
         Self { unit: u16::try_from(unit).expect("a block has fewer units"), ..self }
@@ -149,6 +150,7 @@ impl Bodies {
         self.holes.last().map(|hole| hole.place.block)
     }
 
+    /// Adds an empty block, and remembers it as a hole, or fails if there is no memory.
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
         // Memory of empty blocks is free for other uses only after it is released.
@@ -224,7 +226,8 @@ impl Bodies {
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn. If memory was refused in the last turn, bodies move, which frees memory.
+    /// Begins a turn for the bodies, and for the memory. If memory was refused in the last turn,
+    /// bodies move, which frees memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();

@@ -99,6 +99,7 @@ impl Directory {
         sys::check_can_create(&self.handle)
     }
 
+    /// The path of a file in the directory.
     pub(super) fn path(&self, name: Name) -> PathBuf {
         self.path.join(name.to_string())
     }
@@ -131,6 +132,7 @@ impl Directory {
         }
     }
 
+    /// Opens a file of the directory for writing, unless it is open.
     pub(super) fn file(&mut self, name: Name) -> io::Result<&Arc<File>> {
         if self.open.contains_key(&name) {
             return Ok(&self.open[&name]);
@@ -167,6 +169,7 @@ impl Directory {
         named(call, name, result)
     }
 
+    /// Opens a file of the directory for reading, unless it was opened last.
     pub(super) fn reader(&mut self, name: Name) -> io::Result<&File> {
         if self.reading.as_ref().is_none_or(|(of, _)| *of != name) {
             self.reading = None;
@@ -191,6 +194,7 @@ impl Disk for Directory {
         self.lock.as_mut().map_or(Ok(()), DirectoryLock::end)
     }
 
+    /// The files of the real directory, with their sizes.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -210,6 +214,7 @@ impl Disk for Directory {
         Ok(files)
     }
 
+    /// Reads a file of the real directory.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         self.reader(name)?.read_at(buffer, offset)
     }
@@ -218,6 +223,7 @@ impl Disk for Directory {
         sys::next_data(self.reader(name)?, offset)
     }
 
+    /// Creates a file of the real directory.
     fn create(&mut self, name: Name) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(MODE);
@@ -229,6 +235,7 @@ impl Disk for Directory {
         self.on_file("preallocate", name, |file| sys::reserve_space(file, size))
     }
 
+    /// Writes to a file of the real directory.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.on_file("write", name, |file| file.write_all_at(bytes, offset))
     }
@@ -237,6 +244,7 @@ impl Disk for Directory {
         self.on_file("truncate", name, |file| file.set_len(size))
     }
 
+    /// Syncs a file of the real directory.
     fn sync(&mut self, name: Name) -> io::Result<Duration> {
         self.on_file("sync", name, timed_sync)
     }
@@ -278,6 +286,7 @@ impl Disk for Directory {
         }
     }
 
+    /// Closes a file of the real directory.
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
@@ -285,6 +294,7 @@ impl Disk for Directory {
         let _ = self.reserve_descriptors();
     }
 
+    /// Renames a file of the real directory.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()> {
         let renamed = sys::rename_to_new(&self.path(from), &self.path(to));
         named(&format!("rename to {to}"), from, renamed)?;
@@ -294,6 +304,7 @@ impl Disk for Directory {
         Ok(())
     }
 
+    /// Removes a file of the real directory.
     fn remove(&mut self, name: Name) -> io::Result<()> {
         self.close(name);
         named("remove", name, fs::remove_file(self.path(name)))

@@ -36,7 +36,8 @@ pub(super) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Takes the lock. If the file names the daemon that has the lock, so does the error.
+    /// Takes the lock of the binlog's directory. If the file names the daemon that has the lock, so
+    /// does the error.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -47,7 +48,8 @@ impl DirectoryLock {
         Ok(Self { file, path, line })
     }
 
-    /// Fails if the file exists, but [`DirectoryLock::take`] could not open it. Changes nothing.
+    /// Fails if the file `lock` exists, but [`DirectoryLock::take`] could not open it. Changes
+    /// nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
         // With `O_NONBLOCK`, to open a pipe does not wait for a reader; startup would wait.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
@@ -65,8 +67,9 @@ impl DirectoryLock {
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes `holder`, the name of this daemon, into the file. The name begins with a random word
-    /// that no other process has. After an error, the file may still name an earlier daemon.
+    /// Writes `holder`, the name of this daemon, into the file of the lock. The name begins with a
+    /// random word that no other process has. After an error, the file may still name an earlier
+    /// daemon.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
         if self.line.is_none() {
             return Ok(());
@@ -80,7 +83,8 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file that the daemon ends cleanly. Keeps the lock until the process ends.
+    /// Writes into the file `lock` that the daemon ends cleanly. Keeps the lock until the process
+    /// ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
@@ -117,11 +121,12 @@ fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     })
 }
 
+/// Adds the path of the file `lock` to an error.
 fn named(path: &Path, kind: io::ErrorKind, text: &dyn fmt::Display) -> io::Error {
     io::Error::new(kind, format!("{}: {text}", path.display()))
 }
 
-/// Reads the file, but at most one byte more than a line has.
+/// Reads the file `lock`, but at most one byte more than a line has.
 fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
     // With this capacity, two reads suffice: one of the line, and one that finds the file's end.
     let mut line = Vec::with_capacity(2 * LINE_BYTES);
@@ -130,10 +135,12 @@ fn read_line(mut file: &File) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// The line of the file `lock` as text.
 fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
+/// The error if the lock cannot be taken, with the line of the daemon that holds it.
 fn held_by(error: &io::Error, file: &File, path: &Path) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
         return named(path, error.kind(), &format_args!("cannot lock it: {error}")).into();

@@ -1,8 +1,8 @@
 //! The files of a binlog, and the calls on them. The calls are the trait [`Disk`], so that tests
 //! can use a simulated disk that fails, loses writes, or writes only a part of the bytes.
 //!
-//! [`Directory`] is the real disk, with its lock and a thread for syncs. A daemon writes through a
-//! [`Lease`], which ends once another daemon may have the lock.
+//! [`Directory`] is the real disk, with its lock (`lock.rs`) and a thread for syncs (`syncer.rs`).
+//! A daemon writes through a [`Lease`], which ends once another daemon may have the lock.
 
 mod directory;
 mod lease;
@@ -38,6 +38,7 @@ impl Name {
 }
 
 impl fmt::Display for Name {
+    /// Formats the name of a file: `binlog.N`, `spare.N` or `binlog.N.damaged`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Segment(number) => write!(f, "binlog.{number}"),
@@ -66,27 +67,28 @@ pub trait Disk: fmt::Debug {
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
-    /// Lists the files with their sizes in bytes, sorted by name. Other entries, such as
-    /// directories, are omitted, so a name that is not listed may still be in use.
+    /// Lists the files of the disk with their sizes in bytes, sorted by name. Other entries, such
+    /// as directories, are omitted, so a name that is not listed may still be in use.
     fn list(&mut self) -> io::Result<Vec<(Name, u64)>>;
-    /// Reads bytes of a file from `offset` on, and returns their number: 0 only at the end of the
-    /// file.
+    /// Reads bytes of a file of the disk from `offset` on, and returns their number: 0 only at the
+    /// end of the file.
     fn read(&mut self, name: Name, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the first offset, from `offset` on, at which a byte may be other than zero. `None`
     /// if only zeros follow. If the file system does not report holes, returns `offset`.
     fn next_data(&mut self, name: Name, offset: u64) -> io::Result<Option<u64>>;
-    /// Creates an empty file. Fails with `AlreadyExists` if the name is in use.
+    /// Creates an empty file of the disk. Fails with `AlreadyExists` if the name is in use.
     fn create(&mut self, name: Name) -> io::Result<()>;
     /// Extends a file with zeros to `size` bytes, for which the file system reserves disk space. If
     /// the file system does not support that, changes nothing and returns false.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
-    /// Writes all of `bytes` at `offset`, or fails.
+    /// Writes all of `bytes` to a file of the disk at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Truncates a file to `size` bytes.
+    /// Truncates a file of the disk to `size` bytes.
     fn truncate(&mut self, name: Name, size: u64) -> io::Result<()>;
-    /// Syncs a file: its contents and size then survive a power cut. Returns the sync's duration.
+    /// Syncs a file of the disk: its contents and size then survive a power cut. Returns the sync's
+    /// duration.
     fn sync(&mut self, name: Name) -> io::Result<Duration>;
-    /// Syncs files that are not open.
+    /// Syncs files of the disk that are not open.
     fn sync_all(&mut self, names: &[Name]) -> io::Result<()> {
         names.iter().try_for_each(|&name| {
             self.sync(name)?;
@@ -103,11 +105,11 @@ pub trait Disk: fmt::Debug {
     /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. If there
     /// is no thread, `begin_sync` itself syncs.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
-    /// Closes a file. The next call on the file opens it again.
+    /// Closes a file of the disk. The next call on the file opens it again.
     fn close(&mut self, name: Name);
-    /// Renames a file. Fails with `AlreadyExists` if the new name is in use.
+    /// Renames a file of the disk. Fails with `AlreadyExists` if the new name is in use.
     fn rename(&mut self, from: Name, to: Name) -> io::Result<()>;
-    /// Removes a file.
+    /// Removes a file of the disk.
     fn remove(&mut self, name: Name) -> io::Result<()>;
     /// Syncs the directory: all creations, renames and removals of files then survive a power cut.
     fn sync_directory(&mut self) -> io::Result<()>;

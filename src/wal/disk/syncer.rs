@@ -33,7 +33,8 @@ pub(super) fn timed_sync(file: &File) -> io::Result<Duration> {
 }
 
 impl Syncer {
-    /// Starts the thread, which calls `wake` after each sync. The thread ends with the `Syncer`.
+    /// Starts the thread for syncs, which calls `wake` after each sync. The thread ends with the
+    /// `Syncer`.
     pub(super) fn start(wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
@@ -56,13 +57,13 @@ impl Syncer {
         Ok(Self { files, results })
     }
 
-    /// Begins the sync of a file.
+    /// Begins the sync of a file in the thread for syncs.
     pub(super) fn begin(&self, name: Name, file: Arc<File>) -> io::Result<()> {
         self.files.send((name, file)).map_err(io::Error::other)
     }
 
-    /// Returns the result of the sync that was begun. If `waits`, waits for the end of the sync; if
-    /// not, returns `None` until the sync has ended.
+    /// Returns the result of the thread's sync. If `waits`, waits for the end of the sync; if not,
+    /// returns `None` until the sync has ended.
     pub(super) fn result(&self, waits: bool) -> Option<io::Result<Duration>> {
         if waits { self.results.recv().ok() } else { self.results.try_recv().ok() }
     }

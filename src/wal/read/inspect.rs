@@ -28,8 +28,9 @@ pub struct Inspection {
 /// How often at most the directory is read, if a daemon opens or removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
-/// Reads everything that a daemon would read at startup, and changes nothing. Fails if `replay`
-/// fails, or if segments appear or vanish during each of 20 attempts.
+/// Makes the report of `--check-binlog`: reads everything that a daemon would read at startup, and
+/// changes nothing. Fails if `replay` fails, or if segments appear or vanish during each of 20
+/// attempts.
 pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Inspection, Error> {
     for _ in 0..ATTEMPTS {
         let files = disk.list()?;
@@ -44,7 +45,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
     Err(io::Error::other("the files keep changing while they are read").into())
 }
 
-/// The names of all files except preallocated ones.
+/// The names of all files of the report except preallocated ones.
 fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
     names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()

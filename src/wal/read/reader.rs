@@ -70,6 +70,7 @@ impl Reader<'_> {
         Ok(mem::take(&mut self.report))
     }
 
+    /// Reads the version of the segment, then all of its records.
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
             // An original that is killed while it makes a file, or a power cut, leaves only zeros.
@@ -119,8 +120,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads all records. After damage in a segment of this daemon, searches for the next intact
-    /// record; in a segment of the original, skips only a record whose length can be trusted.
+    /// Reads all records of the segment. After damage in a segment of this daemon, searches for the
+    /// next intact record; in a segment of the original, skips only a record whose length can be
+    /// trusted.
     fn read_records(&mut self, format: Format) -> Result<(), Error> {
         let (mut at, mut left) = (START, CHECKED_MAX_BYTES);
         loop {
@@ -314,7 +316,7 @@ impl Reader<'_> {
         while self.queue.release_one() || self.index.release_one() {}
     }
 
-    /// Returns the format of the segment. `None` if the segment cannot be read, because its version
+    /// Reads the format of the segment. `None` if the segment cannot be read, because its version
     /// is unknown, or because no header has the key for its checksums. Fails if only another
     /// program can read the segment.
     fn format(&mut self, version: u32) -> Result<Option<Format>, Error> {

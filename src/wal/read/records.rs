@@ -22,7 +22,7 @@ pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl Window<'_> {
-    /// Decodes the frame of the record at `at`; `None` at the end of the records.
+    /// Reads the frame of the record at `at` in the window; `None` at the end of the records.
     pub(super) fn frame(&mut self, at: u64, format: Format) -> Verdict<Option<Frame>> {
         Ok(Frame::decode(self.at(at, HEAD_MAX_BYTES)?, format))
     }

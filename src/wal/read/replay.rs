@@ -64,11 +64,12 @@ pub struct SegmentReport {
 }
 
 impl SegmentReport {
-    /// Whether part of the segment could not be read.
+    /// Whether the report shows that part of the segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.problem_count > 0
     }
 
+    /// Adds a text about damage to the report of a segment.
     pub(super) fn report_problem(&mut self, text: String) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
@@ -92,7 +93,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether part of a segment could not be read.
+    /// Whether the report shows that part of any segment could not be read.
     pub fn is_damaged(&self) -> bool {
         self.segments.iter().any(SegmentReport::is_damaged)
     }

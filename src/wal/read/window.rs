@@ -59,34 +59,35 @@ impl<'a> Window<'a> {
         })
     }
 
-    /// Opens a file of `size` bytes. Loads the file's beginning at once, because a file that cannot
-    /// be read must prevent startup.
+    /// Opens a file of `size` bytes in the window. Loads the file's beginning at once, because a
+    /// file that cannot be read must prevent startup.
     pub(super) fn open(&mut self, name: Name, size: u64) -> Result<(), Error> {
         (self.name, self.size, self.start, self.length) = (name, size, 0, 0);
         (self.unreadable, self.last) = (None, None);
         self.load(0)
     }
 
-    /// Closes the file, which was listed with `size` bytes.
+    /// Closes the file of the window, which was listed with `size` bytes.
     pub(super) fn close(&mut self, size: u64) -> Result<(), Error> {
         self.disk.close(self.name);
         self.before += size;
         self.go_on(0)
     }
 
-    /// The offset in the file after the buffer's last byte.
+    /// The offset in the file after the last byte of the window's buffer.
     fn end(&self) -> u64 {
         self.start + self.length as u64
     }
 
-    /// Reports that the file is read up to `read`. Fails if `progress` returns a break.
+    /// Reports to the progress function that the file is read up to `read`. Fails if `progress`
+    /// returns a break.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
         if is_over { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Returns bytes from `offset` on: at least `wanted`, which is at most [`Window::BYTES`], or
-    /// fewer if the file ends before that.
+    /// Returns bytes of the window from `offset` on: at least `wanted`, which is at most
+    /// [`Window::BYTES`], or fewer if the file ends before that.
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
         let end = self.end();
@@ -145,7 +146,7 @@ impl<'a> Window<'a> {
         length
     }
 
-    /// Passes `length` bytes from `offset` on to `act`, piece by piece.
+    /// Passes `length` bytes of the file from `offset` on to `act`, piece by piece.
     pub(super) fn for_each_part(
         &mut self,
         offset: u64,
@@ -165,8 +166,8 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Returns the offset of the first byte from `offset` on that is not zero. Does not read holes,
-    /// if the file system reports where they are.
+    /// Returns the offset of the file's first byte from `offset` on that is not zero. Does not read
+    /// holes, if the file system reports where they are.
     pub(super) fn first_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at < self.size {
@@ -183,8 +184,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns the offset of the last byte from `offset` on that is not zero. Stores the result,
-    /// because callers ask again with larger offsets.
+    /// Returns the offset of the file's last byte from `offset` on that is not zero. Stores the
+    /// result, because callers ask again with larger offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));
