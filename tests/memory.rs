@@ -339,7 +339,8 @@ fn a_wait_that_is_admitted_leaves_memory_for_others() {
     }
     client.command("ignore default").expect("a reply");
     let mut jobs = Vec::new();
-    let mut put = || siege.steady.put(0, 0, 60, &[b'x'; 60_000]).expect("a reply");
+    let body = vec![b'x'; 60_000];
+    let mut put = || siege.steady.put(0, 0, 60, &body).expect("a reply");
     while let Some(id) = put().strip_prefix("INSERTED ") {
         jobs.push(id.to_owned());
     }

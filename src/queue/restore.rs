@@ -20,8 +20,8 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. A job with
-    /// a `delay` of 0 may not be added as delayed. Returns the tube, which is made if necessary.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. With a
+    /// `delay` of 0, the job must not be delayed. Returns the tube, which is made if necessary.
     pub fn make_room_to_restore(&mut self, tube: &str, delay: u32) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
