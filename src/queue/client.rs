@@ -64,7 +64,7 @@ impl Client {
     pub(super) fn new(using: Key<Tube>) -> Self {
         Self {
             using,
-            watching: Vec::new(),
+            watching: Vec::with_capacity(1),
             found_at: 0,
             unqueued: Vec::new(),
             reserved: List::default(),
