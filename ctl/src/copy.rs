@@ -11,7 +11,7 @@ use crate::message::{conflict, counted};
 /// long that no worker reserves the copy, even if this program is killed before the bury.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// The most copies with the delay [`HOLD_SECONDS`]; if this program is killed, the copies keep it.
+/// At most this many copies are delayed by [`HOLD_SECONDS`] at a time, and stay so after a kill.
 const HELD_COPIES_MAX: usize = 100;
 
 /// The largest number of ranges shown in a list of line numbers.
@@ -79,7 +79,7 @@ impl Copies {
     }
 
     /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
-    /// them. `act` names the command for the copies, which is `bury`, or `delete` for a move.
+    /// them. `act` is the command that the text advises for them: `bury`, or `delete` after a move.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());

@@ -20,7 +20,7 @@
 //! | `plan` | `Plan`: the jobs that an action may change, in order of service; `Instance` |
 //! | | `Summary`: the numbers of these jobs, for the question |
 //! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
-//! | `copy`, `save` | `Copies`: puts jobs, lists lines not put; `SaveFile`: jobs in a new file |
+//! | `copy`, `save` | `Copies`: puts jobs, lists lines not put; `SaveFile`: the file of `--save` |
 //! | `binlog` | reads jobs from a binlog directory |
 //! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
 //! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
@@ -32,7 +32,7 @@
 //! | `client` | `Client`, `Reply`: a connection; pipelined commands, replies, the server's limits |
 //! | `stream`, `address` | `Stream`: a socket with time limits; `Address`, and words for a shell |
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
-//! | `http` | the HTTP server of `metrics` and `web`: sockets, a `BoundedListener`, |
+//! | `http` | `serve_http`, the server of `metrics` and `web`: sockets, a `BoundedListener`, |
 //! | | each `TimedConnection` with a `RequestHead`, and the `SharedBody` of responses |
 //! | `input` | reads lines and each `Id` from an `InputSource`: a file or standard input |
 //! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |

@@ -50,7 +50,7 @@ impl Piece {
         }
     }
 
-    /// Frees the bytes of a piece with copies, or removes the handle to a shared body.
+    /// Frees a piece: its copies of bodies are no longer counted, or its handle is removed.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,

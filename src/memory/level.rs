@@ -47,7 +47,7 @@ pub trait Supply: fmt::Debug {
     fn left(&mut self) -> usize;
     /// Begins a turn: makes `wanted` bytes available, or as many of them as the system has.
     fn refill(&mut self, wanted: usize);
-    /// Whether a piece of `bytes` bytes can be taken beside `left` free bytes.
+    /// Whether a piece of `bytes` bytes can be taken so that `left` other bytes stay free.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.left() >= left && probe(bytes).is_ok()
     }
@@ -105,7 +105,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether a piece of `bytes` bytes can be taken beside the memory that `level` requires.
+    /// Whether a piece of `bytes` bytes can be taken so that the mark of `level` stays free.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {

@@ -38,7 +38,7 @@ impl Supply for SystemMemory {
 /// alone would not include allocated but unused memory, as in lists and blocks.
 #[derive(Debug)]
 pub struct ResidentLimit {
-    /// How many bytes may be resident, including those that the levels keep free.
+    /// The limit on resident memory. The levels keep a part of this memory free.
     limit: u64,
     resident: sys::ResidentMemory,
     /// How many bytes below the limit resident memory was when it was last read.

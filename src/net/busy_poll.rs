@@ -27,8 +27,8 @@ const REST_MAX_WAITS: u32 = 16 * 1024;
 /// After this many waits in [`Phase::Polling`], another trial compares polling with sleeping.
 const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 
-/// How much a poll that finds no event adds to the misses of [`Phase::Polling`]. A poll that finds
-/// an event subtracts 1 from the misses.
+/// How much a poll without an event adds to the score `misses` of [`Phase::Polling`]. A poll that
+/// finds an event subtracts 1 from that score.
 const MISS: u32 = 16;
 
 /// If [`Phase::Polling`] has more misses than this, the loop stops polling at once.

@@ -410,8 +410,8 @@ mod tests {
         server.check();
     }
 
-    /// If a client without further input were deferred, clients that do not read their replies
-    /// would be served before it in the next turns.
+    /// A deferred client waits until memory is free. If a client without further input were
+    /// deferred, its next command would wait behind those of clients that read no replies.
     #[test]
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);

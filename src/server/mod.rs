@@ -25,7 +25,7 @@
 //! | `put` | the header and the body of a `put`; whether the job is accepted |
 //! | `replies` | appends replies, jobs, documents to outputs; hands out jobs to waiting clients |
 //! | `stats` | the documents of `stats…`, `metrics`, `capabilities`, `list-jobs`; `Figures` |
-//! | `admission` | whether memory permits a growth: `admit…`, `may_…`, `make_…`, `tube_named` |
+//! | `admission` | whether memory permits a growth: `admit…`, `may_…`; the reply if it does not |
 //! | `background` | slices: due timers, lost jobs, long commands, disconnects, freeing memory |
 //! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
 //! | `held` | the lists of dirty connections, and of connections with held replies |

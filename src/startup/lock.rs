@@ -39,9 +39,9 @@ impl Holder {
     /// daemon's line into the file `lock`.
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
-    /// So this daemon writes nothing for a longer time than the other daemon relies on its lock,
-    /// and then checks its own lock again. Until then, the file `lock` keeps the other daemon's
-    /// line: if this process is killed, the next process must wait, too.
+    /// That daemon relies on a check of its lock for a limited time. So this daemon first waits for
+    /// longer than that, and then checks its own lock again. Until then, the file `lock` keeps the
+    /// line of the other daemon: if this process is killed, the next process must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,

@@ -145,7 +145,7 @@ impl Wal {
             self.index.follow(self.log.end);
         }
         self.compact(jobs, budget);
-        // Bytes that compaction itself changes do not raise the budget of the next turn.
+        // Bytes that this turn has relocated do not raise the budget of the next turn.
         self.changed = self.index.changed();
         let written = self.log.write_turn().and_then(|()| self.sync_if_due());
         let events = mem::take(&mut self.log.syncs.events);

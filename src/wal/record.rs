@@ -92,7 +92,7 @@ pub(super) struct JobFields {
     /// takes all fields of a job from its last record.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
-    /// The date when the delay ends, or when the job was buried.
+    /// If the job is delayed, the date when its delay ends; if buried, the date when it was buried.
     pub(super) deadline_at: i64,
     pub(super) history: History,
     pub(super) kind: Kind,

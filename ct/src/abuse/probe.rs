@@ -255,7 +255,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // During the second of that wait, two hundred cycles should have begun.
+        // That wait lasts a second, in which two hundred cycles should have begun.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

@@ -364,7 +364,7 @@ fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Draws the points of a curve's line, and the line through these points.
+/// Draws the points of a curve, and the line that joins these points.
 fn draw_points(
     canvas: &mut Canvas<'_>,
     line: &Line,

@@ -271,7 +271,7 @@ impl Tracker {
         Verb::Put(put.take())
     }
 
-    /// Parses a tracked line, as far as the command matters.
+    /// Parses a line of the tracked connection. Commands that need no tracking are `Verb::Other`.
     fn verb(&mut self, line: &[u8]) -> Verb {
         let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
             Some(space) => (&line[..space], &line[space + 1..]),

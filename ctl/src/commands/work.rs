@@ -152,7 +152,7 @@ impl<'a> Worker<'a> {
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
     /// ended; `None` if the reservation ended first, so that another worker may have the job. The
     /// last confirmed touch was sent at `touched`: from then, the reservation lasts for the time to
-    /// run. The loop never blocks until a reply arrives, because the server may hang for longer
+    /// run. The loop never blocks to wait for a reply, because the server may hang for longer
     /// than the time to run.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();

@@ -277,7 +277,7 @@ impl Action {
 }
 
 impl JobAction {
-    /// Returns the change of the jobs that a page requests; `None` for a move.
+    /// Returns the change that the page requests for the jobs; `None` for a move.
     fn change(&self) -> Option<Change> {
         let (pri, delay) = (self.pri, self.delay);
         match self.act {

@@ -51,8 +51,9 @@ const PREVIEW_BYTES_BEFORE: usize = 40;
 const BODIES_AT_ONCE: usize = 8;
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
-/// The page shows at most this many bytes of a body at first, and this many on request.
+/// How many bytes of a body the page shows at most, unless the user asks for more.
 const SHOWN_BYTES: usize = 256 << 10;
+/// How many bytes of a body the page shows at most, if the user asks for more.
 const SHOWN_BYTES_MAX: usize = 16 << 20;
 
 /// A request for a list of jobs.
@@ -128,7 +129,7 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // Keep the permit until the work ends, because the work may take longer than its request.
+        // Keep the semaphore's permit until the work ends, perhaps after its request has ended.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
@@ -155,7 +156,7 @@ fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     fields
 }
 
-/// Adds to jobs for the page their bodies, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
+/// Adds the bodies to jobs of the page, up to [`PREVIEWED_BYTES_MAX`] bytes in total.
 fn add_previews(client: &mut Client, mut rest: Vec<Job>, fetched: &mut u64) -> Result<Vec<Job>> {
     let mut done = Vec::with_capacity(rest.len());
     while !rest.is_empty() {
