@@ -5,7 +5,7 @@
 //!
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
-//! is free at a fixed time, the cycle begins later, but its latency is measured from that time.
+//! is free at a fixed time, the cycle begins later, but latencies count from the fixed time.
 //! Paired connections put a job whenever a worker has deleted a job, so each producer has one job
 //! in flight.
 //!

@@ -244,7 +244,7 @@ fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
 
 /// Returns the names of a result's figures that have no column in the report's table.
 fn other_figures(result: &Outcome) -> Vec<&str> {
-    // Takes the names from the last sample, to which figures that are measured once are added.
+    // Takes the names from the last sample, because it also has figures that are measured once.
     let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }

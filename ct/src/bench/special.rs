@@ -151,7 +151,7 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Stops a daemon that was measured without a load by SIGTERM, or kills it if that fails.
+/// Sends SIGTERM to a daemon that was measured without a load, and kills the daemon if it goes on.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

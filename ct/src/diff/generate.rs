@@ -15,8 +15,9 @@ use std::time::Duration;
 use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
-/// The number of bursts in a run that lets time pass, and the most operations of a burst.
+/// The number of bursts in a run that lets time pass.
 const BURSTS_PER_RUN: usize = 3;
+/// The most operations of a burst.
 const OPERATIONS_PER_BURST: usize = 20;
 
 /// The most operations of a run that lets no time pass.

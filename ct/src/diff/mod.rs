@@ -41,14 +41,14 @@ use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// The most attempts at a run that is too slow in each attempt.
+/// A run that is too slow is attempted at most this many times.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a run with a difference is repeated until the difference appears again. The shortened
-/// run is repeated as often, to show how reliably the difference appears.
+/// How often a run with a difference is repeated at most, until the difference appears again. The
+/// shortened run is repeated exactly as often, to show how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
-/// How long the slower daemon gets to catch up when a run is executed first, and when its
-/// difference is reproduced.
+/// How long the slower daemon gets to catch up when a run is executed for the first time.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
+/// How long the slower daemon gets to catch up when a run's difference is reproduced.
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// The most runs with restarts in parallel.
 const PARALLEL_RESTART_RUNS: usize = 4;

@@ -29,7 +29,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// Describes the difference, with which the events end.
+    /// Describes the difference, which is in the last event.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,

@@ -312,7 +312,7 @@ fn with_ids(head: &[u8]) -> String {
     [&[*word, &format!("%{id}")][..], rest].concat().join(" ")
 }
 
-/// The number of equal bytes in a row from which [`show`] abbreviates them.
+/// At least this many equal bytes in a row are abbreviated by [`show`].
 const RUN_MIN_BYTES: usize = 24;
 /// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
 const SHOWN_AT_ONCE_BYTES: usize = 256;

@@ -1,5 +1,5 @@
 //! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
-//! acknowledged job may be lost; memory, descriptors and the binlog may not keep growing.
+//! acknowledged job may be lost; memory, descriptors and the binlog must not keep growing.
 //!
 //! A *run* is the time from a start of the daemon to its end. In each run, clients send commands
 //! (`acknowledged`) while short connections are opened and closed, and `monitor` samples memory,

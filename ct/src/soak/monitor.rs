@@ -100,7 +100,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Raises these numbers of open descriptors to those of another sample.
+    /// Raises these numbers of open descriptors to those of another sample if those are higher.
     pub(super) fn raise(&mut self, other: Self) {
         self.binlog = self.binlog.max(other.binlog);
         self.others = self.others.max(other.others);

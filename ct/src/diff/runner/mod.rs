@@ -161,7 +161,7 @@ struct Runner<'a> {
     burst_starts: Vec<Duration>,
     /// The present time in the schedule, counted from the start of the run.
     scheduled: Duration,
-    /// How much scheduled time has passed since the last event.
+    /// How much time has passed in the schedule since the last event.
     slept: Duration,
     record: Record,
     inspection: Vec<Operation>,
@@ -170,7 +170,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Executes the operations of a run in turn, and stops at the first difference.
+    /// Executes the operations of a run one by one, and stops at the first difference.
     fn run_all(&mut self, operations: &[Operation]) -> Result<(), StopReason> {
         for operation in operations {
             if matches!(operation, Operation::Send { peer: INSPECTOR, .. }) {
@@ -227,7 +227,7 @@ impl Runner<'_> {
         if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
     }
 
-    /// Returns whether the runner has taken too long since the scheduled time.
+    /// Returns whether the current burst or the current round of keep-alives has taken too long.
     fn is_late(&self, now: Instant) -> bool {
         let is_burst = self.burst_starts.last() == Some(&self.scheduled);
         let most = match (self.is_timed, is_burst) {
@@ -238,7 +238,7 @@ impl Runner<'_> {
         now > self.started + self.scheduled + most
     }
 
-    /// Adds an event to the runner's record, after the time that has passed before it.
+    /// Adds an event to the runner's record; if time passed before the event, first adds that time.
     fn record_event(&mut self, event: Event) {
         let slept = std::mem::take(&mut self.slept);
         if !slept.is_zero() {

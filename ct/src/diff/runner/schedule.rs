@@ -93,7 +93,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the command of a keep-alive; the command changes only its own counter.
+/// Makes the command of a keep-alive, which changes nothing but the counter of this command.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
