@@ -23,11 +23,11 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. In scripts, more time
-/// than this passes between a statement and the next whole second. On a quiet machine, a script
+/// A failure is reported only if the script was late by at most this time. In scripts, the time
+/// from a statement to the next whole second is longer than this time. On a quiet machine, a script
 /// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// For this time, scripts that were late and failed are repeated; then they count as skipped.
+/// How long scripts that were late and failed are repeated before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to those of a script.

@@ -151,7 +151,7 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// The number of open files: one more than the largest allowed descriptor.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. If the process has such a limit, it is kept.
+    /// Bytes of address space, as with `ulimit -v`. An existing limit of the process is kept.
     Memory,
 }
 

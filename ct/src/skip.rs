@@ -39,7 +39,7 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the name of the skipped test, which is its thread's name; in the main thread, `a test`.
+/// Returns the name of the thread, which is the name of its test; `a test` for other threads.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

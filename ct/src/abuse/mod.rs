@@ -316,7 +316,7 @@ fn clean_up(outcome: Outcome) -> io::Result<()> {
     left
 }
 
-/// Waits until the attacked daemon's memory no longer shrinks, and returns its size in bytes.
+/// Waits until the attacked daemon's memory stops shrinking, and returns the memory in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);

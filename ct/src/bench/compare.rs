@@ -121,7 +121,7 @@ struct InterleavedRun<'a> {
     config: &'a Config,
     /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets; if there is a base scenario, then also the first target with that scenario.
+    /// The targets and, at the end, the first target with the base scenario, if there is a base.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }

@@ -329,8 +329,8 @@ impl Connection {
         }
     }
 
-    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that it has
-    /// put.
+    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that the
+    /// cycle has put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

@@ -117,7 +117,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
 }
 
 /// Returns the smallest depth that saturates both the empty and the crowded daemon. If no depth
-/// does so, returns the depth that came closest to it.
+/// does so, returns the depth that came closest to saturation.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -64,7 +64,7 @@ pub enum Work {
         jobs: u64,
         /// Bytes of each body.
         body: usize,
-        /// The number of tubes; each job is put into another tube than the job before, if possible.
+        /// The number of tubes over which the jobs are spread evenly.
         tubes: u64,
     },
     /// Moves this number of jobs with one `kick`, and measures how long another client waits
@@ -107,7 +107,7 @@ impl Effort {
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// How long a lone client is measured: long, because at first it may share the daemon's core.
+/// How long a lone client is measured: long, because it gets its own core only after some time.
 const LONE_WINDOW: Duration = Duration::from_secs(2);
 /// The size of bodies in presets that do not vary that size.
 const BODY_BYTES: usize = 64;
@@ -406,7 +406,7 @@ fn held(held: u64) -> Scenario {
         .beside((held > 10).then(|| self::held(10)))
 }
 
-/// Makes the scenarios `backlog/VARIANT`: commands on a daemon with many jobs.
+/// Makes `backlog/VARIANT`: commands on a daemon with many ready, delayed or buried jobs.
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
     let none = backlog_of("none", 0, equal, State::default());

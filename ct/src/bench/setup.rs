@@ -64,7 +64,7 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// Works like [`Self::send`] for `count` groups of commands; `kinds` are the replies to a group.
+    /// Works like [`Self::send`] for `count` groups of commands; `kinds` lists a group's replies.
     fn send_groups(
         &mut self,
         count: u64,

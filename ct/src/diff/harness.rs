@@ -1,11 +1,11 @@
 //! Two daemons driven in lockstep.
 //!
 //! Every operation is performed on the left daemon, then on the right one. Then [`Harness::settle`]
-//! waits until neither daemon sends more. It first awaits the replies that are certain to come. But
-//! more may come, for example to waiting clients. So the harness makes round trips: it sends a
-//! command on a connection of its own, the barrier, and awaits the reply. In each round trip the
-//! daemon reads all sockets. Once several round trips bring no other data, replies are compared. If
-//! replies differ, the slower daemon gets time to catch up.
+//! waits until neither daemon sends more. It first awaits the replies that are certain to come.
+//! Further replies may come, for example to waiting clients. So the harness makes round trips: it
+//! sends a command on a connection of its own, the barrier, and awaits the reply. In each round
+//! trip the daemon reads all sockets. Once several round trips bring no other data, replies are
+//! compared. If replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;

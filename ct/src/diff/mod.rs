@@ -62,7 +62,7 @@ pub struct Options {
     pub seed: u64,
     /// The number of runs.
     pub runs: u64,
-    /// The number of operations of a run; at most 400, or 60 in a run that lets time pass.
+    /// The number of operations of a run; at most 400, or 60 in a run with pauses.
     pub steps: usize,
     /// Whether most commands are garbage.
     pub garbage: bool,

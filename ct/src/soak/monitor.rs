@@ -28,7 +28,7 @@ pub(super) struct Sample {
     pub(super) faults: u64,
 }
 
-/// Samples the daemon in a run, and returns the most memory in the run's second and last quarter.
+/// Samples the daemon in a run. Returns the most memory in the second and in the last quarter.
 pub(super) fn monitor(
     daemon: &mut Daemon,
     folder: &Path,

@@ -35,18 +35,18 @@ use crate::diff::reply::Reply;
 use crate::diff::side::Chunk;
 use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
-/// The longest time of a burst of operations in a run that lets time pass.
+/// How long a burst of operations may take in a run with pauses.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
-/// The longest time of the inspection in a run that lets time pass.
+/// How long the inspection may take in a run with pauses.
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
-/// The longest time of a run that lets no time pass. All timers of the protocol are longer.
+/// How long a run without pauses may take: less than any timer of the protocol.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
-/// The pause between operations in a run that lets time pass, so that timers end one by one.
+/// The interval between operations in a run with pauses, so that timers end one by one.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
 /// The most commands in flight on a connection that waits. The kernel delays data after some ten
 /// small segments without acknowledgement, and is slow to acknowledge unread data.
 const QUEUED_COMMANDS_MAX: usize = 4;
-/// The longest time of a round of keep-alives.
+/// How long a round of keep-alives may take.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
 /// A number that is higher than every job id of a run.
 const JOB_ID_MAX: u64 = 1_000_000_000;
