@@ -146,7 +146,7 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Reports a script as skipped that was late and failed.
+/// Reports as skipped a script that was late and failed.
 fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());

@@ -44,7 +44,7 @@ pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Returns whether a signal to a process is pending, by `/proc`.
+/// Returns whether a signal to a process is pending, according to `/proc`.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));

@@ -34,7 +34,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// How long the probe measures while connections stay open, and how long after the cleanup.
+/// The probe measures this long while connections stay open, and this long after the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);

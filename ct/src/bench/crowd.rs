@@ -94,7 +94,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 
 impl Config {
     /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs. Half of the ready jobs are in the load's tube, with a lower priority.
+    /// million ready jobs. Half of these are in the load's tube; the load's jobs are more urgent.
     pub fn new(program: Program) -> Self {
         let background = State {
             tubes: 10_000,

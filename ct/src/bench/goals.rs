@@ -7,7 +7,7 @@
 //! ROW and FIGURE are names in the saved comparison. AGAINST says by whose figure the first
 //! daemon's figure is divided: the second daemon's (`other`), the third's (`rival`), the bare
 //! responder's (`bare`), its own in the base scenario (`row NAME`), or nobody's (`-`). A goal with
-//! `rival` is ignored without a third daemon; so are empty lines and lines that begin with `#`.
+//! `rival` is ignored if there is no third daemon; so is a line that is empty or begins with `#`.
 
 use std::fmt::Write as _;
 

@@ -98,7 +98,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
     }
 
-    /// Returns the report as JSON with every sample. Medians and ratios are added for human readers.
+    /// Returns the report as JSON with every sample, and adds medians and ratios for human readers.
     pub fn to_json(&self) -> Value {
         let target = |one: &Build| {
             let (version, sum) = (&one.version, &one.sha256);

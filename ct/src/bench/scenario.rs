@@ -377,7 +377,7 @@ fn watching(tubes: u32) -> Scenario {
         .beside((tubes > 1).then(|| watching(1)))
 }
 
-/// Makes the scenario `watches/N`: connections that watch N tubes put, reserve and delete.
+/// Makes the scenario `watches/N`: each connection watches N tubes, and puts, reserves and deletes.
 fn watches(tubes: u32) -> Scenario {
     let group = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..cycle(10, 1, BODY_BYTES) };
     let about = format!("10 connections that watch {tubes} tubes put, reserve, delete");

@@ -59,7 +59,7 @@ pub(crate) struct Settled {
     pub(crate) pairs: Vec<ReceivedPair>,
     /// Why a daemon can no longer be reached, if that is so.
     pub(crate) failure: Option<String>,
-    /// When both daemons were first quiet, before the slower daemon got time to catch up.
+    /// The first time when both daemons were quiet, before the slower one got time to catch up.
     pub(crate) quiet_at: Instant,
 }
 

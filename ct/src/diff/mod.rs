@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of left and right; a missing dialect is chosen by the daemon's version.
+    /// The dialects of the left and the right daemon; `None` means that of the daemon's version.
     pub dialects: [Option<Dialect>; 2],
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// A description of the difference, which is at the end of the events.
+    /// A description of the difference at the end of the events.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,

@@ -128,7 +128,7 @@ enum Rule {
 }
 
 impl Kind {
-    /// Returns the kind of a YAML body, by its second line.
+    /// Returns the kind of a YAML body, which its second line shows.
     fn of(lines: &[Vec<u8>]) -> Self {
         match lines.get(1) {
             Some(line) if line.starts_with(b"current-jobs-urgent: ") => Self::Daemon,

@@ -82,8 +82,8 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends all bytes to one of the two daemons. Ignores errors: a read finds that the connection
-    /// is closed.
+    /// Sends all bytes to one of the two daemons. Ignores errors: if the connection is closed, a
+    /// later read finds that.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
