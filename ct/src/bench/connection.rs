@@ -47,7 +47,7 @@ pub(super) struct Run {
     pub(super) cycles_left: u64,
     /// The number of connections within a cycle; workers are not counted.
     pub(super) active: usize,
-    /// The number of cycles that paired producers may begin: one for each cycle of a worker.
+    /// The number of cycles that paired producers may begin: one per completed cycle of a worker.
     pub(super) permits: u64,
     /// The number of cycles begun by producers, minus the number completed by workers.
     pub(super) unfinished: u64,
