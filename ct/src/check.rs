@@ -23,11 +23,11 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. In scripts, more time
-/// than this passes between a statement and the next whole second. On a quiet machine, a script
+/// A failure is reported only if the script was late by at most this time. In scripts, the time
+/// from a statement to the next whole second is longer than this time. On a quiet machine, a script
 /// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// Scripts that failed while they were late are repeated for this time, then they count as skipped.
+/// How long scripts that were late and failed are repeated before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to those of a script.
@@ -146,7 +146,7 @@ pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) 
     reports
 }
 
-/// Reports a script as skipped that was late and failed.
+/// Reports as skipped a script that was late and failed.
 fn skip_as_too_slow(report: &mut Report) {
     if let Verdict::Failed(Failure { line, message, .. }) = &report.result {
         let (late, first) = (report.lateness, message.lines().next().unwrap_or_default());
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only our daemon knows flags with long names; for these, other daemons get no flags at all.
+    // Other daemons know no flags with long names. If a script has one, they get no flags at all.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };

@@ -159,7 +159,7 @@ impl Daemon {
 
     /// Tries to connect to the daemon at `host:port` or `unix:/path` until a connection succeeds.
     ///
-    /// Fails if the daemon ends, or after `timeout`. The daemon's counters include the connection.
+    /// Fails if the daemon ends, or after `timeout`. The daemon's counters include this connection.
     pub fn wait_until_accepts(&mut self, address: &str, timeout: Duration) -> io::Result<()> {
         let accepted = |_: u32| Stream::connect(address).is_ok();
         self.wait_until(timeout, accepted)

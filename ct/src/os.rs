@@ -27,7 +27,7 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How long to wait for the effect of a delivered signal, which cannot be observed.
+/// How long to wait for the effect of a delivered signal, because the effect cannot be observed.
 const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// Pause between two checks of whether a signal is still pending.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ pub(crate) fn wait_until_delivered(pid: u32, signal: i32, timeout: Duration) {
     thread::sleep(SIGNAL_EFFECT_TIME);
 }
 
-/// Returns whether a signal to a process is pending, by `/proc`.
+/// Returns whether a signal to a process is pending, according to `/proc`.
 fn is_pending(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -151,7 +151,7 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// The number of open files: one more than the largest allowed descriptor.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. A limit that the process already has is kept.
+    /// Bytes of address space, as with `ulimit -v`. An existing limit of the process is kept.
     Memory,
 }
 

@@ -1,8 +1,8 @@
 //! Executes a script on a stage.
 //!
-//! A [`Stage`] gives access to a daemon: through sockets, or to a server in memory with a clock of
-//! its own. [`run`] plays the script on a stage, compares the replies, and records the conversation
-//! for the report. `run` does not measure time itself, and never repeats a statement.
+//! A [`Stage`] gives access to a daemon through sockets, or to a server in the same process with a
+//! simulated clock. [`run`] plays the script on a stage, compares the replies, and records the
+//! conversation for the report. `run` does not measure time, and never repeats a statement.
 //!
 //! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
 //! connection `b`. So a barrier precedes every statement that must not be processed before an
@@ -142,7 +142,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Executes lines of a script in turn.
+    /// Executes lines of a script one by one.
     fn lines(&mut self, lines: &[Line]) -> Result<Flow, String> {
         for line in lines {
             self.line = line.number;
@@ -368,7 +368,7 @@ impl Run<'_> {
         Err(format!("expected silence on {connection}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Fails unless the daemon closes the connection, and nothing came before.
+    /// Fails unless the daemon closes the connection without sending anything else before.
     fn expect_closed(&mut self, connection: &str) -> Result<(), String> {
         let expectation = format!("expected the end of {connection}");
         if self.unread(connection).is_empty() {

@@ -1,8 +1,8 @@
 //! Reports tests that cannot run on this machine, or can run only in part.
 //!
 //! Rust's test harness cannot skip a test: a test that returns early passes, and its output is
-//! hidden. So [`skip()`] writes to standard error without the harness, and appends the test to a
-//! list. `make check` prints that list at the end, grouped by reason.
+//! hidden. So [`skip()`] writes to standard error directly, where the harness hides nothing, and
+//! appends the test to a list. `make check` prints that list at the end, grouped by reason.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -39,7 +39,7 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the name of the skipped test in a thread from the thread's name, or else `a test`.
+/// Returns the name of the thread, which is the name of its test; `a test` for other threads.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

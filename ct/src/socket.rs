@@ -73,7 +73,7 @@ impl Drop for Stream {
     /// Shuts down the sending side of the socket before the descriptor is closed.
     ///
     /// Without the shutdown, the daemon may notice the close late: while another thread starts a
-    /// process, that process has copies of all descriptors between fork and exec, which keep the
+    /// process, that process has, between fork and exec, copies of all descriptors, which keep the
     /// connection open.
     fn drop(&mut self) {
         // Shutting down fails only if the connection is already closed.

@@ -180,7 +180,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads an id in a text, after the percent sign, which is `N`, `i` or `i+K`.
+    /// Reads the id after a percent sign in a text: `N`, `i` or `i+K`.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -277,7 +277,7 @@ impl Pattern {
                     match_number(rest, |number| (*low..=*high).contains(&number))
                 }
                 Piece::Any => match_any(self.0.get(index + 1), rest),
-                // Ids have become literals, so this piece is `{int}`.
+                // A pattern has literals instead of ids, so this piece is `{int}`.
                 Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {
@@ -400,7 +400,7 @@ fn show_byte(byte: u8) -> String {
     }
 }
 
-/// Formats into a string in the notation of scripts, which cannot fail.
+/// Formats into a string, for the notation of scripts; writing to a string cannot fail.
 fn write_to(shown: &mut String, arguments: std::fmt::Arguments<'_>) {
     shown.write_fmt(arguments).expect("a String takes everything");
 }

@@ -19,7 +19,7 @@ pub(super) struct Attack {
     pub(super) pid: u32,
     /// The number of connections of an attack that opens many connections.
     pub(super) connections: usize,
-    /// The number of jobs, tubes or commands of an attack that makes many of them.
+    /// How many jobs, tubes or commands an attack uses, if it uses many.
     pub(super) items: usize,
     /// An attack that is not complete by this time fails.
     pub(super) deadline: Instant,
@@ -37,8 +37,8 @@ impl Attack {
         self.connect_with(number, None, STALL_TIMEOUT)
     }
 
-    /// Connects like [`Attack::connect`], but with a tenth of its timeout for connecting and for
-    /// each write.
+    /// Connects an attacker like [`Attack::connect`], but connecting and each write fail after a
+    /// tenth of the time.
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
@@ -102,7 +102,7 @@ impl Attack {
     }
 }
 
-/// Makes the error of an attack that is given up after a part of its work.
+/// Makes the error for an attack that was given up before it was complete.
 pub(super) fn timed_out(done: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("given up after {done}"))
 }
@@ -142,7 +142,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Ends the writing thread, which a daemon that does not read would block for ever.
+                // Ends the writing thread, which waits for ever if the daemon does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

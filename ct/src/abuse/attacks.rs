@@ -69,7 +69,7 @@ pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     AttackKind { name: "clock-stepped", start: Start::FakedClock, run: clock_stepped },
 ];
 
-/// Makes a kind of attack on a daemon that has the usual clock.
+/// Describes an attack for which the daemon gets the usual clock.
 const fn plain(name: &'static str, run: fn(&Attack) -> io::Result<Outcome>) -> AttackKind {
     AttackKind { name, start: Start::Plain, run }
 }
@@ -317,8 +317,8 @@ fn tubes_watched(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { cleanup: Some(cleanup), summary, ..Outcome::default() })
 }
 
-/// Attacks with a batch of thousands of puts, then such a batch of reserves, of deletes and of
-/// `stats`.
+/// Attacks with four batches, each of thousands of commands: puts, then reserves, then deletes,
+/// then `stats`.
 fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     let count = 3 * attack.items;
     let mut client = attack.pipeline_client()?;
@@ -334,7 +334,7 @@ fn pipeline(attack: &Attack) -> io::Result<Outcome> {
     Ok(Outcome { summary, ..Outcome::default() })
 }
 
-/// For an attack, puts `attack.items` jobs and reserves them all on one connection.
+/// For an attack, puts `attack.items` jobs and reserves all these jobs on one connection.
 fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u64>)> {
     let mut client = attack.pipeline_client()?;
     client.exchange(b"use abuse\r\nwatch abuse\r\nignore default\r\n", 3)?;
@@ -348,8 +348,8 @@ fn reserve_many(attack: &Attack, ttr: u64) -> io::Result<(PipelineClient, Vec<u6
     Ok((client, ids))
 }
 
-/// Attacks by reserving all jobs on one connection, which then is silent until their time to run
-/// ends.
+/// Attacks by reserving all jobs on one connection, which then sends nothing until the jobs' time
+/// to run ends.
 fn expiring(attack: &Attack) -> io::Result<Outcome> {
     const TTR_SECONDS: u64 = 4;
     let (client, ids) = reserve_many(attack, TTR_SECONDS)?;

@@ -34,18 +34,18 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// How long the probe measures while connections stay open, and again after the cleanup.
+/// The probe measures this long while connections stay open, and this long after the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// During an attack, the 99th percentile of a latency may reach this time or three times its value
-/// before the attack, whichever is longer.
+/// During an attack, the 99th percentile of a latency may reach this time, or three times the
+/// percentile before the attack if that is longer.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this share of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
 /// If memory grows by no more than this from one round to the next, there is no leak.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
-/// If memory seems to grow, an attack is repeated up to this many times as often.
+/// If memory seems to grow, an attack gets up to this many times the usual number of rounds.
 const GROWTH_ROUNDS_FACTOR: usize = 3;
 /// The number of files that this program opens in addition to the attackers' connections.
 const RESERVED_FILES: usize = 100;
@@ -57,9 +57,9 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// The names of the attacks to run; empty for all attacks.
     pub only: Vec<String>,
-    /// The number of connections of an attack that opens many, as far as the limit on files allows.
+    /// How many connections an attack opens, if it opens many; fewer if the limit on files is low.
     pub connections: usize,
-    /// The number of jobs, tubes or commands of an attack that makes many of them.
+    /// How many jobs, tubes or commands an attack uses, if it uses many.
     pub items: usize,
     /// How often each attack runs on the same process.
     pub rounds: usize,
@@ -77,7 +77,7 @@ struct Round {
     during: Window,
     /// The daemon's CPU use while the attackers and the probe sent nothing.
     idle_cpu_percent: f64,
-    /// The daemon's resident bytes before the attack, with the connections, and after the cleanup.
+    /// The daemon's resident bytes: before the attack, while connections are open, after cleanup.
     memory: [u64; 3],
     summary: String,
     faults: Vec<String>,
@@ -95,7 +95,7 @@ pub struct Row {
     failure: Option<String>,
 }
 
-/// Runs each attack on each daemon in turn; calls `progress` with each line to show.
+/// Runs each attack on one daemon after another; calls `progress` with each line to show.
 pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     let cores = Cores::take()?;
     let connections = config.connections.min(cores.open_files.saturating_sub(RESERVED_FILES));
@@ -133,7 +133,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     Ok(rows)
 }
 
-/// The directory with the file of the faked clock; dropping the value removes the directory.
+/// The directory with the file of the faked clock; dropping this value removes the directory.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
@@ -153,7 +153,7 @@ impl Drop for ClockFolder {
     }
 }
 
-/// Repeats an attack on a new process of a daemon, until its row has enough rounds.
+/// Starts a daemon, and repeats an attack on it until the row in the table has enough rounds.
 fn run_attack(
     kind: &AttackKind,
     target: &Target,
@@ -201,8 +201,8 @@ fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().chars().take(160).collect()
 }
 
-/// Starts a daemon to attack whose clock can be set; it may use any core, because its speed is not
-/// compared.
+/// Starts the attacked daemon with a clock that can be set. The daemon may use any core, because
+/// its speed is not compared.
 fn start_with_faked_clock(target: &Target) -> io::Result<(Daemon, String)> {
     let library = attacks::clock_library().ok_or(io::ErrorKind::NotFound)?;
     let port = free_port()?.to_string();
@@ -298,7 +298,7 @@ impl DaemonUnderTest {
     }
 }
 
-/// Runs the attack with low priority, because the attack shares a core with the probe.
+/// Runs the attack in a thread of low priority, because it shares a core with the probe.
 fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -316,7 +316,7 @@ fn clean_up(outcome: Outcome) -> io::Result<()> {
     left
 }
 
-/// Waits until the attacked daemon's memory no longer shrinks, and returns its size in bytes.
+/// Waits until the attacked daemon's memory stops shrinking, and returns the memory in bytes.
 fn settled_memory(pid: u32) -> io::Result<u64> {
     let began = Instant::now();
     let mut least = (resident_bytes(pid)?, began);
@@ -338,8 +338,8 @@ impl Row {
         Spread::of(&figures).median
     }
 
-    /// Returns a quantile of the latency of each of the probe's commands, in milliseconds: the
-    /// median over all rounds.
+    /// Returns, for each of the probe's commands, a quantile of the latency in milliseconds. The
+    /// result is the median of this quantile over all rounds.
     fn latency(&self, window: fn(&Round) -> &Window, share: f64) -> [f64; COMMANDS.len()] {
         [0, 1, 2].map(|command| self.median(|round| window(round).quantile(command, share)))
     }

@@ -36,7 +36,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Makes an empty window for the probe's measurements.
+    /// Begins a period of the probe, without measurements yet.
     fn new(failure: Option<String>) -> Self {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("sound bounds");
         Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }
@@ -184,7 +184,7 @@ impl TimedClient {
         if deleted == "DELETED" { Ok(()) } else { Err(unexpected_reply("delete", &deleted)) }
     }
 
-    /// Measures the latency of one of the probe's commands, without waits for a core.
+    /// Measures the latency of one of the probe's commands, and subtracts waits for a core.
     fn time(
         &mut self,
         command: usize,
@@ -255,7 +255,7 @@ mod tests {
         }
         assert!(window.quantile(0, 0.99) < 0.2);
         window.record(0, Duration::from_secs(1));
-        // That wait lasts a second, in which two hundred cycles should have begun.
+        // During a wait of one second, two hundred cycles of the probe should have begun.
         assert!(window.quantile(0, 0.5) > 100.0, "{}", window.quantile(0, 0.5));
         assert!(window.quantile(1, 0.99) < 0.01);
     }

@@ -1,7 +1,7 @@
-//! Runs every scenario on every target in turn, round after round.
+//! Runs every scenario in rounds; in each round, one target after another runs the scenario.
 //!
 //! In each round all targets are measured within seconds, so the ratio of their figures is fair
-//! even if the machine's speed drifts. A row shows the median and the range of all ratios.
+//! even if the machine's speed drifts. A row shows median and range of the ratios of all rounds.
 
 use std::io;
 
@@ -29,8 +29,8 @@ impl Comparison {
         Self { config, prepared }
     }
 
-    /// Runs one scenario on all targets in turn, and returns its rows. If a target fails, its rows
-    /// show the error; other targets continue.
+    /// Runs one scenario on one target after another, and returns the rows of the scenario. If a
+    /// target fails, its results show the error; other targets continue.
     pub fn run(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         match &scenario.work {
             Work::Phases(phases) => self.run_phases(scenario, phases, progress),
@@ -38,7 +38,7 @@ impl Comparison {
         }
     }
 
-    /// Runs a scenario's phases on all targets in turn, round after round.
+    /// Runs a scenario's phases in rounds; in each round, on one target after another.
     fn run_phases(
         &mut self,
         scenario: &Scenario,
@@ -84,7 +84,7 @@ impl Comparison {
         run.rows
     }
 
-    /// Runs a scenario that is not a repeated load, on a new daemon for each target.
+    /// Runs a scenario without a repeated load, on a new daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
@@ -116,12 +116,12 @@ impl Comparison {
     }
 }
 
-/// A scenario with its participants, which are measured in turn.
+/// A scenario with its participants; each round measures one participant after another.
 struct InterleavedRun<'a> {
     config: &'a Config,
     /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets, followed by the first target with the base scenario, if there is one.
+    /// The targets and, at the end, the first target with the base scenario, if there is a base.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }
@@ -222,7 +222,7 @@ impl Participant<'_> {
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // Drops the load's CPU time: in an open loop, the load spins before each cycle.
+                // Drops the load's CPU time, because an open loop spins before each of its cycles.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);

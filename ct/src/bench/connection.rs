@@ -47,9 +47,9 @@ pub(super) struct Run {
     pub(super) cycles_left: u64,
     /// The number of connections within a cycle; workers are not counted.
     pub(super) active: usize,
-    /// The number of cycles that paired producers may begin: workers have completed as many.
+    /// The number of cycles that paired producers may begin: one per completed cycle of a worker.
     pub(super) permits: u64,
-    /// The number of cycles that producers have begun, less those that workers have completed.
+    /// The number of cycles begun by producers, minus the number completed by workers.
     pub(super) unfinished: u64,
     /// When the last reply arrived, in nanoseconds of the load's clock.
     pub(super) last: u64,
@@ -135,8 +135,8 @@ impl Run {
 }
 
 impl Connection {
-    /// Makes a connection of the load from a socket on which no reply is due, and the ids of its
-    /// reserved jobs.
+    /// Makes a connection of the load from a socket on which no reply is due; `held` has the ids of
+    /// the jobs that are reserved on the socket.
     pub(super) fn new(
         stream: TcpStream,
         plan: usize,
@@ -329,8 +329,8 @@ impl Connection {
         }
     }
 
-    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that it has
-    /// put.
+    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that the
+    /// cycle has put.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

@@ -15,7 +15,7 @@ use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
 
-/// Pipeline depths, tried in turn until one saturates both daemons.
+/// Pipeline depths, tried in this order until one saturates both daemons.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// How the comparison is run.
@@ -49,11 +49,11 @@ struct LoadedDaemon {
 pub struct Outcome {
     /// A few lines with all figures, and with the ratio of CPU times.
     pub text: String,
-    /// Whether the load could not saturate a daemon; the ratio is meaningless then.
+    /// Whether the load failed to saturate one of the daemons; if so, the ratio is meaningless.
     pub is_unsaturated: bool,
 }
 
-/// Measures an empty and a crowded daemon in turn, with the same load.
+/// Measures an empty and a crowded daemon alternately, with the same load.
 pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Outcome> {
     let cores = Cores::take()?;
     progress("starting the empty daemon");
@@ -94,7 +94,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 
 impl Config {
     /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs. Half of the ready jobs are in the load's tube, with a lower priority.
+    /// million ready jobs. Half of these are in the load's tube; the load's jobs are more urgent.
     pub fn new(program: Program) -> Self {
         let background = State {
             tubes: 10_000,
@@ -109,15 +109,15 @@ impl Config {
     }
 }
 
-/// Makes the group of active connections, whose commands are measured beside the crowd.
+/// Makes the group of connections whose commands are measured on the empty or the crowded daemon.
 fn active_group(config: &Config, depth: usize) -> Group {
     let put = Op::Put { priority: Priority::Fixed(10), delay: 0 };
     let body = Body::plain(config.background.body);
     Group::new(config.active, depth, &[put, Op::Reserve, Op::Delete], body)
 }
 
-/// Returns the smallest depth that saturates both the empty and the crowded daemon, or else the
-/// depth that comes nearest.
+/// Returns the smallest depth that saturates both the empty and the crowded daemon. If no depth
+/// does so, returns the depth that came closest to saturation.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

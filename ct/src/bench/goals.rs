@@ -4,17 +4,17 @@
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names in the saved comparison. The first daemon's figure is divided by that
-//! of the second daemon (`other`), the third (`rival`), the bare responder (`bare`), or itself in a
-//! row measured in turn with ROW (`row NAME`), or by nothing (`-`). A goal with `rival` is ignored
-//! if there is no third daemon. Empty lines and lines that begin with `#` are ignored.
+//! ROW and FIGURE are names in the saved comparison. AGAINST says by whose figure the first
+//! daemon's figure is divided: the second daemon's (`other`), the third's (`rival`), the bare
+//! responder's (`bare`), its own in the base scenario (`row NAME`), or nobody's (`-`). A goal with
+//! `rival` is ignored if there is no third daemon; so is a line that is empty or begins with `#`.
 
 use std::fmt::Write as _;
 
 use super::outcome::{Outcome, Row};
 use super::report::{Report, number};
 
-/// A figure that misses the bound of its goal by at most this share does not count as missed.
+/// A goal that a figure misses by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
 /// The divisor of a figure.
@@ -115,7 +115,7 @@ impl Goal {
         }
     }
 
-    /// Returns whether a value meets its goal, or falls short by a little or far.
+    /// Returns a word for how well a value meets its goal: met, missed within the slack, or missed.
     fn rating(&self, value: f64) -> &'static str {
         let is_met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
         let slack = if self.at_least { 1.0 / (1.0 + SLACK_SHARE) } else { 1.0 + SLACK_SHARE };

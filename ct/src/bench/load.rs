@@ -1,11 +1,11 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
-//! A connection sends a batch of commands of one kind, as many as its depth. After all replies, the
-//! connection sends the next command of its cycle for each job in the replies.
+//! A connection sends commands of one kind in a batch, whose size is the connection's depth. After
+//! all replies, the connection sends the next command of its cycle for each job in the replies.
 //!
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
-//! is free at a fixed time, the cycle begins later, but its latency is measured from that time.
+//! is free at a fixed time, the cycle begins later, but latencies count from the fixed time.
 //! Paired connections put a job whenever a worker has deleted a job, so each producer has one job
 //! in flight.
 //!

@@ -13,7 +13,7 @@
 //! - [`scenario`] makes the presets, each a scenario with phases; `special` runs those without a
 //!   repeated load;
 //! - [`target`] parses and starts the daemons, and makes scratch directories; [`compare`] runs the
-//!   scenarios on all in turn; [`outcome`] has rows and figures, [`stats`] medians and ranges;
+//!   scenarios on each daemon; [`outcome`] has rows and figures, [`stats`] medians and ranges;
 //! - [`report`] makes the table and the JSON; [`machine`] describes machine, sources and daemons;
 //! - [`run_file`] reads the table back from Markdown, and [`plot`] draws its figures on axes;
 //! - [`goals`] compares the result with a file of goals;

@@ -61,7 +61,7 @@ impl Outcome {
         if ratios.is_empty() { None } else { Some(Spread::of(&ratios)) }
     }
 
-    /// Returns which side the figures show to be saturated: the daemon, the load, both or none.
+    /// Returns which side was saturated, according to the figures: daemon, load, both or none.
     ///
     /// The daemon or load also counts as busy while it waits for a core that other threads use.
     pub fn saturated(&self) -> &'static str {
@@ -78,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// Divides counts for a figure of a measurement, such as calls per command.
+/// Divides one count by another for a figure of a measurement, such as calls per command.
 #[expect(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 pub(crate) fn ratio(count: u64, divisor: u64) -> f64 {
     count as f64 / divisor.max(1) as f64

@@ -1,4 +1,4 @@
-//! Draws a run's results: bars for the gains of workloads, and curves of figures over a variable.
+//! Draws a run's results: bars for gains of workloads, and curves of figures against a variable.
 //!
 //! All pictures are drawn from the Markdown table of a run, so the run files suffice to draw the
 //! pictures of the documents. A logarithmic axis cannot show zero, so it has a gap if a curve
@@ -65,7 +65,7 @@ const BESIDE_RIVAL: [Workload; 10] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
-/// One picture of curves: a figure over the variable of a family of rows.
+/// One picture of curves, which show how a figure depends on the variable of a family of rows.
 struct Curve {
     /// The name of the file, without `.svg`.
     file: &'static str,
@@ -380,8 +380,8 @@ fn draw_points(
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns the height in the picture of each line's name: that of the line's end, or lower for
-/// separate names.
+/// Returns the height in the picture for each line's name: the height of the line's end, or lower
+/// if names would overlap.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -410,7 +410,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// If the largest value is more than this factor times the smallest, the axis is logarithmic.
+    /// The axis is logarithmic if the largest value is more than this many times the smallest.
     const LINEAR: f64 = 10.0;
     /// The distance in pixels from zero to the smallest positive value of a logarithmic axis.
     const GAP: i32 = 70;
@@ -451,7 +451,7 @@ impl Scale {
     /// Makes a logarithmic axis that contains the values, with ticks at 1, 2, 5, 10 and so on.
     fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values);
-        // The lowest tick is below all points, because a point would hide the line of that tick.
+        // The lowest tick is below all points, because a point on the tick would hide its line.
         let mut ticks = vec![round_down(least * 0.95)];
         while let Some(&last) = ticks.last().filter(|last| **last < most) {
             ticks.push(round_up(last * 1.01));
@@ -511,7 +511,7 @@ fn pixels(value: f64) -> i32 {
     value.round() as i32
 }
 
-/// Converts a number of bars, for the height of a picture.
+/// Converts a number of bars to `i32`, to compute the height of a picture.
 fn count(length: usize) -> i32 {
     i32::try_from(length).expect("there are few bars")
 }
@@ -561,7 +561,7 @@ impl<'a> Canvas<'a> {
         colour: RGBColor,
         anchor: HPos,
     ) -> Drawn {
-        // Increases the font size by the factor by which plotters decreases it.
+        // Increases the font size, because the package plotters decreases it by the same factor.
         let font = ("sans-serif", f64::from(size) * 1.24, weight).into_font();
         let style = TextStyle::from(font).color(&colour).pos(Pos::new(anchor, VPos::Center));
         Ok(self.backend.draw_text(text, &style, at)?)

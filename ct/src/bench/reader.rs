@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// The number of bytes at the beginning of a body that contain the time of sending the job.
+/// The number of bytes at the beginning of a body that have the time at which the job was sent.
 pub(crate) const STAMP_BYTES: usize = 20;
 
 /// The kind of a reply.
@@ -187,7 +187,7 @@ impl Reader {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes of the next reply are missing, if it has at least `least` bytes.
+    /// Returns how many bytes the next reply lacks; while its size is unknown, `least` is assumed.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),

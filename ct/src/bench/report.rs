@@ -98,7 +98,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         format!("{before}[\n{}\n]{after}\n", rows.join(",\n"))
     }
 
-    /// Returns the report as JSON with every sample; its medians and ratios are for human readers.
+    /// Returns the report as JSON with every sample, and adds medians and ratios for human readers.
     pub fn to_json(&self) -> Value {
         let target = |one: &Build| {
             let (version, sum) = (&one.version, &one.sha256);
@@ -244,7 +244,7 @@ fn other_lines(result: &Outcome, subject: Option<&Outcome>) -> String {
 
 /// Returns the names of a result's figures that have no column in the report's table.
 fn other_figures(result: &Outcome) -> Vec<&str> {
-    // Takes the names from the last sample, to which figures that are measured once are added.
+    // Takes the names from the last sample, because figures measured only once are in that sample.
     let names = result.samples.last().into_iter().flat_map(Sample::keys).map(String::as_str);
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }

@@ -40,7 +40,7 @@ pub struct Scenario {
     /// The work to measure.
     pub work: Work,
     /// The base scenario: the same work without background state. The first daemon runs both
-    /// scenarios in turn, for comparison.
+    /// scenarios in each round, for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
@@ -64,7 +64,7 @@ pub enum Work {
         jobs: u64,
         /// Bytes of each body.
         body: usize,
-        /// The number of tubes that the jobs are put into, in turn.
+        /// The number of tubes over which the jobs are spread evenly.
         tubes: u64,
     },
     /// Moves this number of jobs with one `kick`, and measures how long another client waits
@@ -107,7 +107,7 @@ impl Effort {
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// How long a lone client is measured; it gets a core of its own only after some time.
+/// How long a lone client is measured: long, because it gets its own core only after some time.
 const LONE_WINDOW: Duration = Duration::from_secs(2);
 /// The size of bodies in presets that do not vary that size.
 const BODY_BYTES: usize = 64;
@@ -198,7 +198,7 @@ impl Scenario {
         Self { placement, ..self }
     }
 
-    /// Makes the scenario's measurement as long as a lone client needs, and sets the cores.
+    /// Sets the duration of a lone client's scenario, and the cores of daemon and load.
     fn alone(self, placement: Placement) -> Self {
         Self { window: Some(LONE_WINDOW), ..self.placed(placement) }
     }
@@ -208,7 +208,7 @@ impl Scenario {
         Self { state, ..self }
     }
 
-    /// Sets the base scenario, which is measured in turn with this scenario.
+    /// Sets the base scenario, which is measured in each round after this scenario.
     fn beside(self, base: Option<Self>) -> Self {
         Self { base: base.map(Box::new), ..self }
     }
@@ -339,14 +339,14 @@ fn wakeup((rate, pairs): (u32, usize)) -> Scenario {
     Scenario::one(format!("wakeup/{rate}"), about, groups)
 }
 
-/// Makes the scenario `idle/N`: commands beside N idle connections.
+/// Makes the scenario `idle/N`: commands on a daemon that also has N idle connections.
 fn idle(idle: u32) -> Scenario {
     let about = format!("10 connections put, reserve, delete beside {idle} idle ones");
     Scenario::one(format!("idle/{idle}"), about, vec![cycle(10, 1, BODY_BYTES)])
         .with_state(State { idle: size(idle), ..State::default() })
 }
 
-/// Makes the scenario `tubes/N`: commands of each kind beside N tubes.
+/// Makes the scenario `tubes/N`: commands of each kind on a daemon that has N tubes.
 fn tubes(tubes: u32) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
@@ -377,7 +377,7 @@ fn watching(tubes: u32) -> Scenario {
         .beside((tubes > 1).then(|| watching(1)))
 }
 
-/// Makes the scenario `watches/N`: connections that watch N tubes put, reserve and delete.
+/// Makes the scenario `watches/N`: each connection watches N tubes, and puts, reserves and deletes.
 fn watches(tubes: u32) -> Scenario {
     let group = Group { tubes: Tubes::Many(u64::from(tubes) - 1), ..cycle(10, 1, BODY_BYTES) };
     let about = format!("10 connections that watch {tubes} tubes put, reserve, delete");
@@ -406,7 +406,7 @@ fn held(held: u64) -> Scenario {
         .beside((held > 10).then(|| self::held(10)))
 }
 
-/// Makes the scenarios `backlog/VARIANT`: commands beside many ready, delayed or buried jobs.
+/// Makes `backlog/VARIANT`: commands on a daemon with many ready, delayed or buried jobs.
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
     let none = backlog_of("none", 0, equal, State::default());
@@ -500,7 +500,7 @@ fn durable_workers(flag: &'static str) -> Scenario {
     Scenario { binlog: Some(flag), name, about, ..workers((10, 10)) }
 }
 
-/// Makes the scenario `binlog/slow-sync`: commands that need no sync, beside producers.
+/// Makes the scenario `binlog/slow-sync`: commands that need no sync, while producers put jobs.
 fn slow_sync(producers: usize) -> Scenario {
     let about = format!(
         "binlog -f0 with syncs of {} ms: reserve, peek and stats beside {producers} producers",

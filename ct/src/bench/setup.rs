@@ -52,8 +52,8 @@ impl SetupClient {
         self.stream
     }
 
-    /// Sends `count` commands of the setup; `encode` appends the bytes of each to a buffer. Fails
-    /// if a reply is not of the given kind, and calls `on_reply` with each reply.
+    /// Sends `count` commands of the setup; `encode` appends the bytes of each to a buffer. Calls
+    /// `on_reply` with each reply. Fails if a reply is of another kind than `kind`.
     pub fn send(
         &mut self,
         count: u64,
@@ -64,7 +64,7 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// Works like [`Self::send`] for `count` groups of commands; each group has replies of `kinds`.
+    /// Works like [`Self::send`] for `count` groups of commands; `kinds` lists a group's replies.
     fn send_groups(
         &mut self,
         count: u64,
@@ -118,7 +118,7 @@ impl SetupClient {
         self.put_in_turn(count, 1, numbers)
     }
 
-    /// Puts jobs like [`Self::put`]; if `tubes` is above 1, into the tubes `r0`, `r1`, … in turn.
+    /// Puts jobs like [`Self::put`]; if `tubes` is above 1, spreads them over tubes `r0`, `r1`, ….
     pub fn put_in_turn(
         &mut self,
         count: u64,

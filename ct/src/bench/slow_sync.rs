@@ -73,9 +73,9 @@ fn measure(
     ]))
 }
 
-/// Sends `reserve`, `peek-ready` and `stats` in turn beside slow syncs, with pauses, and returns
-/// the latencies in nanoseconds. Runs in a thread of its own, so that this client waits only for
-/// the daemon, and not for the writers' load.
+/// Repeats `reserve`, `peek-ready` and `stats` with pauses while syncs are slow, and returns the
+/// latencies in nanoseconds. Runs in a thread of its own, so that this client waits only for the
+/// daemon, and not for the writers' load.
 fn read(address: &str) -> io::Result<Histogram<u64>> {
     let mut client = Client::connect(address)?;
     let mut latencies = Tally::new().latency;

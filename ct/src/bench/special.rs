@@ -151,7 +151,7 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Stops a daemon that was measured without a load by SIGTERM, or kills it if that fails.
+/// Ends a daemon that was measured without a load: by SIGTERM or, if that fails, by SIGKILL.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

@@ -26,7 +26,7 @@ pub struct State {
     pub ready_elsewhere: u64,
     /// Ready jobs in `default`.
     pub ready: u64,
-    /// The number of tubes that get the ready jobs in turn; 1 means `default` alone.
+    /// The number of tubes over which the ready jobs are spread; 1 means `default` alone.
     pub ready_tubes: u64,
     /// Delayed jobs in `default`.
     pub delayed: u64,

@@ -66,7 +66,7 @@ impl Target {
         flags
     }
 
-    /// Returns the target's command line, with the replacements, as [`Target::daemon`] parses it.
+    /// Returns the target's command line with its replacements; [`Target::daemon`] can parse it.
     pub fn command(&self) -> String {
         let mut words = vec![self.program.path.display().to_string()];
         words.extend(self.program.flags.iter().cloned());
@@ -160,8 +160,8 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether the prepared daemon fits a scenario with this state and placement without a
-    /// binlog.
+    /// Returns whether the prepared daemon has this state and placement, and no binlog, so that a
+    /// scenario without a binlog can use the daemon.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()
     }

@@ -1,5 +1,5 @@
-//! Attacks daemons in turn through connections, and reports how well each daemon serves a
-//! well-behaved client meanwhile.
+//! Attacks one daemon after another through connections, and reports how well each daemon serves a
+//! well-behaved client during the attacks.
 //!
 //! This file reads the arguments and prints the results; [`ct::abuse`] does the work.
 

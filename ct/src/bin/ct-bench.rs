@@ -272,7 +272,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     Ok(!report.rows.iter().any(has_failed))
 }
 
-/// Writes the report of `ct-bench` as JSON and its pictures, as the options demand.
+/// Writes the JSON file and the pictures of a report, if the options of `ct-bench` ask for them.
 fn keep(options: &Options, report: &Report) -> Result<(), String> {
     if let Some(path) = &options.json {
         fs::write(path, report.to_text())

@@ -4,8 +4,8 @@
 //! The generator never sees a reply, so a seed means the same operations for all daemons. The
 //! runner omits operations that must not be sent to one of the daemons.
 //!
-//! **Time.** All timers of the protocol run for whole seconds. A run that lets time pass has pauses
-//! of 0.25, 1.25 or 2.25 seconds. So each burst of operations begins at least 0.25 seconds before
+//! **Time.** All timers of the protocol run for whole seconds. Some runs have pauses of 0.25, 1.25
+//! or 2.25 seconds between bursts. So each burst of operations begins at least 0.25 seconds before
 //! or after every whole second since the start of an earlier burst. Both daemons then agree on
 //! which timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
 //! operations and timers could coincide, so a run has at most three pauses.
@@ -15,11 +15,11 @@ use std::time::Duration;
 use super::operation::{Command, Job, Operation, Part, Peer};
 use crate::prng::Prng;
 
-/// The number of bursts in a run that lets time pass, and the most operations of a burst.
+/// The number of bursts in a run with pauses.
 const BURSTS_PER_RUN: usize = 3;
+/// The most operations of a burst.
 const OPERATIONS_PER_BURST: usize = 20;
-
-/// The most operations of a run that lets no time pass.
+/// The most operations of a run without pauses.
 const QUICK_RUN_OPERATIONS_MAX: usize = 400;
 
 /// A job id that no run reaches.
@@ -78,12 +78,12 @@ struct Generator {
 }
 
 impl Generator {
-    /// Generates the operations of a run in which no time passes.
+    /// Generates the operations of a run without pauses.
     fn quick(&mut self) -> Vec<Operation> {
         (0..self.options.steps.min(QUICK_RUN_OPERATIONS_MAX)).map(|_| self.operation()).collect()
     }
 
-    /// Generates the operations of a run in which time passes between bursts.
+    /// Generates the operations of a run with pauses between bursts.
     fn timed(&mut self) -> Vec<Operation> {
         let each = self.options.steps.div_ceil(BURSTS_PER_RUN).min(OPERATIONS_PER_BURST);
         let mut operations = Vec::new();

@@ -1,11 +1,11 @@
 //! Two daemons driven in lockstep.
 //!
 //! Every operation is performed on the left daemon, then on the right one. Then [`Harness::settle`]
-//! waits until neither sends more: first for the replies that are certain to come. Further replies
-//! may come, for example to waiting clients. So the harness makes round trips: it sends a command
-//! on a connection of its own, the barrier, and awaits the reply. In each round trip the daemon
-//! reads all sockets. Once several round trips bring no other data, replies are compared. If
-//! replies differ, the slower daemon gets time to catch up.
+//! waits until neither daemon sends more. It first awaits the replies that are certain to come.
+//! Further replies may come, for example to waiting clients. So the harness makes round trips: it
+//! sends a command on a connection of its own, the barrier, and awaits the reply. In each round
+//! trip the daemon reads all sockets. Once several round trips bring no other data, replies are
+//! compared. If replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -59,7 +59,7 @@ pub(crate) struct Settled {
     pub(crate) pairs: Vec<ReceivedPair>,
     /// Why a daemon can no longer be reached, if that is so.
     pub(crate) failure: Option<String>,
-    /// When both daemons were first quiet, before the slower daemon got time to catch up.
+    /// The first time when both daemons were quiet, before the slower one got time to catch up.
     pub(crate) quiet_at: Instant,
 }
 

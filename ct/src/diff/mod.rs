@@ -41,14 +41,14 @@ use crate::run::run;
 use crate::script::Script;
 use crate::socket::SocketStage;
 
-/// The most attempts at a run that is too slow in each attempt.
+/// A run that is too slow is attempted at most this many times.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a run with a difference is repeated until the difference appears again. The shortened
-/// run is repeated as often, to show how reliably the difference appears.
+/// How often a run with a difference is repeated at most, until the difference appears again. The
+/// shortened run is repeated exactly as often, to show how reliably the difference appears.
 const REPRODUCTION_ATTEMPTS: usize = 5;
-/// How long the slower daemon gets to catch up when a run is executed first, and when its
-/// difference is reproduced.
+/// How long the slower daemon gets to catch up when a run is executed for the first time.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
+/// How long the slower daemon gets to catch up when a run's difference is reproduced.
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// The most runs with restarts in parallel.
 const PARALLEL_RESTART_RUNS: usize = 4;
@@ -62,7 +62,7 @@ pub struct Options {
     pub seed: u64,
     /// The number of runs.
     pub runs: u64,
-    /// The number of operations of a run; at most 400, or 60 in a run that lets time pass.
+    /// The number of operations of a run; at most 400, or 60 in a run with pauses.
     pub steps: usize,
     /// Whether most commands are garbage.
     pub garbage: bool,
@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of left and right; a missing dialect is chosen by the daemon's version.
+    /// The dialects of the left and the right daemon; `None` means that of the daemon's version.
     pub dialects: [Option<Dialect>; 2],
 }
 

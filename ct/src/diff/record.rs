@@ -29,13 +29,13 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// Describes the difference, with which the events end.
+    /// A description of the difference at the end of the events.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,
 }
 
-/// The longest description of a difference in a script.
+/// The maximum length, in a script, of the description of a difference.
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {

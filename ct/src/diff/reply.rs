@@ -128,7 +128,7 @@ enum Rule {
 }
 
 impl Kind {
-    /// Returns the kind of a YAML body, by its second line.
+    /// Returns the kind of a YAML body, which its second line shows.
     fn of(lines: &[Vec<u8>]) -> Self {
         match lines.get(1) {
             Some(line) if line.starts_with(b"current-jobs-urgent: ") => Self::Daemon,
@@ -312,7 +312,7 @@ fn with_ids(head: &[u8]) -> String {
     [&[*word, &format!("%{id}")][..], rest].concat().join(" ")
 }
 
-/// The number of equal bytes in a row from which [`show`] abbreviates them.
+/// At least this many equal bytes in a row are abbreviated by [`show`].
 const RUN_MIN_BYTES: usize = 24;
 /// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
 const SHOWN_AT_ONCE_BYTES: usize = 256;

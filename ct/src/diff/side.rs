@@ -82,8 +82,8 @@ impl Connection {
         Ok(Self { stream, arrived: Vec::new(), received: Received::default() })
     }
 
-    /// Sends all bytes to one of the two daemons. Ignores errors: a read finds that the connection
-    /// is closed.
+    /// Sends all bytes to one of the two daemons. Ignores errors: if the connection is closed, a
+    /// later read finds that.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
@@ -178,7 +178,7 @@ pub(crate) struct Side {
     pub(super) baseline: Baseline,
     /// The daemon's process, if it was started for the run.
     pub(super) daemon: Option<Daemon>,
-    /// The daemon's binlog, if it keeps a binlog; the daemon reads it after a restart.
+    /// The daemon's binlog, if it keeps one; the daemon reads the binlog after a restart.
     binlog: Option<Binlog>,
     barrier: Stream,
     pub(super) connections: BTreeMap<Peer, Connection>,
@@ -201,8 +201,8 @@ impl Side {
             self.barrier = Stream::connect(&self.address)?;
             self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
-        // Connections are closed only after the restart: if they were closed before, the daemon
-        // would execute their queued commands.
+        // Connections are closed only after the restart: if they were closed before it, the old
+        // process would execute their queued commands.
         self.connections.clear();
         Ok(())
     }

@@ -18,8 +18,8 @@ const JOBS_PER_RUN_MAX: u64 = 3000;
 pub enum Target {
     /// Starts a new process for every run.
     Start(Program),
-    /// The daemon at `host:port` or `unix:/path`, without jobs and other users. Jobs that a run has
-    /// not deleted are deleted after the run.
+    /// The daemon at `host:port` or `unix:/path`, which must have no jobs and no other users. Jobs
+    /// that a run has not deleted are deleted after the run.
     Connect(String),
 }
 
@@ -44,7 +44,7 @@ pub(super) struct DaemonInfo {
 }
 
 impl DaemonInfo {
-    /// Reads the version and the limits of a daemon to compare, which is started if necessary.
+    /// Reads the version and the limits of a daemon to compare, and starts the daemon if necessary.
     pub(super) fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),

@@ -1,5 +1,5 @@
 //! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
-//! acknowledged job may be lost; memory, descriptors and the binlog may not keep growing.
+//! acknowledged job may be lost; memory, descriptors and the binlog must not keep growing.
 //!
 //! A *run* is the time from a start of the daemon to its end. In each run, clients send commands
 //! (`acknowledged`) while short connections are opened and closed, and `monitor` samples memory,
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub binlog_bytes: u64,
     /// The longest time for which the binlog was larger than its bound.
     pub over_bound: Duration,
-    /// The most descriptors at the start of a run, and at its end without clients.
+    /// The most descriptors at the starts of runs, and the most at their ends without clients.
     pub files: (Descriptors, Descriptors),
     /// The most resident bytes in the second and in the last quarter of the last run.
     pub last_run: (u64, u64),

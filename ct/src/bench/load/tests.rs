@@ -92,7 +92,7 @@ fn every_reply_is_counted_and_nothing_is_left_behind() {
 
 #[test]
 fn as_many_jobs_are_in_flight_as_there_are_producers() {
-    // The daemon delays the reply with the last job of each run; the run must wait for it.
+    // The daemon delays the reply with the last job of each run; the run must wait for that reply.
     let address = daemon(|_, reply| {
         if [&b"RESERVED 300 "[..], b"RESERVED 600 "].iter().any(|last| reply.starts_with(last)) {
             thread::sleep(Duration::from_millis(100));

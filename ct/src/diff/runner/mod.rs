@@ -6,8 +6,8 @@
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all other connections send one
 //! command at a time. A connection with queued commands is not closed: it is unknown how many of
-//! them would be executed. Before time passes, and at the end, the runner half-closes connections,
-//! so that queued commands are executed. Commands that affect no other connection may stay queued.
+//! them would be executed. Before a pause, and at the end, the runner half-closes connections, so
+//! that queued commands are executed. Commands that affect no other connection may stay queued.
 //!
 //! Which further commands are omitted or added depends on the masks of the two daemons:
 //!
@@ -35,18 +35,18 @@ use crate::diff::reply::Reply;
 use crate::diff::side::Chunk;
 use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
-/// The longest time of a burst of operations in a run that lets time pass.
+/// How long a burst of operations may take in a run with pauses.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
-/// The longest time of the inspection in a run that lets time pass.
+/// How long the inspection may take in a run with pauses.
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
-/// The longest time of a run that lets no time pass. All timers of the protocol are longer.
+/// How long a run without pauses may take: less than any timer of the protocol.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
-/// The pause between operations in a run that lets time pass, so that timers end one by one.
+/// The interval between operations in a run with pauses, so that timers end one by one.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
 /// The most commands in flight on a connection that waits. The kernel delays data after some ten
 /// small segments without acknowledgement, and is slow to acknowledge unread data.
 const QUEUED_COMMANDS_MAX: usize = 4;
-/// The longest time of a round of keep-alives.
+/// How long a round of keep-alives may take.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
 /// A number that is higher than every job id of a run.
 const JOB_ID_MAX: u64 = 1_000_000_000;
@@ -161,7 +161,7 @@ struct Runner<'a> {
     burst_starts: Vec<Duration>,
     /// The present time in the schedule, counted from the start of the run.
     scheduled: Duration,
-    /// How much scheduled time has passed since the last event.
+    /// How much time has passed in the schedule since the last event.
     slept: Duration,
     record: Record,
     inspection: Vec<Operation>,
@@ -170,7 +170,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Executes the operations of a run in turn, and stops at the first difference.
+    /// Executes the operations of a run one by one, and stops at the first difference.
     fn run_all(&mut self, operations: &[Operation]) -> Result<(), StopReason> {
         for operation in operations {
             if matches!(operation, Operation::Send { peer: INSPECTOR, .. }) {
@@ -227,7 +227,7 @@ impl Runner<'_> {
         if self.is_late(Instant::now()) { Err(StopReason::TooSlow) } else { Ok(()) }
     }
 
-    /// Returns whether the runner has taken too long since the scheduled time.
+    /// Returns whether the current burst or the current round of keep-alives has taken too long.
     fn is_late(&self, now: Instant) -> bool {
         let is_burst = self.burst_starts.last() == Some(&self.scheduled);
         let most = match (self.is_timed, is_burst) {
@@ -238,7 +238,7 @@ impl Runner<'_> {
         now > self.started + self.scheduled + most
     }
 
-    /// Adds an event to the runner's record, after the time that has passed before it.
+    /// Adds an event to the runner's record; if time passed before the event, first adds that time.
     fn record_event(&mut self, event: Event) {
         let slept = std::mem::take(&mut self.slept);
         if !slept.is_zero() {

@@ -28,8 +28,8 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Before time passes, half-closes connections with queued commands, unless `may_stay` says
-    /// that these may stay.
+    /// Before a pause, half-closes connections with queued commands, unless `may_stay` says that
+    /// these may stay.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -71,7 +71,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares the connections that hold jobs for keep-alives. Half-closes each connection that
+    /// Prepares connections for keep-alives, if they hold jobs. Half-closes each connection that
     /// may be waiting while another connection holds a job: the waiting one might get the job if
     /// the time to run ends before the keep-alive. Closes each connection that holds a job but
     /// cannot send a keep-alive.
@@ -93,7 +93,7 @@ impl Runner<'_> {
     }
 }
 
-/// Makes the command of a keep-alive; the command changes only its own counter.
+/// Makes the command of a keep-alive, which changes nothing but the counter of this command.
 fn keep_alive() -> Outgoing {
     Outgoing { chunks: vec![Chunk::Bytes(b"list-tube-used\r\n".to_vec())], put: None }
 }
