@@ -204,8 +204,8 @@ pub(crate) fn json_object(value: Value) -> Map<String, Value> {
     object
 }
 
-/// Whether a terminal might do more with a character than show it: move the cursor, or change the
-/// direction of the text.
+/// Whether a character might make a terminal do more than show the character, for example move the
+/// cursor or change the direction of the text.
 pub(crate) fn is_terminal_control(it: char) -> bool {
     it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

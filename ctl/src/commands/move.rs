@@ -91,7 +91,7 @@ impl<'a> Mover<'a> {
         Ok(Self { from, to, tube, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
 
-    /// Moves the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
+    /// Moves the jobs of a plan. After an interrupt, such as Ctrl-C, no further batch starts.
     pub(crate) fn move_jobs(
         &mut self,
         plan: &Plan,
@@ -261,8 +261,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command to move the job: the argument `ready` if the job is ready, otherwise
-    /// `other`.
+    /// Returns a command for the job: if the job is ready, the command with the name `ready`,
+    /// otherwise the command with the name `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands that wait for replies. The number is small, because a server that
-/// carries out commands of one client serves no other client meanwhile.
+/// The largest number of unanswered commands. The number is small, because a server that carries
+/// out commands of one client serves no other client meanwhile.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.

@@ -72,7 +72,7 @@ pub(super) struct TubeHistory {
 }
 
 impl TubeHistory {
-    /// Returns the histogram of the waits in the last minute from a tube's history.
+    /// Returns, from a tube's history, the histogram of the waits in the last minute.
     pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
@@ -135,7 +135,7 @@ struct SharedState {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
-    /// If set, ends all work for requests on the server.
+    /// If this interrupt is set, all work for requests on the server ends.
     pub(super) interrupt: Interrupt,
     shared: Arc<SharedState>,
 }
@@ -189,7 +189,7 @@ impl SampleRequest {
     }
 }
 
-/// If the request is dropped, ends its work after the current batch.
+/// Ends the work for a request after the current batch if the request is dropped.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -307,7 +307,7 @@ impl Watched {
     }
 
     /// Adds tubes that have ready jobs but are on no page, to find jobs that wait too long. If
-    /// these tubes are too many for one sample, each sample has the next tubes in rotation.
+    /// there are too many of these tubes for one sample, the samples have them in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
