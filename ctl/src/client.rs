@@ -106,7 +106,8 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// The most unanswered commands: while the server carries them out, its other clients wait.
+    /// The largest number of unanswered commands. While the server carries out these commands, its
+    /// other clients wait.
     pub(crate) window: usize,
     /// Why the server refuses the current commands; valid only if `is_trouble_known`.
     trouble: Option<&'static str>,
@@ -310,7 +311,6 @@ impl Client {
     }
 
     /// Sends a command for each item, pipelined, and passes each item and its reply to `take`.
-    ///
     /// After a failure, the server may have carried out commands whose items `take` did not get.
     pub(crate) fn pipeline<T>(
         &mut self,

@@ -223,7 +223,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs. Adds the ids of the unconfirmed ones to `held`.
+/// Buries the copies of buried jobs. Adds to `held` the ids of copies whose burial is unconfirmed.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],

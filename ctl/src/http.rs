@@ -39,7 +39,7 @@ const IDLE_TIME: Duration = Duration::from_secs(150);
 /// A response is assumed to be complete if no byte is sent for this time although the client reads.
 const RESPONSE_GAP: Duration = Duration::from_secs(1);
 
-/// The interval at which old connections are closed, one by one, while a new client waits.
+/// The interval at which old connections are closed, one by one, while a new client has to wait.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time limit of a request's head: since the connect or, for a later request, since the head's
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
-    /// If unsent ones were not counted, fifty slow readers could keep fifty large bodies in memory.
+    /// If unsent bodies did not count, fifty slow readers could keep fifty large bodies in memory.
     #[test]
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));

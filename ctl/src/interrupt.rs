@@ -223,7 +223,7 @@ impl Interrupt {
     }
 
     /// Returns the status of a command that has ended or was suspended; `None` while it runs.
-    /// Forgets the group of an ended command, because the system may give its id to another group.
+    /// Forgets the group of an ended command, because the system may give the id to another group.
     pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;

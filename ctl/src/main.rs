@@ -9,7 +9,8 @@
 //! in its function `run`. The names of a command's other functions and types contain a form of its
 //! name, such as `kick_tube`, `CheckStatus` and `Mover`. Two commands have a second file:
 //! `work_command` starts, feeds and ends the user's command for a job of `work`, the
-//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. `ImportLines` has jobs to `import`.
+//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. `ImportLines` are the lines of
+//! jobs that `import` reads.
 //!
 //! The modules that the commands use, from the highest level to the lowest:
 //!

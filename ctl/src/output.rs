@@ -49,8 +49,9 @@ pub(crate) struct Table {
     shape: Vec<(usize, bool)>,
 }
 
-/// A table is written once it has this many rows, or bytes of text.
+/// A table is written once it has this many rows.
 const TABLE_ROWS_MAX: usize = 10_000;
+/// A table is written once its rows have this many bytes of text.
 const TABLE_BYTES_MAX: usize = 64 << 20;
 
 impl Table {

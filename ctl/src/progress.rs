@@ -69,7 +69,7 @@ impl Pacer {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Counts commands that were sent, and sleeps while their total is above the limit per second.
+    /// Counts commands that were sent, and sleeps until their rate is within the limit.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };

@@ -24,8 +24,8 @@ use crate::job::Job;
 /// The time from SIGTERM to SIGKILL when `work` ends a command.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// After a command has ended: how often to check whether its standard error and the processes that
-/// it started have ended, too.
+/// The interval at which to check, after a command has ended, whether its standard error and the
+/// processes that it started have ended, too.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the end of a command's standard error, which its processes may keep open.

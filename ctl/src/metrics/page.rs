@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line of a metric. `own` has the labels that only this line has, in pieces.
+    /// Writes a line of a metric. `own` has the labels that only this line has, as pieces of text.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);

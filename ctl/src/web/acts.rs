@@ -181,7 +181,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
         instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
         let result = action.carry_out(client, &plan, interrupt, &mut report);
-        // Drop `running` only now: the action is in progress until here, perhaps without a request.
+        // Drop `running` only here, because the action may still be in progress after its request.
         drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);

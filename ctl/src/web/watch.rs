@@ -307,7 +307,7 @@ impl Watched {
     }
 
     /// Adds tubes that have ready jobs but are on no page, to find jobs that wait too long. If
-    /// there are too many of these tubes for one sample, the samples have them in rotation.
+    /// one sample cannot have all these tubes, each sample has the next ones, in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
