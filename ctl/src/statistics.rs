@@ -1,4 +1,4 @@
-//! Counts of the jobs of a server, and the bounds on the ids that follow from these counts.
+//! Counts of the jobs of a server, and bounds on the ids, which are derived from these counts.
 //!
 //! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
 //! has found every job, without changing anything:

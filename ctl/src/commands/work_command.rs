@@ -51,7 +51,7 @@ pub(super) struct RunningCommand<'a> {
     /// The command's standard input; `None` once the whole body is written.
     stdin: Option<ChildStdin>,
     body: &'a [u8],
-    /// The thread that copies the command's standard error to that of `work`.
+    /// The thread that copies the command's standard error to the standard error of `work`.
     copier: JoinHandle<()>,
     lines: LastLines,
     /// The status of the command itself; processes that it started may still run.

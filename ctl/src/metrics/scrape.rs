@@ -50,7 +50,7 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    /// Makes the scraper of all servers, which connects at the first scrape.
+    /// Makes the scraper of all servers; the scraper connects at the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
         // Drop repeated servers: Prometheus would reject a text in which a series occurs twice.
         let mut found = Vec::new();

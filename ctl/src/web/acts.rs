@@ -217,7 +217,7 @@ impl Action {
         Ok((report, Plan::default()))
     }
 
-    /// Returns the number of bytes that the action keeps in memory, without the plan.
+    /// Returns how many bytes the action keeps in memory, not counting the plan.
     pub(super) fn bytes(&self) -> usize {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }

@@ -179,7 +179,7 @@ impl Guard {
         }
         pauses().retain(|_, end| *end > now);
         pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
-        // The pause limits the number of log lines for each address.
+        // The pause after a wrong password limits the number of log lines for each address.
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         log_line(&format!("wrong password{from}"));
         Err(required)

@@ -68,7 +68,7 @@ impl Questions {
         Ok(name)
     }
 
-    /// Removes and returns a question, which can be answered only once.
+    /// Removes and returns a question, so that it can be answered only once.
     pub(super) fn answer(&self, name: &str) -> Result<Question> {
         let mut all = self.lock();
         let at = all.iter().position(|(other, ..)| other == name);

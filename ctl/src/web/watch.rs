@@ -141,8 +141,8 @@ pub(super) struct Watcher {
 }
 
 impl SharedState {
-    /// Locks the state of the watched server, which is always consistent, because a panic ends the
-    /// program.
+    /// Locks the state of the watched server. The state is always consistent, because a panic ends
+    /// the program.
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,7 +200,7 @@ impl Drop for InterruptOnDrop {
 }
 
 impl Watcher {
-    /// Starts the sampling thread of a server, which waits for requests.
+    /// Starts the sampling thread of a server; the thread waits for requests.
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(SharedState::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
