@@ -382,7 +382,7 @@ impl Client {
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
 
-    /// Returns how many jobs, at most `most`, to request at once so that their bodies do not fill memory.
+    /// Returns how many jobs, at most `most`, to request at once so that bodies do not fill memory.
     pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
         let bodies = BODIES_BYTES_AT_ONCE / self.max_job_size()?.max(1);
         Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))
