@@ -374,7 +374,8 @@ pub(crate) struct CheckArgs {
     pub(crate) timeout: u64,
 }
 
-/// The lowest count, or age in seconds, that is a warning, and the lowest that is critical.
+/// The lowest value that is a warning, and the lowest value that is critical. The values are counts
+/// of jobs, or ages in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Threshold {
     pub(crate) warning: u64,

@@ -97,13 +97,13 @@ pub(crate) struct PlannedChange {
 }
 
 impl PlannedChange {
-    /// Prepares a change of the jobs of a plan. If there is a file, each job is saved to the file
-    /// before its change.
+    /// Prepares a change of the jobs of a plan. If a file is given, each job is saved to the file
+    /// before the job is changed.
     pub(crate) fn new(change: Change, save: Option<SaveFile>) -> Self {
         Self { change, save, done: 0, left: 0, saved_in_vain: Vec::new() }
     }
 
-    /// Describes the jobs that were not changed, one sentence for each reason.
+    /// Describes the jobs that were not changed, with one sentence for each reason.
     pub(crate) fn describe_leftovers(&self) -> Vec<String> {
         let mut sentences = Vec::new();
         if self.left > 0 {

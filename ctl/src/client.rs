@@ -1,8 +1,8 @@
 //! A blocking connection to a server, over which commands are pipelined.
 //!
 //! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
-//! send replies stops reading commands. Pipelining causes no deadlock, because the buffers of the
-//! sockets have space for all these commands or for all their replies: commands with a body have
+//! send replies stops reading commands. Still, pipelining causes no deadlock: the sockets' buffers
+//! have space for all commands sent, or for all replies to them, because commands with a body have
 //! short replies, and commands with long replies are short.
 
 use std::collections::VecDeque;
@@ -18,16 +18,16 @@ use crate::message::{conflict, describe_trouble};
 use crate::stream::{Stream, TIMEOUT};
 use crate::yaml;
 
-/// The largest number of commands that wait for their replies at the same time.
+/// The largest number of commands that are sent but not yet answered.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
-/// Buffered commands are sent once they have this many bytes.
+/// Commands are buffered, and sent once the buffer has this many bytes.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The size of the buffer for replies, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply, in bytes; every beanstalkd sends only shorter lines.
+/// The longest line of a reply that is accepted, in bytes; every beanstalkd sends shorter lines.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
@@ -106,12 +106,13 @@ pub(crate) struct Client {
     unsent: Vec<u8>,
     extensions: Option<Vec<String>>,
     max_job_size: Option<u64>,
-    /// The largest number of outstanding replies; a smaller number makes other clients wait less.
+    /// The largest number of unanswered commands. While the server carries out these commands, its
+    /// other clients wait.
     pub(crate) window: usize,
     /// Why the server refuses the current commands; valid only if `is_trouble_known`.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
-    /// Whether replies to earlier commands are still due: a new command would get a wrong reply.
+    /// Whether earlier replies are still due; a new command would get one of these replies.
     has_replies_due: bool,
 }
 
@@ -121,7 +122,7 @@ impl Client {
         Self::connect_until(address, None)
     }
 
-    /// Connects a client to an address. If a deadline is given, all commands fail after it.
+    /// Connects a client to an address. All commands fail after the deadline, if one is given.
     pub(crate) fn connect_until(address: &Address, deadline: Option<Instant>) -> Result<Self> {
         let stream = Stream::connect(address, deadline).with_context(|| format!("{address}"))?;
         let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
@@ -240,7 +241,7 @@ impl Client {
             let most = if line.starts_with("OK ") { YAML_BYTES_MAX } else { BODY_BYTES_MAX };
             let length = length.filter(|length| *length <= most);
             let length = length.ok_or_else(|| io::Error::other(format!("bad reply: {line}")))?;
-            // Allocate only a bounded buffer, because a faulty server may reply any length.
+            // Allocate only a bounded buffer: a faulty server may announce a body of any length.
             let expected =
                 usize::try_from(length + 2).unwrap_or(READ_BUFFER_BYTES).min(READ_BUFFER_BYTES);
             let mut bytes = Vec::with_capacity(expected);
@@ -310,7 +311,6 @@ impl Client {
     }
 
     /// Sends a command for each item, pipelined, and passes each item and its reply to `take`.
-    ///
     /// After a failure, the server may have carried out commands whose items `take` did not get.
     pub(crate) fn pipeline<T>(
         &mut self,

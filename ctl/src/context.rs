@@ -116,8 +116,8 @@ impl Context {
         (self.servers.len() > 1).then(|| server.to_string())
     }
 
-    /// Whether an error ends the program and not only the work on one server: an error after a
-    /// signal, or because of closed output or wrong arguments.
+    /// Whether an error ends the whole program, and not only the work on one server. Errors after a
+    /// signal do, and so do errors because of closed output or wrong arguments.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }

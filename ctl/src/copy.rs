@@ -11,7 +11,8 @@ use crate::message::{conflict, counted};
 /// long that no worker reserves the copy, even if this program is killed before the bury.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// At most this many copies are delayed by [`HOLD_SECONDS`] at a time, and stay so after a kill.
+/// At most this many copies are delayed by [`HOLD_SECONDS`] at once. If this program is killed in
+/// that time, these copies stay delayed.
 const HELD_COPIES_MAX: usize = 100;
 
 /// The largest number of ranges shown in a list of line numbers.
@@ -79,7 +80,7 @@ impl Copies {
     }
 
     /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
-    /// them. `act` is the command that the text advises for them: `bury`, or `delete` after a move.
+    /// the copies. `act` is the command that the text advises: `bury`, or `delete` after a move.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -94,8 +95,8 @@ impl Copies {
         })
     }
 
-    /// Describes lines of an imported file that need attention, by their numbers, one sentence for
-    /// each kind. Also returns the last line that the next import may skip, unless all lines are
+    /// Lists the numbers of the lines of an imported file that need attention, in one sentence for
+    /// each reason. Also returns the last line that the next import may skip, unless all lines are
     /// done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
@@ -108,7 +109,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // The next import starts at the first line not put, and puts all later lines again.
+            // The next import starts at the first line not put, and puts all lines after it again.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
@@ -178,7 +179,7 @@ fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[
     out.extend_from_slice(b"\r\n");
 }
 
-/// Puts copies of the jobs by pipelined commands, and stores the result of each.
+/// Puts copies of the jobs by pipelined commands, and stores the result of each copy.
 fn pipeline_copies(
     client: &mut Client,
     jobs: &[Job],
@@ -205,7 +206,7 @@ fn pipeline_copies(
     let take = |step: Step<'_>, reply: Reply| {
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
-            // The original replies BURIED if it ran out of memory, but stored the job.
+            // If the original runs out of memory, it may store the job, but reply BURIED.
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => results[at] = Copied::Put(id),
             (Step::Put(at, _), "JOB_TOO_BIG", _) => results[at] = Copied::TooLarge,
             (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),
@@ -222,7 +223,7 @@ fn pipeline_copies(
     refusal.map_or(Ok(()), Err)
 }
 
-/// Buries the copies of buried jobs, and adds to `held` the ids of those not confirmed.
+/// Buries the copies of buried jobs. Adds to `held` the ids of copies whose burial is unconfirmed.
 fn bury_copies(
     client: &mut Client,
     jobs: &[Job],

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long to wait for a result after the deadline, because a thread may report a result late.
+/// How long to wait for a result after the deadline, so that a failure at the deadline is reported.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
 /// The interval at which a wait checks for Ctrl-C.

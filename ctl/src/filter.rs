@@ -120,14 +120,14 @@ pub(crate) fn parse_time(text: &str) -> Result<u64> {
     }
 }
 
-/// Parses a time like [`parse_time`], of at least one second.
+/// Parses a time as [`parse_time`] does; the time must be at least one second.
 pub(crate) fn parse_some_time(text: &str) -> Result<u64> {
     let seconds = parse_time(text)?;
     ensure!(seconds > 0, "the time must be at least 1 second");
     Ok(seconds)
 }
 
-/// Parses a time like [`parse_time`]; the time must fit into a delay or a time to run.
+/// Parses a time as [`parse_time`] does; the time must fit into a delay or a time to run.
 pub(crate) fn parse_delay(text: &str) -> Result<u32> {
     let seconds = parse_time(text)?;
     seconds.try_into().map_err(|_| anyhow!("it must be at most {} seconds, 136 years", u32::MAX))

@@ -33,33 +33,35 @@ use crate::message::{print_notice, usage};
 /// connection without a complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
-/// After this time without a byte, a connection is closed; Prometheus uses a shorter interval.
+/// A connection without a byte for this time is closed; Prometheus scrapes more often than that.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
 /// A response is assumed to be complete if no byte is sent for this time although the client reads.
 const RESPONSE_GAP: Duration = Duration::from_secs(1);
 
-/// While a new client waits for a connection, one old connection is closed at each interval.
+/// The interval at which old connections are closed, one by one, while a new client has to wait.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time limit of a request's head, from the connect or, for a later request, from its first
-/// byte. Without a limit, a client could keep a connection for ever with a byte now and then.
+/// The time limit of a request's head: since the connect or, for a later request, since the head's
+/// first byte. Without a limit, a client could keep a connection for ever by a byte now and then.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A response is cut off after this time, plus the time that its bytes need at the minimum rate.
 /// Without this limit, slow readers would keep large responses in memory.
 const SLOW_RESPONSE_TIME: Duration = Duration::from_secs(10);
+/// The minimum rate at which a client must read a response.
 const RESPONSE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// How long requests under way may continue after a signal.
 const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The first descriptor that a service manager passes, and the most sockets that it may pass.
+/// The first descriptor that a service manager passes.
 const FIRST_PASSED_SOCKET: i32 = 3;
+/// The most sockets that a service manager may pass.
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets for HTTP that a service manager has passed. If no socket was passed, opens
-/// one that listens on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
+/// Returns the sockets for HTTP that a service manager has passed. If no socket was passed, but
+/// `text` is given, opens a socket that listens on this address: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
     let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
@@ -151,7 +153,7 @@ pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// A piece of a response, with the permit that limits how many responses are in memory.
+/// A piece of a response, with `_permit`, which limits how many responses are in memory.
 struct SharedBodyPiece {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -165,13 +167,13 @@ impl AsRef<[u8]> for SharedBodyPiece {
 }
 
 impl SharedBody {
-    /// Makes the shared body of responses. The permit is returned when the last byte has been sent.
+    /// Makes the shared body of responses. `permit` is dropped when the last byte has been sent.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece has the permit, because a piece may be in use after its response is dropped.
+        // Each piece has `permit`, because a piece may be in use after its response is dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -208,7 +210,7 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// Senders, each of which closes a connection without a complete request head; the oldest first. A
+/// For each connection without a complete request head, the sender that closes it; oldest first. A
 /// connection that has ended, or whose head is complete, has dropped its receiver.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
@@ -274,9 +276,9 @@ impl Listener for BoundedListener {
 #[derive(Debug, Default)]
 struct RequestHead {
     began: Option<Instant>,
-    /// The number of LFs at the end, not counting CRs; `None` while only CRs and LFs have arrived.
+    /// How many LFs the input ends with, ignoring CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. The next request's head begins after a byte of the response.
+    /// Whether the head is complete. Once a byte of the response is written, a new head may begin.
     is_whole: bool,
 }
 
@@ -314,7 +316,7 @@ struct TimedConnection {
     /// The timer that wakes the connection to check its time limits.
     idle: Pin<Box<Sleep>>,
     head: RequestHead,
-    /// The time when the current response began, and the number of its bytes already written.
+    /// The time when the current response began, and how many bytes of the response are written.
     response: (Instant, u64),
     /// Whether the client must read before more of the response can be sent.
     is_blocked: bool,
@@ -327,7 +329,7 @@ struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Adds to the number of written bytes of a response, after which the next head may begin.
+    /// Counts written bytes of a response. Once a byte is written, the next head may begin.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {
@@ -351,8 +353,7 @@ impl TimedConnection {
         if self.is_blocked { deadline.min(began + time) } else { deadline }
     }
 
-    /// Returns the result of a read or write of the HTTP connection, or an error once a time limit
-    /// has passed.
+    /// Returns the result of a read or write over HTTP, or an error once a time limit has passed.
     fn with_time_limit<T>(
         &mut self,
         waker: &mut Waker<'_>,
@@ -463,7 +464,7 @@ mod tests {
         assert!(!whole(&["GET / HTTP/1.1\r\nX: a\r\n", "Y: b\r\n"]) && !whole(&[]));
     }
 
-    /// Without the limit, a client that does not read would keep the permit of a response for ever.
+    /// Without the limit, a client that does not read would keep a response in memory for ever.
     #[tokio::test]
     async fn a_response_that_is_not_read_has_a_time_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -484,7 +485,7 @@ mod tests {
         assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
-    /// If a permit were free too early, fifty slow readers could keep fifty large bodies in memory.
+    /// If unsent bodies did not count, fifty slow readers could keep fifty large bodies in memory.
     #[test]
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));

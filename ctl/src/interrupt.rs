@@ -62,7 +62,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether the program was started with SIGHUP ignored, as by nohup. Without /proc, returns false.
+/// Whether the program was started to ignore SIGHUP, as with nohup. Without /proc, returns false.
 fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -191,7 +191,7 @@ impl Interrupt {
         }
     }
 
-    /// Begins to pass on Ctrl-Z to the commands, and to treat Ctrl-\ as a second Ctrl-C.
+    /// From now on, passes Ctrl-Z on to the commands, and treats Ctrl-\ as a second Ctrl-C.
     pub(crate) fn catch_job_control(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGQUIT, SIGTSTP])?;
         let shared = Arc::clone(&self.0);
@@ -223,7 +223,7 @@ impl Interrupt {
     }
 
     /// Returns the status of a command that has ended or was suspended; `None` while it runs.
-    /// Forgets the group of an ended command, because the system may give its id to another group.
+    /// Forgets the group of an ended command, because the system may give the id to another group.
     pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;
@@ -239,7 +239,7 @@ impl Interrupt {
         // A limit that is too long for the system is treated as no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(events, limit.as_ref()) {
-            // The normal ends: a signal was handled, an event is ready, or the limit has passed.
+            // A poll ends when a signal was handled, an event is ready, or the limit has passed.
             Err(Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         }

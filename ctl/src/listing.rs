@@ -42,7 +42,7 @@ pub(crate) enum Detail {
 pub(crate) struct Request<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) detail: Detail,
-    /// List only this many jobs per tube and state, the first in order of service.
+    /// In each tube and state, list at most this many jobs: the first in order of service.
     pub(crate) limit: Option<u64>,
     pub(crate) options: &'a Options,
     pub(crate) interrupt: &'a Interrupt,
@@ -56,8 +56,7 @@ impl Request<'_> {
     }
 }
 
-/// Lists all jobs that the filter selects, and calls `take` with them, in batches, with the
-/// requested fields.
+/// Passes to `take`, in batches, all jobs that the filter selects, each with the requested fields.
 pub(crate) fn list_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -92,8 +91,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Calls `take` with the selected ones of the listed `jobs`, in batches. First fetches the bodies
-/// of a batch, if the filter or the requested fields need bodies.
+/// Passes to `take`, in batches, those of the listed `jobs` that the filter selects. First fetches
+/// the bodies of a batch, if the filter or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -166,8 +165,8 @@ pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Requests the lists of all `states` of a tube together, so that hardly any job changes state in
-/// between. Returns `None` if a list is full, because the tube may have more jobs.
+/// Requests the lists of all `states` of a tube together, so that hardly any job changes its state
+/// between two lists. Returns `None` if a list is full, because the tube may have more jobs.
 pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,

@@ -9,7 +9,8 @@
 //! in its function `run`. The names of a command's other functions and types contain a form of its
 //! name, such as `kick_tube`, `CheckStatus` and `Mover`. Two commands have a second file:
 //! `work_command` starts, feeds and ends the user's command for a job of `work`, the
-//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. Jobs to `import` are `ImportLines`.
+//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. `ImportLines` are the lines of
+//! jobs that `import` reads.
 //!
 //! The modules that the commands use, from the highest level to the lowest:
 //!
@@ -52,9 +53,9 @@
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` serves the page for operators. `web/mod.rs` has the `Site`, which routes requests and has
-//! the actions in progress, and `Failure`, each error response. The names of the handlers begin
-//! with `serve_`:
+//! `web` serves the page for operators. `web/mod.rs` has the `Site`, which routes requests and
+//! knows the actions in progress, and the type of error responses, `Failure`. The names of the
+//! handlers begin with `serve_`:
 //!
 //! | module | content |
 //! |---|---|
@@ -117,8 +118,9 @@ use output::Output;
 /// The exit status of wrong arguments.
 const USAGE_STATUS: u8 = 2;
 
-/// The notices printed after a first signal: for commands that only read, and for all others.
+/// The notice printed after a first signal, for commands that only read.
 const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at once";
+/// The notice printed after a first signal, for all other commands.
 const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
                           once, but then the last commands may or may not be carried out";
 

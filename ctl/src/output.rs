@@ -49,8 +49,9 @@ pub(crate) struct Table {
     shape: Vec<(usize, bool)>,
 }
 
-/// A table is written once it has this many rows, or bytes of text.
+/// A table is written once it has this many rows.
 const TABLE_ROWS_MAX: usize = 10_000;
+/// A table is written once its rows have this many bytes of text.
 const TABLE_BYTES_MAX: usize = 64 << 20;
 
 impl Table {
@@ -204,8 +205,8 @@ pub(crate) fn json_object(value: Value) -> Map<String, Value> {
     object
 }
 
-/// Whether a terminal might do more with a character than show it: move the cursor, or change the
-/// direction of the text.
+/// Whether a character might make a terminal do more than show the character, for example move the
+/// cursor or change the direction of the text.
 pub(crate) fn is_terminal_control(it: char) -> bool {
     it.is_control() || matches!(it, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -106,8 +106,8 @@ impl fmt::Display for Summary {
     }
 }
 
-/// If a batch takes longer than this, the next batch is smaller: in a long batch, other clients
-/// have more time to change jobs between the check and the change of these jobs.
+/// If a batch takes longer than this, the next batch is smaller, so that other clients have less
+/// time to change a job after this program has checked the job.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A position in the order of service: the rank of the state, and a position within that rank.
@@ -224,7 +224,7 @@ impl Plan {
     }
 
     /// Passes the plan's jobs to `take` in batches of at most `most`, in order of service. After an
-    /// interrupt, such as Ctrl-C, no batch starts.
+    /// interrupt, such as Ctrl-C, no further batch starts.
     pub(crate) fn each_batch(
         &self,
         most: usize,

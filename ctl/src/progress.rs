@@ -64,12 +64,12 @@ impl Pacer {
         Self { per_second, began: Instant::now(), count: 0 }
     }
 
-    /// Returns how many commands, at most `most`, the limit allows to send at once.
+    /// Returns how many commands may be sent at once within the limit; at most `most`.
     pub(crate) fn batch_size(&self, most: u64) -> u64 {
         self.per_second.map_or(most, |rate| most.min(rate.div_ceil(10)).max(1))
     }
 
-    /// Adds to the number of commands sent, and sleeps if that number exceeds the limit per second.
+    /// Counts commands that were sent, and sleeps until their rate is within the limit.
     pub(crate) fn pace(&mut self, count: u64) {
         self.count += count;
         let Some(rate) = self.per_second else { return };

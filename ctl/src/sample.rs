@@ -67,7 +67,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler, which connects at its first sample. Each sample may take `limit`, if given.
+    /// Makes a sampler, which connects at its first sample. Each sample has this time limit.
     pub(crate) fn new(address: Address, limit: Option<Duration>) -> Self {
         Self { address, client: None, limit, before: Totals::default() }
     }

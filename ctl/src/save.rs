@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::job::{Job, Line};
 use crate::output::Output;
 
-/// A new file for jobs, which only its owner may read.
+/// A new file for jobs; only the owner of the file may read it.
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
@@ -80,8 +80,8 @@ impl SaveFile {
         })
     }
 
-    /// Writes the last line of the file of saved jobs, which has the number of jobs, and syncs the
-    /// file to disk.
+    /// Writes the last line of the file of saved jobs, with the number of jobs, and syncs the file
+    /// to disk.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.append(&(Line::count_json(self.count) + "\n"))?;
         self.file.sync_all().with_context(|| self.name.clone())

@@ -1,11 +1,12 @@
-//! Counts of the jobs of a server, and the bounds on the ids that follow from these counts.
+//! Counts of the jobs of a server, and bounds on the ids, which are derived from these counts.
 //!
 //! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
 //! has found every job, without changing anything:
 //!
 //! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. A sweep has found all
-//!   jobs if the number of jobs found is the number at its start plus the number put since. Only
-//!   the selected tubes are counted, so puts and deletes in other tubes do not matter.
+//!   jobs if the number of jobs found is the number of jobs at the start of the sweep plus the
+//!   number put since. Only the selected tubes are counted, so puts and deletes in other tubes do
+//!   not matter.
 //! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
 //!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. If a job was put after the
 //!   restart, at most `cmd-put` ids are larger than its id.
@@ -153,8 +154,8 @@ impl Counters {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Returns an upper bound on all ids, also with a binlog, from one of the server's jobs; `None`
-    /// if the job is older than the server's process.
+    /// Derives an upper bound on all ids from one of the server's jobs, even if there is a binlog;
+    /// `None` if the job is older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
             .then(|| job.id.saturating_add(self.puts))

@@ -24,14 +24,14 @@ const CONNECT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
-    /// All calls fail after this time.
+    /// All calls fail after this instant.
     pub(crate) deadline: Option<Instant>,
     /// The reply being read: when it began, and how many bytes of it were read.
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the stream's next call, which is `timeout` or ends at an earlier
-/// deadline.
+/// Returns the time limit of the stream's next call: `timeout`, or the time until the deadline if
+/// that time is shorter.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
@@ -83,7 +83,7 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Marks for the stream the beginning or end of a reply; the whole reply has a time limit.
+    /// Tells the stream that a reply begins or has ended, because a whole reply has a time limit.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }

@@ -3,8 +3,8 @@
 //! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns,
 //! continues upward and then downward, and ends when the [`Counters`] show that it has found every
 //! job. If the server was restarted with a binlog and no job is younger than the restart, the ids
-//! may have no known bound. A sweep without a known bound ends `cmd-put` plus [`GAP_IDS`] ids above
-//! the last known job, and reports that jobs may be missing.
+//! may have no known bound. A sweep without a known bound ends at the highest known id plus
+//! `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -22,10 +22,10 @@ use crate::statistics::{self, Counters, FoundCounts};
 /// The number of ids requested between two reads of `stats`.
 const BATCH_IDS: u64 = 10_000;
 
-/// A sweep without a known bound ends this many ids, plus `cmd-put`, above the last known job.
+/// A sweep without a known bound ends at the highest known id plus `cmd-put` plus this number.
 const GAP_IDS: u64 = 1_000_000;
 
-/// The largest number of tubes whose first jobs are peeked at to choose the first id.
+/// To choose its first id, a sweep peeks at the first jobs of at most this many tubes.
 const PEEKED_TUBES_MAX: usize = 1_000;
 
 /// The options of a sweep.
@@ -49,7 +49,7 @@ pub(crate) struct Options {
 /// Whether a sweep has found all jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coverage {
-    /// The sweep has found every job that existed from its start to its end.
+    /// The sweep has found every job that existed during the whole sweep.
     Complete,
     /// Jobs may be missing. The fields are the numbers of jobs found, and of jobs on the server.
     Incomplete(u64, u64),
@@ -136,7 +136,7 @@ impl Sweep<'_> {
         Ok(lowest.unwrap_or(1))
     }
 
-    /// Searches all ids from `begin` on, in batches.
+    /// Searches all ids in batches: from `begin` upward, and then from `begin` downward.
     fn search_all(&mut self, begin: u64, take: Visit<'_>) -> Result<Coverage> {
         let mut next = begin;
         loop {
@@ -172,7 +172,7 @@ impl Sweep<'_> {
         self.found.values().sum()
     }
 
-    /// Requests the jobs with these ids, as a step of the sweep. Returns a [`Coverage`] if the
+    /// Requests the jobs with these ids, as a part of the sweep. Returns a [`Coverage`] if the
     /// sweep has ended.
     fn search(&mut self, ids: RangeInclusive<u64>, take: Visit<'_>) -> Result<Option<Coverage>> {
         self.interrupt.check()?;

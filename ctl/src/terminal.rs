@@ -12,8 +12,9 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 
 use crate::interrupt::Interrupt;
 
-/// Enter and leave the alternate screen, which has no cursor and no automatic line breaks.
+/// Enters the alternate screen, and turns off the cursor and automatic line breaks.
 const ENTER_SEQUENCE: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+/// Turns the cursor and automatic line breaks on again, and leaves the alternate screen.
 const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 /// A key of the keyboard.

@@ -34,7 +34,7 @@ pub(crate) fn number(text: &str, key: &str) -> u64 {
     number.unwrap_or(0).min(NUMBER_MAX)
 }
 
-/// Returns each item of a list in a reply's body, which may follow a dictionary.
+/// Returns each item of a list in a reply's body; in the body, a dictionary may precede the list.
 pub(crate) fn items(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("- ")).map(|item| unquoted(item.trim()))
 }

@@ -133,8 +133,8 @@ fn check_server(
     Ok(found)
 }
 
-/// Returns the server's state for `check`; without the command `capabilities`, only `draining` is
-/// known.
+/// Returns the server's state for `check`; a server without the command `capabilities` reports only
+/// whether it is draining.
 fn checked_state(client: &mut Client) -> Result<Option<String>> {
     let reply = client.ask("capabilities")?;
     if reply.is("OK") {

@@ -12,8 +12,9 @@ use crate::job::State;
 use crate::message::print_notice;
 use crate::yaml;
 
-/// The interval at which `drain wait` counts the jobs, and after how many counts it prints a line.
+/// The interval at which `drain wait` counts the jobs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of counts after which `drain wait` prints the next line.
 const PROGRESS_CHECKS: u64 = 10;
 
 /// Runs `beanstalkctl drain`.

@@ -14,15 +14,17 @@ use crate::job::{Job, Line};
 use crate::message::{counted, print_notice, print_notices};
 use crate::progress::{Pacer, Progress};
 
-/// A batch is full once it has this many jobs, or this many bytes of bodies.
+/// A batch is full once it has this many jobs.
 pub(super) const BATCH_JOBS: u64 = 2_000;
+/// A batch is full once the bodies of its jobs have this many bytes in total.
 const BATCH_BYTES: u64 = 16 << 20;
 
 /// The longest line with `--dry-run`, in bytes: a dry run asks no server for its limit.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
-/// The most bytes of a line per byte of its body, and the most bytes of all other fields.
+/// The most bytes that a line needs for one byte of the body.
 const LINE_BYTES_PER_BYTE: u64 = 6;
+/// The most bytes that a line needs for all fields except the body.
 const LINE_BYTES_BESIDE_BODY: u64 = 64 << 10;
 
 /// Reads the lines of a file of jobs, and puts the jobs in batches.
@@ -31,7 +33,7 @@ pub(super) struct ImportLines<'a> {
     parse: &'a dyn Fn(Vec<u8>) -> Result<Line>,
     /// The longest line, in bytes.
     most: u64,
-    /// The number of the last line read, which was parsed or was too large.
+    /// The number of the last line that was parsed, or that was too large.
     number: usize,
     skip: usize,
     /// The number of jobs read since the start, or since the last line with a count.
@@ -96,8 +98,8 @@ impl<'a> ImportLines<'a> {
         }
     }
 
-    /// Reads a job to import, and further jobs until the batch is full or the next line has not yet
-    /// arrived.
+    /// Reads a job to import, and further jobs until the batch is full or the next read would have
+    /// to wait for input.
     fn batch(&mut self, most: u64) -> (Vec<(usize, Job)>, Result<bool>) {
         let (mut jobs, mut bytes) = (Vec::new(), 0);
         while (jobs.len() as u64) < most && bytes < BATCH_BYTES {

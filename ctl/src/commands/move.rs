@@ -91,7 +91,7 @@ impl<'a> Mover<'a> {
         Ok(Self { from, to, tube, save: None, moved: 0, skipped: 0, too_large, doubts })
     }
 
-    /// Moves the jobs of a plan. After an interrupt, such as Ctrl-C, no batch starts.
+    /// Moves the jobs of a plan. After an interrupt, such as Ctrl-C, no further batch starts.
     pub(crate) fn move_jobs(
         &mut self,
         plan: &Plan,
@@ -177,9 +177,10 @@ impl<'a> Mover<'a> {
         Ok(taken)
     }
 
-    /// Deletes each job that has a copy, or the copy if another client took or changed the job.
-    /// First, a touch shows whether a job that was ready is still reserved by this connection. The
-    /// counters of a delayed or buried job show whether another client has changed that job.
+    /// Deletes each job that has a copy; if another client took or changed the job, deletes the
+    /// copy instead. First, a touch shows whether a job that was ready is still reserved by this
+    /// connection. The counters of a delayed or buried job show whether another client has changed
+    /// that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");
@@ -261,8 +262,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command to move the job: the argument `ready` if the job is ready, otherwise
-    /// `other`.
+    /// Returns a command for the job: if the job is ready, the command with the name `ready`,
+    /// otherwise the command with the name `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

@@ -29,8 +29,8 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
 }
 
 /// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
-/// only a signal ends the wait for a job. Also returns an instant just before the touch, which
-/// restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
+/// waits until a job is ready or a signal arrives. Also returns an instant just before the touch;
+/// the touch restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
@@ -49,7 +49,7 @@ pub(crate) fn reserve_next(
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();
-                // Touch the job, which may have timed out if this program was suspended.
+                // Touch the job to learn whether it has timed out while this program was suspended.
                 let touched = Instant::now();
                 let is_ours = client.ask(&format!("touch {id}"))?.is("TOUCHED");
                 let job = job.filter(|job| is_ours && touched.elapsed() < job.lease());

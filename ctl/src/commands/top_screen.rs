@@ -18,8 +18,9 @@ use crate::terminal::{Key, Terminal};
 /// How often to check for new samples and Ctrl-C while no key is pressed.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The least number of lines for the table with its heading, and of characters for a name.
+/// The least number of lines for the table with its heading.
 const TABLE_LINES_MIN: usize = 3;
+/// The least number of characters for a name.
 const NAME_COLUMNS_MIN: usize = 12;
 
 /// The number of rows that `PageUp` and `PageDown` scroll.
@@ -38,8 +39,9 @@ struct Screen {
     servers: Vec<(String, Result<Sample, String>)>,
     sort: usize,
     is_reversed: bool,
-    /// The index of the selected row, which is bold, and of the first row on the screen.
+    /// The index of the selected row, which is bold.
     selected: usize,
+    /// The index of the first row on the screen.
     first: usize,
     has_color: bool,
 }

@@ -30,8 +30,8 @@ use crate::message::print_notice;
 /// The longest delay of a released job, in seconds.
 const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 
-/// How long to wait for the rest of a reply, and for the reply to a touch that was sent late
-/// because this program was suspended.
+/// How long to wait for the rest of a reply that has begun; also, how long to wait for the reply to
+/// a touch that was sent late because this program was suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
 /// How often to check whether the reservation has timed out, while the reply to a touch is due.
@@ -91,8 +91,8 @@ impl<'a> Worker<'a> {
         Ok(Self { args, interrupt, client, wake })
     }
 
-    /// Works on jobs, as one worker, one by one until `left`, a counter that all workers decrement,
-    /// is 0.
+    /// Works on one job after another, as one of the workers. Each worker decrements `left` before
+    /// each job, and ends when `left` is 0.
     fn run(&mut self, left: &AtomicU64) -> Result<()> {
         let wait = self.args.until_empty.then_some(Duration::ZERO);
         let take = |left: u64| left.checked_sub(1);
@@ -151,9 +151,9 @@ impl<'a> Worker<'a> {
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
     /// ended; `None` if the reservation ended first, so that another worker may have the job. The
-    /// last confirmed touch was sent at `touched`: from then, the reservation lasts for the time to
-    /// run. The loop never blocks to wait for a reply, because the server may hang for longer
-    /// than the time to run.
+    /// last confirmed touch was sent at `touched`, and the reservation lasts for the time to run
+    /// from then on. The loop never blocks to wait for a reply, because the server may hang for
+    /// longer than the time to run.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;

@@ -24,7 +24,8 @@ use crate::job::Job;
 /// The time from SIGTERM to SIGKILL when `work` ends a command.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// How often to check whether an ended command's processes and its standard error have ended, too.
+/// The interval at which to check, after a command has ended, whether its standard error and the
+/// processes that it started have ended, too.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the end of a command's standard error, which its processes may keep open.
@@ -50,7 +51,7 @@ pub(super) struct RunningCommand<'a> {
     /// The command's standard input; `None` once the whole body is written.
     stdin: Option<ChildStdin>,
     body: &'a [u8],
-    /// The thread that copies the command's standard error to that of `work`.
+    /// The thread that copies the command's standard error to the standard error of `work`.
     copier: JoinHandle<()>,
     lines: LastLines,
     /// The status of the command itself; processes that it started may still run.
@@ -109,8 +110,8 @@ impl<'a> RunningCommand<'a> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status of the command of `work`, writes more of the body, and returns how the
-    /// command ended; never blocks.
+    /// Reads the status of the command of `work`, and writes more of the body. Returns how the
+    /// command ended; `None` if it has not ended. Never blocks.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;
@@ -177,7 +178,7 @@ impl<'a> RunningCommand<'a> {
 }
 
 impl Drop for RunningCommand<'_> {
-    /// Kills the command if it still runs, as after an error of `work`.
+    /// Kills the command if it still runs, for example after an error of `work`.
     fn drop(&mut self) {
         if self.status.is_none() {
             let _ = kill_process_group(self.group, Signal::KILL);

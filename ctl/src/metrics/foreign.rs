@@ -24,7 +24,7 @@ fn is_foreign_counter(key: &str) -> bool {
     COUNTER_PREFIXES.iter().any(|begin| key.starts_with(begin))
 }
 
-/// Makes the metric of a key, under the name that another exporter gives to it.
+/// Makes the metric of a key, under the name that another exporter gives to this metric.
 fn foreign_family(name: String, key: &'static str, command: &str) -> Family {
     let kind = if is_foreign_counter(key) { Kind::Counter } else { Kind::Gauge };
     let (help, sources) = (format!("{key} of {command}."), vec![Source::Number(key)]);

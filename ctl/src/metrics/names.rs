@@ -135,7 +135,7 @@ const LOSSES: Source = Number("jobs-buried-for-losses");
 /// The only command with a counter in `metrics`, but not in `stats`.
 const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
 
-// A row with one of these sources would be too long for a line.
+// With one of these sources written out, a row would be too long for a line.
 const INFO_LABELS: Source = Labels(&["version", "hostname", "platform"]);
 const OLDEST_SEGMENT: Source = Number("binlog-oldest-index");
 const CURRENT_SEGMENT: Source = Number("binlog-current-index");

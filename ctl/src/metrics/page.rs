@@ -33,7 +33,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Writes a line of a metric. `own` has the labels of only this line, as pieces of text.
+    /// Writes a line of a metric. `own` has the labels that only this line has, as pieces of text.
     fn write_line(&mut self, suffix: &str, own: &[&str], value: &str) {
         let out = &mut *self.out;
         out.extend([self.name, suffix]);
@@ -79,8 +79,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Writes the lines of a histogram. Each bucket's key ends in its bound; the bounds rise up to
-    /// `inf`.
+    /// Writes the lines of a histogram. The key of a bucket ends in the bucket's bound; the bounds
+    /// rise up to `inf`.
     fn write_histogram(&mut self, key: &str, pairs: &Pairs<'_>) {
         let (mut count, mut sum) = (None, None);
         let mut last_bound = f64::NEG_INFINITY;
@@ -159,8 +159,8 @@ fn write_family(family: &Family, out: &mut String, common: &str, pairs: &Pairs<'
     }
 }
 
-/// Joins the pages of all servers. The text is returned in pieces, because the text of thousands of
-/// tubes is too large to copy again.
+/// Joins the pages of all servers. The text is returned in pieces, so that the large text of
+/// thousands of tubes is not copied once more.
 pub(crate) fn join_pages(names: &Names, mut pages: Vec<Page>) -> Vec<String> {
     let mut pieces = Vec::new();
     for (number, family) in names.server.iter().chain(&names.tube).enumerate() {

@@ -18,8 +18,8 @@ use crate::message::{of_server, print_error};
 use crate::statistics;
 use crate::yaml;
 
-/// The largest number of commands that wait for replies. The number is small, because a server that
-/// carries out commands of one client serves no other client meanwhile.
+/// The largest number of unanswered commands. The number is small, because a server that carries
+/// out commands of one client serves no other client meanwhile.
 const WINDOW_COMMANDS: usize = 64;
 
 /// The settings of a scrape.
@@ -50,7 +50,7 @@ pub(crate) struct Scraper {
 }
 
 impl Scraper {
-    /// Makes the scraper of all servers, which connects at the first scrape.
+    /// Makes the scraper of all servers; the scraper connects at the first scrape.
     pub(crate) fn new(servers: &[Address], args: &MetricsArgs, tubes: Tubes) -> Self {
         // Drop repeated servers: Prometheus would reject a text in which a series occurs twice.
         let mut found = Vec::new();

@@ -33,7 +33,7 @@ use crate::statistics;
 use crate::sweep::{Coverage, Options};
 use crate::yaml;
 
-/// The time limit of an action. After this time, the action ends after its current batch.
+/// The time limit of an action. An action that reaches the limit ends after its current batch.
 const ACTION_TIME_LIMIT: Duration = Duration::from_secs(100);
 
 /// The largest number of ids in a request.
@@ -93,7 +93,7 @@ enum Verb {
 }
 
 /// Jobs given by their ids, or by their tube and states. If `states` is empty, all states that the
-/// action accepts are meant. If `count` is given, only the first jobs of a single state are meant.
+/// action accepts are meant. With `count`, only the first `count` jobs of one state are meant.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Jobs {
@@ -181,7 +181,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
         instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
         let result = action.carry_out(client, &plan, interrupt, &mut report);
-        // Drop `running` only now, because this work may take longer than its request.
+        // Drop `running` only here, because the action may still be in progress after its request.
         drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
@@ -217,7 +217,7 @@ impl Action {
         Ok((report, Plan::default()))
     }
 
-    /// Returns the number of bytes that the action keeps in memory, without the plan.
+    /// Returns how many bytes the action keeps in memory, not counting the plan.
     pub(super) fn bytes(&self) -> usize {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }

@@ -32,7 +32,7 @@ use tokio::time::{sleep, timeout};
 use super::{Failure, Site, WebArgs};
 use crate::message::{log_line, usage};
 
-/// At most this many requests for bodies of jobs run at once, and as many other requests.
+/// The limit on concurrent requests for bodies of jobs; all other requests have an equal limit.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
@@ -75,11 +75,11 @@ pub(super) struct Guard {
     open_ports: Vec<u16>,
     /// The name and password of each user, in base64; empty without `--auth-file`.
     passwords: Vec<String>,
-    /// For each client address that sent a wrong password, when passwords are accepted again.
+    /// For each client address that sent a wrong password: until when its passwords are refused.
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// Limits on concurrent requests: on those without bodies of jobs, and on those with bodies.
+    /// The limits on concurrent requests: first for those without bodies of jobs, then with bodies.
     rooms: [Semaphore; 2],
 }
 
@@ -179,7 +179,7 @@ impl Guard {
         }
         pauses().retain(|_, end| *end > now);
         pauses().insert(from, now + WRONG_PASSWORD_PAUSE);
-        // The pause limits the number of log lines for each address.
+        // The pause after a wrong password limits the number of log lines for each address.
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         log_line(&format!("wrong password{from}"));
         Err(required)
@@ -189,7 +189,7 @@ impl Guard {
     fn check_origin(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let site = header_of(headers, &FETCH_SITE_HEADER)?;
-        // Allow links from other pages, which cannot read the response.
+        // Allow links from other pages, because those pages cannot read the response.
         let is_page = request.uri().path() == "/" && request.method() == Method::GET;
         if !is_page && site.is_some_and(|site| site != "same-origin" && site != "none") {
             return Err(forbidden("the request comes from another page"));

@@ -35,7 +35,7 @@ use crate::sweep::{self, Coverage, Options};
 /// The time limit of a sweep on a server without `list-jobs`.
 const SWEEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit of a search, and of a sweep for which the page asks for more time.
+/// The time limit of a search; also of a sweep, if the page asks for more time.
 const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(45);
 
 /// The largest number of jobs in a response.
@@ -47,8 +47,9 @@ const PREVIEW_BYTES: usize = 160;
 /// The number of bytes of a body that a list shows before a match.
 const PREVIEW_BYTES_BEFORE: usize = 40;
 
-/// The number of bodies fetched at once for a list, and the most bytes of all bodies of a list.
+/// The number of bodies fetched at once for a list.
 const BODIES_AT_ONCE: usize = 8;
+/// The most bytes of all bodies fetched for a list, in total.
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
 /// How many bytes of a body the page shows at most, unless the user asks for more.
@@ -129,7 +130,7 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // Keep the semaphore's permit until the work ends, perhaps after its request has ended.
+        // Count this search until its work ends, even if the request has ended before.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
@@ -200,7 +201,8 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fetches a job with its body, and with the permit to keep the body in memory.
+    /// Fetches a job with its body. The limit on bodies in memory counts this body until the third
+    /// returned value is dropped.
     async fn fetch_job(
         &self,
         site: &Site,
@@ -238,8 +240,8 @@ pub(super) async fn serve_job(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body for the page as text, without a truncated last character; `None` if the body is
-/// not text.
+/// Returns a body for the page as text, without its last character if that is truncated; `None` if
+/// the body is not text.
 fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,

@@ -46,7 +46,8 @@ use watch::Watcher;
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 
 /// The largest number of concurrent searches and requests for bodies; further requests wait. A
-/// search needs up to 128 MiB, and a body up to twice its size until its last byte is sent.
+/// search needs up to 128 MiB of memory, and a body up to twice its size until its last byte is
+/// sent.
 const BODY_REQUESTS_MAX: usize = 4;
 
 /// The state shared by all requests.
@@ -109,7 +110,7 @@ impl IntoResponse for Failure {
 }
 
 impl Site {
-    /// Waits for a permit to keep whole bodies of jobs in memory.
+    /// Waits until one more request may keep whole bodies of jobs in memory.
     async fn body_permit(&self) -> Result<OwnedSemaphorePermit, Failure> {
         let permit = Arc::clone(&self.body_permits).acquire_owned().await;
         permit.map_err(|error| Error::from(error).into())

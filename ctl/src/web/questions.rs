@@ -14,9 +14,9 @@ use crate::plan::{Instance, Plan};
 /// A question can be answered within this time.
 const QUESTION_TIME: Duration = Duration::from_secs(600);
 
-/// The largest number of questions, and of bytes of all their plans. Above a limit, the oldest
-/// questions are dropped.
+/// The largest number of questions. If there are more, the oldest questions are dropped.
 const QUESTIONS_MAX: usize = 64;
+/// The most bytes of the plans of all questions. If there are more, old questions are dropped.
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
 /// An action that waits for the answer of a page.
@@ -68,7 +68,7 @@ impl Questions {
         Ok(name)
     }
 
-    /// Removes and returns a question, which can be answered only once.
+    /// Removes and returns a question, so that it can be answered only once.
     pub(super) fn answer(&self, name: &str) -> Result<Question> {
         let mut all = self.lock();
         let at = all.iter().position(|(other, ..)| other == name);

@@ -155,7 +155,7 @@ pub(super) async fn serve_overview(
     })
     .await
     .map_err(Error::from)?;
-    // Request the figures of the tubes in the rows with the next sample.
+    // With the next sample, request the figures of the tubes in these rows.
     chosen.request(names.iter().map(String::as_str));
     answer.insert("chosen".into(), at.into());
     Ok(Json(Value::Object(answer)))
@@ -196,8 +196,8 @@ fn server_details(name: &str, state: &Watched) -> Value {
     Value::Object(fields)
 }
 
-/// Finds the reasons why a tube needs attention, from its numbers and the wait of its next job if
-/// that is known.
+/// Finds the reasons why a tube needs attention, from its numbers and the wait of its next job, if
+/// this wait is known.
 fn tube_troubles(line: &TubeSample, next: Option<f64>) -> [bool; 4] {
     let [ready, _, _, buried, _] = line.counts;
     let is_paused = line.paused > 0;

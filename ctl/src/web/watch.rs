@@ -72,7 +72,7 @@ pub(super) struct TubeHistory {
 }
 
 impl TubeHistory {
-    /// Returns the histogram of the waits in the last minute from a tube's history.
+    /// Returns, from a tube's history, the histogram of the waits in the last minute.
     pub(super) fn recent_waits(&self) -> Option<Histogram> {
         let ((_, first), (_, last)) = (self.waits.front()?, self.waits.back()?);
         last.since(first)
@@ -135,14 +135,14 @@ struct SharedState {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
-    /// If set, ends all work for requests on the server.
+    /// If this interrupt is set, all work for requests on the server ends.
     pub(super) interrupt: Interrupt,
     shared: Arc<SharedState>,
 }
 
 impl SharedState {
-    /// Locks the state of the watched server, which is always consistent, because a panic ends the
-    /// program.
+    /// Locks the state of the watched server. The state is always consistent, because a panic ends
+    /// the program.
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +189,7 @@ impl SampleRequest {
     }
 }
 
-/// If the request is dropped, ends its work after the current batch.
+/// Ends the work for a request after the current batch if the request is dropped.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -200,7 +200,7 @@ impl Drop for InterruptOnDrop {
 }
 
 impl Watcher {
-    /// Starts the sampling thread of a server, which waits for requests.
+    /// Starts the sampling thread of a server; the thread waits for requests.
     pub(super) fn start(address: Address, interrupt: Interrupt) -> Self {
         let shared = Arc::new(SharedState::default());
         let (given, theirs) = (address.clone(), Arc::clone(&shared));
@@ -307,7 +307,7 @@ impl Watched {
     }
 
     /// Adds tubes that have ready jobs but are on no page, to find jobs that wait too long. If
-    /// these tubes are too many for one sample, each sample has the next tubes in rotation.
+    /// one sample cannot have all these tubes, each sample has the next ones, in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
