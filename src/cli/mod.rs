@@ -2,9 +2,9 @@
 //! made. A test compares the table with the manual, doc/operations.md and the completions.
 //!
 //! The one-letter flags, their joined and combined forms and the exit statuses are as in the
-//! original, so a service file for it also starts this daemon. Every one-letter flag except `-c`
-//! and `-n` also has a long name. [`parse`] reads arguments from left to right, stops at `-h` or
-//! `-v`, and reports the first wrong argument. The last value of a repeated flag applies.
+//! original, so a service file for the original also starts this daemon. Every one-letter flag
+//! except `-c` and `-n` also has a long name. [`parse`] reads arguments from left to right, stops
+//! at `-h` or `-v`, and reports the first wrong argument. The last value of a repeated flag counts.
 
 mod usage;
 

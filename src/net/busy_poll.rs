@@ -34,8 +34,8 @@ const MISS: u32 = 16;
 /// If the score `misses` of [`Phase::Polling`] is above this limit, the loop stops polling at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// Waits are short if their average is less than this many times the longest poll. A wait that
-/// would end within one poll may take as long as three polls if loop and client sleep instead.
+/// Waits are short if their average is below this multiple of the longest time of a poll. A wait
+/// that would end within one poll may take as long as three polls if loop and client sleep instead.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -90,7 +90,7 @@ impl HalfTrial {
 }
 
 impl BusyPoll {
-    /// Begins busy polling with a phase of sleeping. A poll will take at most `limit`.
+    /// Begins with a phase in which the loop only sleeps. A later poll takes at most `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }

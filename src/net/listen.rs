@@ -49,7 +49,7 @@ fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
 
-/// The file of a UNIX socket. The daemon removes the file only if device and inode are the same.
+/// The file of a UNIX socket. The daemon removes only a file with this device and this inode.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,

@@ -58,7 +58,7 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// The most events of one poll. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How often an idle daemon checks whether the wall clock was set, if that would move deadlines.
+/// How often an idle daemon checks whether the wall clock was set, if deadlines depend on it.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why the event loop ended.

@@ -15,7 +15,7 @@ use crate::{
 /// The most bytes that are sent to one connection in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// The loop ends if this many checks of the lock in a row each take until the next check is due.
+/// The loop ends if this many checks of the lock in a row take so long that the next check is due.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
 /// How much time a turn may spend on closing connections; the last close may exceed this time. To
@@ -197,7 +197,7 @@ impl EventLoop {
             return;
         }
         // Output for a writable socket does not count, because a later turn sends the output. Input
-        // of a readable or deferred connection does not count, because the daemon will go on there.
+        // of a readable or deferred connection does not count, because that connection may go on.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
@@ -244,7 +244,7 @@ impl EventLoop {
                 break;
             }
         }
-        // Other clients may have got the jobs of closed connections: sends the replies with them.
+        // If other clients have got jobs of the closed connections, sends these clients the replies.
         self.flush()
     }
 

@@ -146,7 +146,7 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// Parses the arguments of `list-jobs`. A limit above [`LISTED_JOBS_MAX`] is no error, but reduced,
+/// Parses the arguments of `list-jobs`. A limit above [`LISTED_JOBS_MAX`] is reduced, not refused,
 /// so a client that wants all jobs can give any large number.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;

@@ -97,8 +97,8 @@ impl List {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends to `out` how a reply with a list of tubes begins. The caller must then append all
-    /// names, and CR LF.
+    /// Appends to `out` the beginning of a reply with a list of tubes. The caller must then append
+    /// all names, and CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
         text(out, HEAD);
@@ -109,7 +109,7 @@ impl List {
         "- \n".len() + name.len()
     }
 
-    /// Appends to `out` the line of a list that has this name of a tube.
+    /// Appends to `out` the line of a list for the tube `name`.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
         text(out, "- ");
         text(out, name);

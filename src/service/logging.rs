@@ -78,7 +78,7 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
-    /// Writes a log line; if lines were dropped, first a note on these. May drop this line, too.
+    /// Writes a log line, or drops it if the reader is too slow. First notes earlier dropped lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);

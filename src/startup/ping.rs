@@ -10,7 +10,7 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// The time limit for the check of one address, in which its name must also be resolved.
+/// The time limit for the check of one address. To resolve a name is part of the check.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The commands of a ping. The original does not know `capabilities`, so the reply to
@@ -30,7 +30,7 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
 }
 
 /// Checks in another thread that a beanstalkd answers at an address, because the system may take
-/// minutes to give up on a name or a connection. If time is up, that thread ends with the process.
+/// minutes to give up on a name or a connection. A thread that is too slow ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;

@@ -9,8 +9,8 @@ use log::{info, warn};
 use super::{Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
-/// How long a daemon under a service manager repeats a step, such as listening. The manager then
-/// restarts the daemon; after some minutes, the limit on starts in the systemd units prevents that.
+/// How long a daemon under a service manager repeats a step, such as listening. If restarts fail,
+/// too, the service fails after some minutes, because the systemd units limit the starts.
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// How long a daemon under a service manager waits while another daemon has the lock: so long that
@@ -20,7 +20,7 @@ const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager. Each extends the startup timeout by more time.
+/// Seconds between reports to the service manager. Each report gives startup more time than this.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {

@@ -27,10 +27,10 @@ use super::check;
 /// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// SIGUSR1 or SIGUSR2, whichever arrived last; [`Signals::take`] returns it and sets 0.
+/// SIGUSR1 or SIGUSR2, whichever arrived last; [`Signals::take`] returns it, and stores 0 here.
 static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The one of [`END_SIGNALS`] that arrived last; [`Signals::take`] returns it and sets 0.
+/// The one of [`END_SIGNALS`] that arrived last; [`Signals::take`] returns it, and stores 0 here.
 static LAST_END: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that end the daemon.

@@ -134,7 +134,7 @@ fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
     check(result).map(|_| value)
 }
 
-/// Keeps the socket closed in any program that this process starts.
+/// Ensures that no program that this process starts gets the socket.
 fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
