@@ -244,7 +244,7 @@ impl EventLoop {
                 break;
             }
         }
-        // If other clients have got jobs of the closed connections, sends these clients the replies.
+        // If other clients have got jobs of the closed connections, sends the replies to them.
         self.flush()
     }
 
