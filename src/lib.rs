@@ -22,7 +22,7 @@
 //!    bodies, checks free memory, does large work in slices, and has the keys of `stats`;
 //! 4. [`net`]: the event loop, which waits for events, accepts, reads, sends and closes;
 //! 5. [`wal`]: the binlog, a third of the code: disk space, records, segments, syncs, recovery, the
-//!    real directory, and a reader for any bytes (doc/architecture.md has the map of its files);
+//!    real directory, and a reader that takes any bytes (doc/architecture.md maps the files);
 //! 6. [`collections`]: arena, heap, list, map; [`memory`]: blocks of bodies, levels of free memory;
 //! 7. [`clock`]: instants and dates; [`cli`]: flags and usage; [`service`]: log lines, messages to
 //!    the service manager; [`sys`]: all calls of libc; [`startup`]: startup, the health check, the
@@ -57,8 +57,8 @@
 //! # Invariants
 //!
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
-//! - The state of a job determines in which collection of its tube or client the job is.
-//! - Every order is total: a job id or a key breaks ties. No two commands have the same time.
+//! - The state of a job determines which collection of its tube or of its client has the job.
+//! - Every order is total: a job id or a key decides a tie. No two commands have the same time.
 //! - A command takes O(log n). Large work that one event causes is done in slices.
 //! - No change fails halfway: its memory and disk space are obtained before the change begins.
 //! - No reply confirms a change before the change's record is written, and with `-f0` also synced.

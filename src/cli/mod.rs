@@ -1,10 +1,10 @@
 //! The command line: one table of flags, from which the parser and the usage text (`usage.rs`) are
 //! made. A test compares the table with the manual, doc/operations.md and the completions.
 //!
-//! The one-letter flags, their joined and combined forms and the exit statuses are the original's,
-//! so a service file for the original also starts this daemon. Every one-letter flag except `-c`
-//! and `-n` also has a long name. [`parse`] reads arguments from left to right, stops at `-h` or
-//! `-v`, and reports the first wrong argument. The last value of a repeated flag applies.
+//! The one-letter flags, their joined and combined forms and the exit statuses are as in the
+//! original, so a service file for the original also starts this daemon. Every one-letter flag
+//! except `-c` and `-n` also has a long name. [`parse`] reads arguments from left to right, stops
+//! at `-h` or `-v`, and reports the first wrong argument. The last value of a repeated flag counts.
 
 mod usage;
 
@@ -22,8 +22,8 @@ use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 /// 4096. For a larger size, the daemon logs a warning and uses this limit.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls before it sleeps, without `--busy-poll`. After a reply, a client
-/// on the same machine sends its next command within a third of these 50 microseconds.
+/// How long the event loop polls before it sleeps, if `--busy-poll` is not given. After a reply, a
+/// client on the same machine sends its next command within a third of these 50 microseconds.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
 /// The largest value of `--busy-poll`, in microseconds. To go to sleep and wake up takes a thread
@@ -309,13 +309,13 @@ fn explain(fail: &Fail) -> UsageError {
     UsageError(format!("{mistake}: {dashes}{name}"))
 }
 
-/// The text of an argument, which fails if it is not UTF-8.
+/// The text of an argument. Fails if the argument is not UTF-8.
 fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     let not_utf8 = || UsageError(format!("not UTF-8: {}", word.to_string_lossy()));
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// What is requested by the arguments that have been read.
+/// What the arguments request, as far as they have been read.
 #[derive(Debug, Default)]
 struct Draft {
     /// The action to take instead of serving, if any. `finish` adds the addresses of a ping.
@@ -387,7 +387,7 @@ impl Draft {
         Ok(size.min(limit))
     }
 
-    /// Adds the addresses of `-l` and `-p` after the last flag.
+    /// Completes the request after the last flag: adds the addresses of `-l` and `-p`.
     fn finish(mut self) -> Invocation {
         self.config.is_address_given = self.list.is_some() || self.service.is_some();
         let list = self.list.as_deref().unwrap_or("0.0.0.0");
@@ -409,7 +409,7 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses a number of digits only, in `range`, for a flag that the original does not have.
+/// Parses the number of a flag that the original does not have: only digits, and within `range`.
 fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
@@ -419,7 +419,7 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
 
 /// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
 /// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
-/// number. A number too large for 64 bits means that number, too.
+/// number. A number that does not fit into 64 bits also means the largest 64-bit number.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

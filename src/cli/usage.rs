@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::FLAGS;
 
-/// The column in which the help texts begin, and the width of these texts.
+/// The column in which the help texts begin.
 pub(super) const HELP_COLUMN: usize = 27;
 const HELP_WIDTH: usize = 80 - HELP_COLUMN;
 

@@ -26,7 +26,7 @@ const BACK_OFF_TIME: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A listener, and whether a client may be waiting to be accepted. If no client is waiting, an
-/// event will report the next one.
+/// event will report the next client.
 #[derive(Debug)]
 pub(super) struct ListenerSlot {
     pub(super) listener: Listener,
@@ -35,7 +35,7 @@ pub(super) struct ListenerSlot {
     pub(super) backs_off_until: Option<Time>,
     /// Whether a client is waiting that cannot be accepted for lack of memory.
     pub(super) lacks_memory: bool,
-    /// Whether a failure to accept has been logged, and the end of this failure has not.
+    /// Whether a failure to accept has been logged, but not yet the end of this failure.
     is_reported: bool,
     /// The next failure to accept is not logged before this instant.
     reports_from: Time,
@@ -70,7 +70,7 @@ impl ListenerSlot {
     }
 
     /// Stops accepting at this listener until the next event. If a failure to accept was logged,
-    /// logs its end.
+    /// logs that the failure is over.
     fn on_empty(&mut self) {
         self.is_ready = false;
         if std::mem::take(&mut self.is_reported) {

@@ -9,9 +9,9 @@
 //! the next trial begins. A daemon with little to do always sleeps.
 //!
 //! The decision does not depend on the number of processors. A client on this thread's processor
-//! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon pinned
-//! to one processor gains from polling for clients on other processors. Polling does not use up a
-//! CPU quota, because the loop polls only while polls take no more CPU time than sleeping.
+//! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon that is
+//! pinned to one processor may poll if its clients run on other processors. Polling does not use up
+//! a CPU quota, because the loop polls only while polls take no more CPU time than sleeping.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ const WAITS_BETWEEN_TRIALS: u32 = 8 * 1024;
 /// finds an event subtracts 1 from that score.
 const MISS: u32 = 16;
 
-/// If [`Phase::Polling`] has more misses than this, the loop stops polling at once.
+/// If the score `misses` of [`Phase::Polling`] is above this limit, the loop stops polling at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// Waits are short if their average is less than this many times the longest poll. If loop and
-/// client sleep, a wait that a poll could have ended may take as long as three polls.
+/// Waits are short if their average is below this multiple of the longest time of a poll. A wait
+/// that would end within one poll may take as long as three polls if loop and client sleep instead.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -90,7 +90,7 @@ impl HalfTrial {
 }
 
 impl BusyPoll {
-    /// Begins busy polling with a phase of sleeping. A poll will take at most `limit`.
+    /// Begins with a phase in which the loop only sleeps. A later poll takes at most `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         let phase = Phase::Rest { left: REST_MIN_WAITS };
         Self { limit, phase, rest: REST_MIN_WAITS, average_wait: limit * SHORT_WAIT_FACTOR }
@@ -146,7 +146,7 @@ impl BusyPoll {
         }
     }
 
-    /// Ends polling for the next `rest` short waits, and doubles `rest` for the next failure.
+    /// Lets the loop sleep in the next `rest` short waits, and doubles `rest` for the next failure.
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(machine.polls, 0);
     }
 
-    /// Every third command comes too late for a poll: polling takes more CPU time than sleeping.
+    /// Every third command comes too late for a poll, so polling takes more CPU time than sleeping.
     #[test]
     fn what_costs_more_than_sleeping_is_tried_rarely() {
         let mut machine = Machine::new(25);
@@ -259,7 +259,7 @@ mod tests {
         assert!(machine.polls > 80_000, "{}", machine.polls);
     }
 
-    /// If there were no further trial, the daemon would poll on when other processes need the CPU.
+    /// Without further trials, the daemon would go on polling while other processes need the CPU.
     #[test]
     fn what_has_paid_is_tried_again() {
         let mut machine = Machine::new(25);

@@ -49,7 +49,7 @@ fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }
 
-/// The file of a UNIX socket. The daemon compares device and inode before it removes the file.
+/// The file of a UNIX socket. The daemon removes only a file with this device and this inode.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -139,8 +139,8 @@ impl Listener {
         }
     }
 
-    /// Accepts the next client of this listening socket. The client's socket is non-blocking, with
-    /// the listener's options.
+    /// Accepts the next client of this listening socket. The client's socket is non-blocking, and
+    /// has the listener's options.
     pub(super) fn accept(&self) -> io::Result<TcpStream> {
         match &self.0 {
             Kind::Tcp(listener) => listener.accept().map(|(stream, _)| stream),
@@ -160,9 +160,9 @@ impl Listener {
 }
 
 /// Removes the file of the socket, unless another file has replaced it. So a process that exits
-/// cleanly removes its socket's file, even before it serves.
+/// cleanly, even one that has not served yet, removes its socket's file.
 impl Drop for Listener {
-    /// Removes the file of a UNIX socket, if it is still the one of this listener.
+    /// Removes the file of a UNIX socket, if the file still belongs to this listener.
     fn drop(&mut self) {
         let Kind::Unix(_, Some(file)) = &self.0 else { return };
         let is_ours = fs::symlink_metadata(&file.path)
@@ -198,7 +198,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
 
-/// Listens on a UNIX socket at a path, in place of a stale socket.
+/// Listens on a UNIX socket at a path. Replaces a socket there on which no process listens.
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;

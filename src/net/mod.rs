@@ -45,7 +45,7 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token of the end of a background sync, whose result the next commit takes.
+/// The token of the event after a background sync. The next commit takes the sync's result.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
 /// The token of the first listener. The tokens of connections are far smaller.
@@ -58,7 +58,7 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// The most events of one poll. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How often an idle daemon checks the wall clock, if setting the clock would move deadlines.
+/// How often an idle daemon checks whether the wall clock was set, if deadlines depend on it.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why the event loop ended.
@@ -105,7 +105,7 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    /// The loop ends once the binlog has failed for this time; with `None`, the loop goes on.
+    /// The loop ends once the binlog has failed for this time; with `None`, no failure ends it.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
@@ -140,7 +140,7 @@ impl EventLoop {
         }
         if server.wal().is_some() {
             let waker = Waker::new(poll.registry(), SYNC_ENDED)?;
-            // If the waker fails, a later commit finds that the sync has ended.
+            // If the waker fails, a later commit still finds out that the sync has ended.
             server.on_sync_end(Box::new(move || drop(waker.wake())));
         }
         let fd = signals.as_raw_fd();
@@ -211,8 +211,8 @@ impl EventLoop {
     }
 
     /// If the commit will sync in this thread, sends the replies that need not wait for the sync,
-    /// and polls some microseconds for the next commands of clients that have just got a reply. So
-    /// one sync covers the changes of many clients.
+    /// and polls for some microseconds, so that clients that have just got a reply can send their
+    /// next commands. So one sync covers the changes of many clients.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
@@ -253,7 +253,7 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        // Delays in the binlog end at dates, and no event reports that the wall clock was set.
+        // With a binlog, delays end at dates, and only a check shows that the wall clock was set.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
         let exit = self.binlog_exit_at();
@@ -301,7 +301,7 @@ impl EventLoop {
         }
     }
 
-    /// Handles an event: stores the readiness of a socket and queues its connection.
+    /// Handles an event of the signals, of a listener, or of a connection, which is then queued.
     fn on_event(&mut self, event: &Event) {
         match event.token() {
             SIGNALS => self.handle_signals(),
@@ -327,10 +327,10 @@ impl EventLoop {
         }
     }
 
-    /// Begins or ends draining, or the end of the loop, as the signals that arrived require.
+    /// Begins draining, ends draining, or stops the loop, as the signals that arrived require.
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // Some systems report a descriptor once per registration, unless mio reads from it.
+        // On some systems, a registration reports only one event, unless mio reads the descriptor.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

@@ -20,7 +20,7 @@ const COMMANDS_PER_VISIT_MIN: u32 = 32;
 /// microseconds, even if the connection has few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// The most connections of the queue `busy` that run in a turn: each could use up the turn.
+/// The most connections of the queue `busy` that run in a turn: each of them could use up the turn.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections with work to do.
@@ -91,8 +91,8 @@ impl EventLoop {
     }
 
     /// Runs queued connections, each for its share of the turn: first those that have an event,
-    /// then some busy ones. Connections that do not run in this turn are the first in the next
-    /// turn, so that timers need not wait for all connections.
+    /// then some busy ones. If there are too many, the rest runs first in the next turn, but after
+    /// the tick of that turn, so timers need not wait until all connections have run.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
@@ -157,7 +157,7 @@ impl EventLoop {
         match feed_result {
             FeedResult::Later => self.enqueue_busy(key),
             FeedResult::More if socket.is_readable => self.enqueue_busy(key),
-            // The connection continues when an event comes, or when the server marks it dirty.
+            // An event will queue the connection again, or the server will mark it as dirty.
             FeedResult::More | FeedResult::Paused => {}
             FeedResult::Short => self.defer(key, now),
         }

@@ -99,13 +99,13 @@ impl Socket {
         result
     }
 
-    /// Reads bytes that a peek has returned, until the buffer is full, and discards them. The peek
-    /// has already updated the readiness.
+    /// Removes from the socket as many bytes as the buffer holds, after a peek has returned them.
+    /// The readiness stays the same, because the peek has already updated it.
     pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(buffer)
     }
 
-    /// Updates the readiness of the socket after a read of at most `wanted` bytes.
+    /// Updates the readiness of the socket after a read or a peek of at most `wanted` bytes.
     fn on_read(&mut self, result: &io::Result<usize>, wanted: usize) {
         self.is_idle &= result.is_err();
         match result {

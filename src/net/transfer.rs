@@ -15,15 +15,15 @@ use crate::{
 /// The most bytes that are sent to one connection in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// The loop ends if this many checks of the lock in a row take so long that the next one is due.
+/// The loop ends if this many checks of the lock in a row take so long that the next check is due.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// How long a turn closes connections; the last close may end later. To close a single connection
-/// with much unread input, the kernel may take a millisecond.
+/// How much time a turn may spend on closing connections; the last close may exceed this time. To
+/// close a single connection with much unread input, the kernel may take a millisecond.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// If memory for any step, or for new clients, is missing for this time, connections are closed in
-/// order to free memory.
+/// If for this time there is no memory for any step, or none for new clients, connections are
+/// closed in order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// After the loop has closed a connection to free memory, it waits this long for each freed byte
@@ -174,11 +174,11 @@ impl EventLoop {
         }
     }
 
-    /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes the
-    /// connection with the most unread output and unfinished input, first among connections that
-    /// were idle for that time. Closes one connection in a turn until there is memory; if resident
-    /// memory is limited, waits some turns before the next. Call this after all replies that
-    /// clients accept are sent. O(connections) if a connection is closed, O(listeners) if none is.
+    /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
+    /// connection per turn until there is memory. Of the connections that were idle for that time,
+    /// or else of all, closes the one with the most bytes of unread output and unfinished input. If
+    /// resident memory is limited, waits before it closes the next. Call this after all replies
+    /// that clients accept are sent. O(connections) if one is closed, O(listeners) if none is.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -197,7 +197,7 @@ impl EventLoop {
             return;
         }
         // Output for a writable socket does not count, because a later turn sends the output. Input
-        // of a readable or deferred connection does not count, because it will be read.
+        // of a readable or deferred connection does not count, because that connection may go on.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
@@ -206,7 +206,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // To close a connection would free no memory: jobs, for example, may have taken it.
+            // To close a connection would free no memory: jobs, for example, may take all of it.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -225,7 +225,7 @@ impl EventLoop {
         }
     }
 
-    /// Closes connections that have ended, but ends after [`CLOSE_TIME_PER_TURN`].
+    /// Closes connections that have ended, until [`CLOSE_TIME_PER_TURN`] is over.
     pub(super) fn close_ended(&mut self, now: Time) -> Result<(), LoopError> {
         if self.queues.ended.is_empty() {
             return Ok(());
@@ -244,7 +244,7 @@ impl EventLoop {
                 break;
             }
         }
-        // Jobs of closed connections may have gone to clients, which get their replies now.
+        // If other clients have got jobs of the closed connections, sends the replies to them.
         self.flush()
     }
 

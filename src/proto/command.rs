@@ -11,8 +11,8 @@ pub enum Command<'a> {
     Put(PutHeader),
     /// The header of a `put` whose body, of this many bytes, exceeds the limit; the body follows.
     TooBig(u32),
-    /// A command whose arguments are malformed. `stats` counts a malformed command, because the
-    /// original counts a command before it finds the error.
+    /// A command with an error that the original finds only after it has counted the command. So
+    /// `stats` counts the command, too.
     Malformed,
     Use(&'a str),
     /// `None` for `reserve`; for `reserve-with-timeout`, the seconds to wait.
@@ -59,8 +59,8 @@ pub enum Command<'a> {
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube with ids up to `last_id`: all, or only those in `state`. `state`
-    /// is never `Reserved`, because the command does not delete reserved jobs.
+    /// Deletes the jobs of a tube with ids up to `last_id`; only those in `state`, if it is given.
+    /// `state` is never `Reserved`, because the command does not delete reserved jobs.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,
@@ -90,7 +90,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// The state of this name, in the fields of `list-jobs` and `delete-tube`.
+    /// The state that a word in a `list-jobs` or a `delete-tube` names.
     pub(super) fn read(word: &[u8]) -> Option<Self> {
         match word {
             b"ready" => Some(Self::Ready),
@@ -105,7 +105,7 @@ impl JobState {
 /// The fields of a `put` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutHeader {
-    /// The priority; smaller is more urgent.
+    /// The priority; a job with a smaller number is more urgent.
     pub pri: u32,
     /// Seconds until the job is ready.
     pub delay: u32,

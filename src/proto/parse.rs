@@ -24,7 +24,7 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
         Some(command.filter(|_| arguments.rest.is_empty()).map(|command| (command, place)))
     });
     match parsed {
-        // `TooBig` and `Malformed` are found before all bytes of the line are checked.
+        // The parser returns `TooBig` and `Malformed` before it has checked all bytes of the line.
         None | Some(Some((Command::TooBig(_) | Command::Malformed, _))) if has_stray_byte(line) => {
             Err(Reply::BAD_FORMAT)
         }
@@ -33,8 +33,8 @@ pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), R
     }
 }
 
-/// Whether a line has a byte that makes any command malformed: NUL, or a CR without LF, after which
-/// the original does not answer any more.
+/// Whether a line has a byte that makes any command malformed: NUL, or a CR without LF. After such
+/// a CR, the original does not answer any more.
 fn has_stray_byte(line: &[u8]) -> bool {
     line.contains(&0) || line.contains(&b'\r')
 }
@@ -146,8 +146,8 @@ fn pause_tube<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     Some(tube_name(name).map_or(Command::Malformed, |name| Command::PauseTube { name, delay }))
 }
 
-/// Parses the arguments of `list-jobs`. Reduces a larger limit to [`LISTED_JOBS_MAX`], so that a
-/// client can ask for all jobs.
+/// Parses the arguments of `list-jobs`. A limit above [`LISTED_JOBS_MAX`] is reduced, not refused,
+/// so a client that wants all jobs can give any large number.
 fn list_jobs<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let name = arguments.name_behind_spaces()?;
     let state = arguments.word().and_then(JobState::read)?;
@@ -194,7 +194,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Accepts any rest of the line without a stray byte.
+    /// Accepts any text in the rest of the line, unless the text has a stray byte.
     fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
         let rest = std::mem::take(&mut self.rest);
         if has_stray_byte(rest) { None } else { Some(command) }

@@ -87,17 +87,17 @@ pub struct List {
 }
 
 impl List {
-    /// The length of a list of tubes, as a YAML document, in bytes.
+    /// The length in bytes of the YAML document that lists the tubes.
     fn length(self) -> usize {
         HEAD.len() + "- \n".len() * self.count + self.bytes
     }
 
-    /// The length of the reply with a list of tubes in bytes, overestimated by at most 19.
+    /// The length in bytes of the reply with a list of tubes, overestimated by at most 19 bytes.
     pub fn size(self) -> usize {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends the start of the reply with a list of tubes to `out`. The caller must then append
+    /// Appends to `out` the beginning of a reply with a list of tubes. The caller must then append
     /// all names, and CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
@@ -109,7 +109,7 @@ impl List {
         "- \n".len() + name.len()
     }
 
-    /// Appends the line for a tube's name in a list to `out`.
+    /// Appends to `out` the line of a list for the tube `name`.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
         text(out, "- ");
         text(out, name);
@@ -122,10 +122,10 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The space for a line with the longest word, two numbers, spaces and CR LF, in bytes.
+/// Enough bytes for a line with the longest word, two numbers, spaces and CR LF.
 const NUMBERS_LINE_MAX_BYTES: usize = 64;
 
-/// Writes the digits of a number of a reply at the end of `line`, and returns the index of the
+/// Writes `number` in decimal digits at the end of `line`, and returns the index in `line` of the
 /// first digit.
 pub(super) fn digits(line: &mut [u8], number: u64) -> usize {
     let (mut start, mut rest) = (line.len(), number);

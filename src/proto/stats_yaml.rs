@@ -1,6 +1,6 @@
-//! The format of YAML documents: keys, values, lists and histograms. All documents have the same
-//! spaces and quotes as the original's: clients compare and split the documents, so every byte
-//! matters. `server/stats.rs` has the keys of each document in order.
+//! The format of YAML documents: keys, values, lists and histograms. Spaces and quotes are the same
+//! as in the documents of the original: clients compare and split documents, so every byte matters.
+//! `server/stats.rs` has the keys of each document in order.
 
 use std::{
     fmt::{self, Display},
@@ -121,7 +121,7 @@ impl Default for Document {
 }
 
 impl Document {
-    /// An empty YAML document, with room for `capacity` bytes more.
+    /// A YAML document with only its first line, and with room for `capacity` more bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut text = Vec::with_capacity(HEAD.len() + capacity);
         text.extend_from_slice(HEAD.as_bytes());

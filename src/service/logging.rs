@@ -18,7 +18,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about an action that clients can repeat.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line, with its line feed. A writable pipe accepts this many bytes at once.
+/// The most bytes of a line and its line feed. A writable pipe accepts this many bytes at once.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// Starts logging: lines for the operator; with a `verbosity` of 1, also lines about connections;
@@ -78,7 +78,7 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
-    /// Writes a log line, after a note on dropped ones; drops the line if the reader is too slow.
+    /// Writes a log line, or drops it if the reader is too slow. First notes earlier dropped lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
@@ -126,7 +126,7 @@ pub struct DrainLog {
 }
 
 impl DrainLog {
-    /// Logs that draining has begun or ended, unless the last such line is too recent.
+    /// Logs that draining has begun or ended, if it has, but not too soon after the last such line.
     pub fn log(&mut self, is_draining: bool, now: Time) {
         if self.next_deadline(is_draining).is_none_or(|at| now < at) {
             return;
@@ -170,8 +170,8 @@ impl Throttle {
 /// Formats nanoseconds since 1970 as a date in UTC.
 pub fn date(nanoseconds: u64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
-    // The days since 1 March of the year 0. If years begin in March, a leap day is the last day of
-    // a year, of four years, and of four centuries.
+    // The days since 1 March of the year 0. If each year begins in March, a leap day is always the
+    // last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,7 +1,7 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without the variable `NOTIFY_SOCKET`, no message is sent.
 //!
-//! The messages report the progress of a long startup, its end, and the daemon's state. Messages
+//! The messages report the progress and the end of a long startup, and the daemon's state. Messages
 //! for a watchdog report that the event loop still runs.
 
 use std::{
@@ -52,7 +52,7 @@ impl Notifier {
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let limit = number("WATCHDOG_USEC").filter(|&limit| is_ours && limit > 0);
         let watchdog = limit.map(|limit| {
-            // With three messages in each time limit, two may be late before the manager acts.
+            // With three messages in each time limit, the manager does not act if two are missing.
             let every = Duration::from_micros(limit) / 3;
             Watchdog { every, next: now }
         });

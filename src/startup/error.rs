@@ -1,4 +1,4 @@
-//! Every error that keeps the daemon from starting or ends it: exit statuses, messages, advice.
+//! Every error that prevents a start or ends a running daemon: exit statuses, messages, advice.
 
 use std::{
     error::Error,
@@ -28,12 +28,12 @@ pub enum StartError {
     UserDenied(String, io::Error),
     /// The binlog in this directory cannot be opened.
     Binlog(PathBuf, wal::Error),
-    /// The event loop ended with an error; the path is that of the binlog, if any.
+    /// The event loop ended with an error. The path is empty if there is no binlog.
     Loop(PathBuf, LoopError),
 }
 
 impl StartError {
-    /// The exit status for this error: the original's, if the original has a status for the error.
+    /// The exit status for this error: that of the original, if the original has this error, too.
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_, LoopError::System(_)) => 1,

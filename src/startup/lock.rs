@@ -13,14 +13,14 @@ use crate::{
 };
 
 /// How long a daemon that has got the lock waits before it writes anything. A previous daemon that
-/// still runs checks its lock within [`LOCK_CONFIRM_INTERVAL`], which is shorter than this wait.
+/// still runs relies on a check of its lock only for [`LOCK_CONFIRM_INTERVAL`], which is shorter.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.
 pub(super) struct Holder {
     line: String,
-    /// The end of the line, which identifies the machine. If the previous daemon ran on this
-    /// machine, the lock is free only after that daemon has ended.
+    /// The text that identifies the machine, at the end of the line. If the previous daemon ran on
+    /// this machine, the lock is free only after that daemon has ended.
     machine: String,
 }
 
@@ -39,9 +39,9 @@ impl Holder {
     /// daemon's line into the file `lock`.
     ///
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
-    /// That daemon relies on a check of its lock for a limited time. So this daemon first waits for
-    /// longer than that, and then checks its own lock again. Until then, the file `lock` keeps the
-    /// line of the other daemon: if this process is killed, the next process must wait, too.
+    /// After a check of its lock, that daemon relies on the lock for a limited time. So this daemon
+    /// first waits until that time is over, and then checks its own lock again. Meanwhile the file
+    /// `lock` keeps the other daemon's line: if this process is killed, the next must wait, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,

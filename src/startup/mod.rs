@@ -30,11 +30,11 @@ use crate::{
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Bytes of resident memory that `--max-memory` permits beyond five quarters of the limit on
-/// bodies: for the program, for memory that the levels keep free, and for growth between two reads.
+/// bodies: for the program, for memory that the levels keep free, and for growth between checks.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory that even the lowest `--max-memory` permits in addition to those in use
-/// after startup, so that workers can connect and delete jobs.
+/// Bytes of resident memory that even the lowest `--max-memory` permits in addition to the bytes in
+/// use after startup, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
 /// Takes all steps of startup, then serves until a signal ends the daemon. Logs `arguments`, the
@@ -124,8 +124,8 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Makes the server, with the jobs of the binlog if there is one. If the daemon has waited for
-    /// the lock, `directory` is the locked directory. `None` if a signal ends startup.
+    /// Makes the server, with the jobs of the binlog if there is a binlog. If the daemon has waited
+    /// for the lock, `directory` is the locked directory. `None` if a signal ends startup.
     fn make_server(
         &self,
         identity: Identity,
@@ -141,7 +141,7 @@ impl Start<'_> {
         restored.bodies.memory.limits_resident = limits_resident;
         restored.queue.is_resident = limits_resident;
         restored.bodies.memory.set_supply(Box::new(SystemMemory));
-        // Progress is reported from now on, because to get the lock may take long, too.
+        // The first report of progress is due a second from now: to get the lock takes time, too.
         let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,
@@ -247,7 +247,7 @@ fn supply_memory(server: &mut Server, config: &Config) {
     }
 }
 
-/// Changes the process to the user of `-u`, if that is given.
+/// Makes the process run as the user that `-u` names, if that flag is given.
 fn become_user(config: &Config) -> Result<(), StartError> {
     let Some(user) = &config.user else { return Ok(()) };
     let found =

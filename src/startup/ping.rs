@@ -10,11 +10,11 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// The time limit for the check of one address, which includes the resolution of its name.
+/// The time limit for the check of one address. To resolve a name is part of the check.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The commands of a ping. The original does not know `capabilities`; the reply to `list-tube-used`
-/// shows that the server is a beanstalkd.
+/// The commands of a ping. The original does not know `capabilities`, so the reply to
+/// `list-tube-used` shows that the server is a beanstalkd.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
 /// The replies of a beanstalkd to all commands of a ping are shorter than this in total.
@@ -29,8 +29,8 @@ pub fn ping(addresses: &[Address]) -> io::Result<()> {
     })
 }
 
-/// Checks the health at an address in another thread, because the system may take minutes to give
-/// up on a name or a connection. A thread that exceeds the time limit ends with the process.
+/// Checks in another thread that a beanstalkd answers at an address, because the system may take
+/// minutes to give up on a name or a connection. A thread that is too slow ends with the process.
 fn within(timeout: Duration, address: Address) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || sender.send(ask(&address)))?;

@@ -1,6 +1,6 @@
 //! Repeats steps of startup that fail: a standby waits for the lock, and a daemon under a service
 //! manager waits for an address to be configured or a disk to be mounted. If the daemon ended
-//! instead of waiting, the manager would start it again each second, with ten log lines each time.
+//! instead of waiting, the manager would start it again each second: ten log lines for each start.
 
 use std::{fs, thread, time::Duration};
 
@@ -9,18 +9,18 @@ use log::{info, warn};
 use super::{Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
-/// How long a daemon under a service manager repeats a step, such as listening. If the step fails
-/// for some minutes, the limit on starts in the systemd units makes the service fail.
+/// How long a daemon under a service manager repeats a step, such as listening. If restarts fail,
+/// too, the service fails after some minutes, because the systemd units limit the starts.
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// How long a daemon under a service manager waits while another daemon has the lock: so long that
-/// restarts of the waiting daemon stay below the limit on starts in the systemd units.
+/// the restarts of the waiting daemon never reach the limit on starts in the systemd units.
 const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager; each extends the startup timeout by more.
+/// Seconds between reports to the service manager. Each report gives startup more time than this.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
@@ -36,8 +36,8 @@ impl Start<'_> {
         }
     }
 
-    /// Repeats a step of startup until it succeeds or its time is up. `None` if a signal ends
-    /// startup.
+    /// Repeats a step of startup until the step succeeds or the time for it is up. `None` if a
+    /// signal ends startup.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn retry<T>(
         &self,

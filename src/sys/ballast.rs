@@ -1,5 +1,5 @@
 //! The allocator, which has ballast: unused memory that is freed if the system refuses an
-//! allocation. While there is ballast, allocations that could not report an error succeed.
+//! allocation. While there is ballast, small allocations succeed: a failure would end the process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -11,8 +11,8 @@ use std::{
 /// heap has space for the piece.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The largest allocation in bytes for which ballast is freed. Ballast would not help a larger one,
-/// because freed pieces need not be next to each other.
+/// The largest allocation in bytes for which ballast is freed. For a larger allocation, to free
+/// ballast would not help, because the freed pieces are perhaps not next to each other.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
 /// The most pieces of ballast.
@@ -25,7 +25,7 @@ const COUNTED_MIN_BYTES: usize = 512;
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
-/// How many entries of `PIECES` are in use; these are the first ones.
+/// How many entries of `PIECES` are in use; the entries after these are empty.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// How many of the pieces in use are from the heap.
@@ -50,20 +50,20 @@ pub fn held_bytes() -> usize {
     HELD.load(Relaxed) * PIECE_BYTES
 }
 
-/// Returns how many bytes were ever allocated, apart from tiny allocations, plus the bytes of all
-/// calls of [`count_written`].
+/// Returns how many bytes were ever allocated, not counting tiny allocations, plus the bytes that
+/// calls of [`count_written`] have added.
 pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds `bytes` to the allocated bytes: so many bytes were written to memory that may have been
-/// allocated long before, but becomes resident by the write.
+/// Adds to [`allocated_bytes`] the `bytes` that were written to memory. This memory may have been
+/// allocated long before, but becomes resident only when something is written to it.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
 
-/// Grows or shrinks the ballast to `bytes` bytes, or to as many as there is memory for. Only the
-/// thread of the event loop calls this.
+/// Grows or shrinks the ballast to `bytes` bytes; if memory is short, the ballast may stay smaller.
+/// Only the thread of the event loop calls this.
 pub fn refill(bytes: usize) {
     let wanted = (bytes / PIECE_BYTES).min(PIECES_MAX);
     while HELD.load(Relaxed) > wanted && free_piece() {}
@@ -72,10 +72,10 @@ pub fn refill(bytes: usize) {
         PIECES[HELD.load(Relaxed)].store(piece, Relaxed);
         HELD.fetch_add(1, Relaxed);
     }
-    // A piece at the heap's end would keep the C library from releasing memory before the piece.
+    // While a piece is at the heap's end, the C library cannot release the memory below the piece.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
-        // Another thread may have freed the piece from the heap meanwhile.
+        // Meanwhile another thread may have freed the last piece that was from the heap.
         let slot = PIECES.iter().find(|slot| is_from_heap(slot.load(Relaxed)));
         release(slot.map_or(mapped, |slot| slot.swap(mapped, Relaxed)));
     }
@@ -126,8 +126,8 @@ fn free_piece() -> bool {
     true
 }
 
-/// Calls `allocate` for `size` bytes; while that fails, frees a piece of ballast and calls
-/// `allocate` again.
+/// Allocates `size` bytes with `allocate`. After each failure of `allocate`, frees a piece of
+/// ballast and tries again; does not free ballast for a large allocation.
 #[inline]
 fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     if size >= COUNTED_MIN_BYTES {

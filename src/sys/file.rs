@@ -91,9 +91,9 @@ fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Returns the first offset from `offset` on at which a file may have a byte other than zero;
-/// `None` if only zeros follow. If the system or the file system does not report holes, returns
-/// `offset` itself.
+/// Returns the first offset, not before `offset`, at which a file may have a byte other than zero;
+/// `None` if the file has only zeros from there on. If the system or the file system does not
+/// report holes, returns `offset` itself.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     let Ok(from) = off_t::try_from(offset) else { return Ok(None) };
@@ -117,16 +117,16 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system of this directory. Returns false if that is not supported. If
-/// a write to a file has failed, perhaps only [`confirm_written`] reports the failure.
+/// Syncs all files of the file system that has this directory. Returns false if that is not
+/// supported. If a write to a file has failed, perhaps only [`confirm_written`] reports this.
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
-    /// The type of FUSE file systems: the kernel does not ask their servers to sync all files.
+    /// The type of FUSE file systems: `syncfs` does not ask the server of such a system to sync.
     const FUSE: u64 = 0x6573_5546;
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the pointer is valid for one statfs.
     let is_known = check(unsafe { libc::fstatfs(directory.as_raw_fd(), facts.as_mut_ptr()) });
-    // SAFETY: zeros are a valid statfs, even if the call failed.
+    // SAFETY: the statfs began as zeros, so it is valid even if the call failed.
     let facts = unsafe { facts.assume_init() };
     if is_known.is_err() || u64::try_from(facts.f_type) == Ok(FUSE) {
         return Ok(false);
@@ -144,7 +144,7 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
 }
 
-/// Fails for errors of the disk. Other errors mean that the call is unsupported: returns false.
+/// Fails for errors of the disk. Returns false for other errors: they mean "not supported".
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     let Err(error) = result else { return Ok(true) };
@@ -154,7 +154,7 @@ fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     }
 }
 
-/// An error number for use within the kernel, which some file systems return by mistake.
+/// An error number that only the kernel's own code should see; some file systems return it anyway.
 #[cfg(target_os = "linux")]
 const ENOTSUPP: c_int = 524;
 
@@ -185,7 +185,7 @@ pub fn reserve_space(file: &impl AsRawFd, size: u64) -> io::Result<bool> {
 #[cfg(not(target_os = "linux"))]
 pub use self::elsewhere::{confirm_written, reserve_space, sync_file_system};
 
-/// Systems other than Linux lack the system calls for these functions, which return false.
+/// Outside Linux, these functions return false, because the system calls for them are missing.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     #![expect(clippy::unnecessary_wraps, reason = "the same shape on every system")]

@@ -19,8 +19,8 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Changes the process to a user and its primary group, given as [`find_user`] returns them. If the
-/// process runs as root, first drops all supplementary groups. A process without privileges can
+/// Makes the process run as a user and its primary group, given as [`find_user`] returns them. If
+/// the process runs as root, first drops all supplementary groups. A process without privileges can
 /// change only to the user and group that it already has. The error names the call that failed.
 pub fn become_user((uid, gid): (libc::uid_t, libc::gid_t)) -> io::Result<()> {
     let named = |call| move |error| io::Error::other(format!("{call}: {error}"));
@@ -74,7 +74,7 @@ pub fn kill_with_parent(command: &mut Command) {
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
             // SAFETY: the call takes no arguments and cannot fail.
             let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
-            // If the parent ended before the call of prctl, the kernel sends no signal.
+            // If the parent ended before the call of prctl, the kernel will not kill this process.
             if is_orphan { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
         };
         // SAFETY: between fork and exec, `prepare` makes two system calls and allocates nothing.
@@ -84,8 +84,8 @@ pub fn kill_with_parent(command: &mut Command) {
     let _ = command;
 }
 
-/// The most descriptors that macOS grants to a process, even if its hard limit is higher or
-/// unlimited.
+/// The most descriptors that macOS grants to a process, even if the hard limit of the process is
+/// higher or unlimited.
 const OPEN_MAX: libc::rlim_t = 10_240;
 
 /// Raises the soft limit on open descriptors to the hard limit, or as far as the system allows.
@@ -102,7 +102,7 @@ pub fn raise_descriptor_limit() -> io::Result<impl fmt::Display> {
     })
 }
 
-/// Sets the limits on open descriptors, and returns the soft one.
+/// Sets the limits on open descriptors, and returns the soft limit.
 fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<libc::rlim_t> {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is valid for one rlimit.
@@ -110,7 +110,7 @@ fn set_descriptor_limit(soft: libc::rlim_t, hard: libc::rlim_t) -> io::Result<li
     check(result).map(|_| soft)
 }
 
-/// Asks the kernel for the machine's name, its own version and the processor's kind.
+/// Asks the kernel for the machine's name, the kernel's version and the processor's kind.
 pub fn uname() -> io::Result<[String; 3]> {
     let mut names = MaybeUninit::<libc::utsname>::uninit();
     // SAFETY: the pointer is valid for one utsname.
@@ -128,13 +128,13 @@ pub fn boot_id() -> Option<String> {
     Some(id.trim().into())
 }
 
-/// The text in a C array of `uname`, up to its NUL.
+/// The text in a C array that `uname` has filled, up to the first NUL.
 fn text(array: &[c_char]) -> String {
     let bytes = array.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// Returns the CPU time of this process: in user mode and in the kernel.
+/// Returns the CPU time that this process has used in user mode, and that in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for one rusage.

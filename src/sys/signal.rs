@@ -27,10 +27,10 @@ use super::check;
 /// process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// SIGUSR1 or SIGUSR2, whichever arrived last; 0 if neither has arrived since [`Signals::take`].
+/// SIGUSR1 or SIGUSR2, whichever arrived last; [`Signals::take`] returns it, and stores 0 here.
 static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The one of [`END_SIGNALS`] that arrived last; 0 if none has come since [`Signals::take`].
+/// The one of [`END_SIGNALS`] that arrived last; [`Signals::take`] returns it, and stores 0 here.
 static LAST_END: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that end the daemon.
@@ -73,10 +73,10 @@ impl Signals {
         LAST_END.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the signals that arrived since the last call: the last of SIGUSR1 and SIGUSR2, and
-    /// the last of those that end the daemon. If two signals came before the process could run,
-    /// their order is unknown: on Linux, the handler of the signal with the higher number
-    /// interrupts the other handler, and so finishes first.
+    /// Returns at most two of the signals that arrived since the previous call: SIGUSR1 or SIGUSR2,
+    /// and one of those that end the daemon, in each case the latest. If two signals came before
+    /// the process could run, their order is unknown: on Linux, the handler of the signal with the
+    /// higher number interrupts the other handler, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
@@ -113,17 +113,17 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
 }
 
 /// Stores the signal and wakes the loop by an atomic store and a write, which are allowed in a
-/// handler, even in one that interrupts another. If the socket is full, the loop wakes anyway.
+/// handler, even in one that interrupts another. A full socket also wakes the loop.
 extern "C" fn on_signal(signal: c_int) {
     let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
     last.store(signal, Ordering::Relaxed);
     let byte = 0u8;
     let pointer: *const u8 = &raw const byte;
-    // SAFETY: the call returns a pointer to this thread's errno, valid as long as the thread.
+    // SAFETY: the call returns a pointer to this thread's errno, valid until the thread ends.
     let errno = unsafe { errno_location() };
     // SAFETY: the pointer leads to this thread's errno.
     let before = unsafe { *errno };
-    // SAFETY: the pointer is valid for one byte; the descriptor is open as long as the process.
+    // SAFETY: the pointer is valid for one byte; the descriptor is open until the process ends.
     unsafe { libc::write(WAKE_FD.load(Ordering::Relaxed), pointer.cast(), 1) };
     // SAFETY: the same valid pointer. The interrupted code must find `errno` unchanged.
     unsafe { *errno = before };

@@ -18,7 +18,7 @@ pub fn listen_tcp(host: &str, service: &str, ipv6_only: bool) -> io::Result<TcpL
     Addresses::resolve(host, service)?.first(|address| listen_on(address, ipv6_only))
 }
 
-/// Connects to the first address of `host` and `service` that answers, with the system's timeout.
+/// Connects to the first address of `host` and `service` that answers within the system's timeout.
 pub fn connect_tcp(host: &str, service: &str) -> io::Result<TcpStream> {
     Addresses::resolve(host, service)?.first(|address| {
         let fd = open_socket(address)?;
@@ -54,7 +54,7 @@ fn listen_on(address: &libc::addrinfo, ipv6_only: bool) -> io::Result<TcpListene
     if address.ai_family == libc::AF_INET6 {
         let only = set_option(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, c_int::from(ipv6_only));
         match only {
-            // On OpenBSD, no IPv6 socket accepts IPv4, whatever this option is.
+            // On OpenBSD, no IPv6 socket accepts IPv4, whatever the value of this option is.
             Err(error) if !ipv6_only && error.raw_os_error() == Some(libc::EINVAL) => {}
             result => result?,
         }
@@ -86,14 +86,14 @@ fn open_socket(address: &libc::addrinfo) -> io::Result<OwnedFd> {
 /// drop a silent connection after 240 seconds or more, without notice.
 const KEEPALIVE_IDLE_SECONDS: c_int = 200;
 
-/// The interval between probes. A peer that vanished is noticed after [`KEEPALIVE_PROBES`] probes:
-/// five minutes after its last byte; with the default settings, after more than two hours.
+/// The interval between probes. The loss of a peer is noticed after [`KEEPALIVE_PROBES`] probes:
+/// five minutes after its last byte. With the system's defaults, that would take over two hours.
 const KEEPALIVE_INTERVAL_SECONDS: c_int = 20;
 const KEEPALIVE_PROBES: c_int = 5;
 
 /// Sets the options that connections inherit from a TCP listener: no delay, and keepalive. Probes
-/// come earlier and more often than by default, but not on OpenBSD, which has only one setting of
-/// probes for all sockets.
+/// come earlier and more often than by default, but not on OpenBSD, where the settings of probes
+/// are the same for all sockets.
 pub fn set_tcp_options(fd: &impl AsFd) -> io::Result<()> {
     #[cfg(target_vendor = "apple")]
     use libc::TCP_KEEPALIVE as TCP_KEEPIDLE;
@@ -134,7 +134,7 @@ fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
     check(result).map(|_| value)
 }
 
-/// Closes the socket in any program that this process starts.
+/// Ensures that no program that this process starts gets the socket.
 fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -175,7 +175,7 @@ struct Addresses(*mut libc::addrinfo);
 impl Addresses {
     /// Looks up the TCP addresses of `host` and `service`.
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would map a number that is not a valid port to another port.
+        // The resolver would replace a number that is not a valid port by another port.
         let number = service.trim_start();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -200,10 +200,10 @@ impl Addresses {
         }
     }
 
-    /// Calls `make` for one address after another until a call succeeds. If no call succeeds,
-    /// returns the last error.
+    /// Returns the result of `make` for the first address for which a call of `make` succeeds. If
+    /// no call succeeds, returns the last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
-        // SAFETY: a pointer in the list is null or valid until `self` is dropped.
+        // SAFETY: each pointer in the list is either null, or valid until `self` is dropped.
         let deref = |pointer: *mut libc::addrinfo| unsafe { pointer.as_ref() };
         let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let mut next = deref(self.0);
