@@ -52,7 +52,7 @@ impl Block {
         self.end - self.live
     }
 
-    /// Writes `bytes` to the slot of the block at `start`, after `len` bytes of its body. The bytes
+    /// Writes `bytes` to the slot at `start`, after the first `len` bytes of its body. The bytes
     /// must fit.
     pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
         self.bytes[start + MARK_BYTES + len..][..bytes.len()].copy_from_slice(bytes);
