@@ -1,7 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
 //! A key names an item from `insert` to `remove`; later, it may name another item. So remove an
-//! item only when no copy of its key will be used again: a connection, at the end of a turn.
+//! item only when no copy of its key will be used again: for a connection, at the end of a turn.
 
 mod testing;
 
@@ -79,17 +79,17 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB, so the C library maps
-/// each chunk separately.
+/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB, so the C library takes
+/// each chunk from the system separately.
 const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
 /// Owns items, and hands out keys to them.
 ///
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
 /// copies the others, and the memory of an empty chunk can be released to the system: see
-/// [`Arena::release_one`]. Invariant: the list `open` has each chunk with free slots once. An empty
-/// chunk has no memory; only the last of `open` may keep its memory, so that adding and removing a
-/// single item again and again does not allocate each time.
+/// [`Arena::release_one`]. Invariant: each chunk with free slots is in the list `open` exactly
+/// once. An empty chunk has no memory; only the last of `open` may keep its memory, so that adding
+/// and removing a single item again and again does not allocate each time.
 ///
 /// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
 /// items have the same indexes.
@@ -106,7 +106,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 }
 
 /// An arena with short chunks, for large items: tubes, clients and connections. A chunk takes 68 to
-/// 132 KiB, so the C library maps each chunk separately, too.
+/// 132 KiB, so the C library takes each chunk from the system separately, too.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {

@@ -66,9 +66,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.min_capacity.max(self.entries.len()) + 1
     }
 
-    /// Makes the capacity larger, by at least one, than the number of items and than the minimum
-    /// capacity of [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap
-    /// is reallocated.
+    /// Makes the capacity exceed both the number of items and the minimum capacity: see
+    /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
+    /// reallocated.
     ///
     /// Memory becomes resident only when it is first written to. If `is_resident`, new memory is
     /// written to at once, because the change that adds the items later cannot be refused.
@@ -93,8 +93,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and of each
-    /// entry that moves. O(log n).
+    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and with that of
+    /// each entry that moves. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, (key, item), moved);
@@ -127,7 +127,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
-        // The next item is the root, or a child of an entry already found.
+        // The next smallest item is the root, or a child of an entry already found.
         let mut candidates = BinaryHeap::with_capacity(count + 2);
         candidates.extend(self.entries.first().map(|&(key, _)| Reverse((key, 0))));
         while found.len() < count {

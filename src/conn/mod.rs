@@ -107,10 +107,10 @@ pub struct Conn {
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The number of the last commit that released replies held here: see the server's `gathering`.
+    /// The last commit that released replies of this connection: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest job id in any reply since all output of this connection was last sent. The id of
-    /// an `INSERTED` is not included, because that reply is held until the commit.
+    /// The largest job id in the replies appended since the output of this connection was last
+    /// empty. The id of an `INSERTED` is not included, because that reply is held until the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side, so that no more bytes will arrive.
     pub is_half_closed: bool,

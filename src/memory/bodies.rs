@@ -99,7 +99,7 @@ pub struct Bodies {
     pub memory: Memory,
     /// The bytes of all bodies and their copies, and [`BODY_OVERHEAD_BYTES`] for each body.
     pub counted: u64,
-    /// The limit on `counted`, if there is one. Bodies stay even if `counted` exceeds it.
+    /// The limit on `counted`, if there is one. Bodies stay even if `counted` exceeds this limit.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,

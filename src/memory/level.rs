@@ -30,7 +30,7 @@ pub enum Level {
 /// For each level, how many bytes of memory must still be free.
 pub(super) type Marks = [usize; 4];
 
-/// The marks of a daemon without a binlog.
+/// For each level, how many bytes must still be free in a daemon without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
 /// The marks of a daemon with a binlog are higher. The records of a turn take up to five quarters

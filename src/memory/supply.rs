@@ -15,7 +15,7 @@ const READ_INTERVAL_BYTES: usize = 192 << 10;
 /// MB the time is a second; a release takes some milliseconds, about a hundredth of a second.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
-/// However large the limit is, no more than this time must pass between two releases.
+/// The time that must pass between two releases is never longer than this.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Supplies the system's memory; the ballast shows how much memory is still free.
@@ -64,7 +64,7 @@ impl ResidentLimit {
 }
 
 impl Supply for ResidentLimit {
-    /// How many bytes may still become resident, or how many the ballast has if these are fewer.
+    /// How many bytes may still become resident, or the bytes of ballast if these are fewer.
     fn left(&mut self) -> usize {
         let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
         if taken >= READ_INTERVAL_BYTES {
@@ -74,7 +74,7 @@ impl Supply for ResidentLimit {
         self.left.saturating_sub(taken).min(SystemMemory.left())
     }
 
-    /// Whether, after a piece of `bytes` bytes, `left` bytes may become resident and are ballast.
+    /// Whether a piece of `bytes` bytes can be taken so that `left` other bytes stay free.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.read();
         self.left >= left.saturating_add(bytes) && SystemMemory.has_piece(bytes, left)

@@ -79,7 +79,7 @@ pub struct Record {
     pub ttr: u32,
     /// When the header of the job's `put` was read.
     pub created_at: Time,
-    /// The time since which the job is ready, reserved or buried, or until which it is delayed.
+    /// The end of the delay of a delayed job; for others, since when the job is in its state.
     pub state_at: Time,
     /// The counts of what has happened to the job so far.
     pub history: History,
@@ -102,8 +102,8 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job, if it is lost now, will have been lost too often: `max` times. A job
-    /// is lost when its time to run is over or the connection of its holder has closed.
+    /// Whether a reserved job that is lost now will have been lost `max` times, which is too often.
+    /// A job is lost when its time to run is over or the connection of its holder has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, including the present one, minus the number of burials that
@@ -234,7 +234,7 @@ impl Jobs {
         key
     }
 
-    /// Removes a job from all jobs. The caller must pass the body to
+    /// Removes a job, and returns its body. The caller must pass the body to
     /// [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);

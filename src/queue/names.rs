@@ -115,7 +115,7 @@ impl Names {
         if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
     }
 
-    /// Adds the tubes of a chain, without `except`, to the buckets that their hashes now select.
+    /// Adds the tubes of a chain, except `except`, to the buckets that their hashes now select.
     fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
         while let Some(tube) = chain {
             chain = self.entries[tube.index()].next;

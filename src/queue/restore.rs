@@ -7,7 +7,7 @@ use crate::{
     memory::Body,
 };
 
-/// For each job to shift, so many slots may be scanned: that takes no longer than the shift.
+/// This many slots may be scanned for each job to shift: the scan takes no longer than the shift.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.

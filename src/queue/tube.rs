@@ -96,7 +96,7 @@ impl Tube {
         self.buried.len()
     }
 
-    /// Whether the tube has no jobs, users, watchers or pins.
+    /// Whether the tube has no jobs, users, watchers or long commands, and is not `default`.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
@@ -154,7 +154,7 @@ impl Tubes {
         self.with_ready_job += usize::from(best != ReadyKey::NONE);
     }
 
-    /// Removes a tube without jobs, users, watchers and pins.
+    /// Removes a tube without jobs, users, watchers and long commands.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
         self.names.remove(key);
         let tube = self.arena.remove(key);

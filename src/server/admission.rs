@@ -27,7 +27,7 @@ const FEW_LONG_COMMANDS: usize = 16;
 /// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// A list may take so many bytes besides its own, because earlier replies may be copied, too.
+/// A list may take this many bytes besides its own, as earlier replies may be copied with it.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.

@@ -131,7 +131,7 @@ impl Server {
     }
 
     /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
-    /// replies that are not held, and waits until [`Server::gather_until`].
+    /// replies that are not held, and waits until the time of [`Server::gather_until`].
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }

@@ -53,7 +53,7 @@ impl Dirty {
     }
 }
 
-/// Connections with held replies; a connection may be on both lists.
+/// Two lists of connections with held replies; a connection may be on both.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Connections with replies held until the next commit.

@@ -302,7 +302,7 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        // No new instant: if a tick is repeated for lack of memory, no date must change.
+        // A tick needs no new instant: if it is repeated for lack of memory, no date must change.
         let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;
@@ -400,14 +400,14 @@ impl Server {
 
 /// Methods that several commands use.
 impl Server {
-    /// Returns the time of a new command or step: `now`, but at least one nanosecond after the time
-    /// of the last command or step.
+    /// Returns the time of a new command or step, which is `now`, but at least one nanosecond after
+    /// the time of the last one.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest
     }
 
-    /// Counts a visit of `steps` tubes or clients as so many commands as take the same time.
+    /// For a visit of `steps` tubes or clients, counts the commands that would take the same time.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -25,7 +25,7 @@ pub(super) const FREED_PART: usize = 7;
 const SPARSE_PART: usize = 64;
 
 /// A daemon takes at most this many bytes between the replay and its first connection. No client
-/// can be served unless so many bytes are free in addition to those that a connection requires.
+/// can be served unless this many bytes are free in addition to those that a connection requires.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The block of a slot, and where the slot starts in the block.
@@ -97,7 +97,7 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest is larger than the next smaller hole, and takes the hole's place.
+            // Usually the rest of the hole keeps its index, because the holes before are smaller.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -190,7 +190,7 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Begins the replay of a binlog, during which other `Marks` apply.
+    /// Begins the replay of a binlog, during which less memory must stay free.
     pub fn begin_replay(&mut self) {
         self.memory.set_marks(REPLAY_MARKS);
     }
@@ -226,8 +226,7 @@ impl Bodies {
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn for the bodies, and for the memory. If memory was refused in the last turn,
-    /// bodies move, which frees memory.
+    /// Begins a turn. If memory was refused in the last turn, bodies move, which frees memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();

@@ -271,8 +271,8 @@ fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     }
 }
 
-/// If moves did not end, clients that never finish their uploads would keep the daemon busy for
-/// ever: moving the unfinished bodies frees no memory.
+/// If bodies moved without end, clients that never finish their uploads would keep the daemon busy
+/// for ever, because moving unfinished bodies frees no memory.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
@@ -334,8 +334,8 @@ impl Supply for Limited {
     fn refill(&mut self, _: usize) {}
 }
 
-/// If new jobs took all blocks that moves have emptied, no client could connect after jobs have
-/// come and gone for a while at the memory limit.
+/// If new jobs took all blocks that are empty because bodies have moved, no memory would be left
+/// for clients to connect.
 #[test]
 fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;

@@ -28,7 +28,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
-/// If a worker saw a job without a record, another job could get its id after a restart.
+/// If a worker saw a job without a record, another job could get the same id after a restart.
 #[test]
 fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
@@ -211,7 +211,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     assert_eq!(receive(&mut server, client), "");
 }
 
-/// If a closed connection stayed on the list of held replies, the end of the sync would panic.
+/// If a closed connection stayed on the list of held replies, the daemon would panic after a sync.
 #[test]
 fn a_client_may_leave_while_its_reply_is_being_synced() {
     let (disk, mut server) = serve_slowly();
