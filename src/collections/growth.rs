@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A list of this many bytes or more grows by half of this number at a time, and the kernel moves
-/// the list without copying it. So even a very large list grows in small steps.
+/// the list without copying it. So even a very large list takes little memory at a time.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// There is no memory, or a limit forbids taking more memory.

@@ -146,8 +146,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     }
 
     /// If three quarters of the capacity are unused, reduces it by at most [`SHRINK_STEP_ITEMS`].
-    /// So a heap that loses millions of items releases memory in short steps. A small array keeps
-    /// its capacity, so that a heap that is often empty does not reallocate again and again.
+    /// So a heap that loses millions of items releases its memory little by little. A small array
+    /// keeps its capacity, so that a heap that is often empty does not reallocate again and again.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {

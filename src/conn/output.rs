@@ -113,7 +113,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// The offset of the first held byte; bytes held until the present sync come before others.
+    /// The offset of the first held byte. Bytes that wait for the present sync precede the others.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }

@@ -18,7 +18,7 @@ pub enum Level {
     /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
     /// that is kept must leave this memory free, because without it no client can be served.
     Critical,
-    /// Enough for one of the first few connections, or one of the first few jobs of a client.
+    /// Enough for one of the first few connections, or of a client's first few reserved jobs.
     Scarce,
     /// Enough for another connection, a part of a line, a wait for a job, a job that is released
     /// with a delay, or a reply to a client that has unsent replies.
@@ -105,7 +105,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether, after a piece of `bytes` bytes, as much memory stays free as `level` requires.
+    /// Whether as much memory stays free as `level` requires if a piece of `bytes` bytes is taken.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {

@@ -43,7 +43,7 @@ pub struct ResidentLimit {
     resident: sys::ResidentMemory,
     /// How many bytes below the limit resident memory was when it was last read.
     left: usize,
-    /// How many bytes had been allocated by then; bytes allocated later count as resident.
+    /// Bytes allocated up to the last reading; bytes that are allocated later count as resident.
     allocated: usize,
     /// When free memory was last released to the system.
     released_at: Time,

@@ -108,8 +108,8 @@ impl Client {
     }
 
     /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait,
-    /// whichever is earlier. If the client waits, the timer is due [`SAFETY_MARGIN`] before the
-    /// first deadline, because the client must be warned.
+    /// whichever is earlier. While the client waits, its first deadline counts as [`SAFETY_MARGIN`]
+    /// earlier, because the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {

@@ -1,4 +1,4 @@
-//! A hash table of the names of tubes, which grows in small steps. Each new name adds one bucket,
+//! A hash table of the names of tubes, which grows little by little. Each new name adds one bucket,
 //! and moves only the names that belong in this bucket (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.

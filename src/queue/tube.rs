@@ -107,8 +107,8 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     pub(super) names: Names,
-    /// The original's order: a new tube is appended, and the last one takes the place of a removed
-    /// one.
+    /// The original's order: a new tube is appended, and the last tube takes the place of a removed
+    /// tube.
     pub(super) order: Vec<Key<Tube>>,
     /// The sort key of each tube's best ready job, by tube index, so that a search reads one array.
     /// An entry is [`ReadyKey::NONE`] if the tube has no ready job or is paused.

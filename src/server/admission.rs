@@ -86,7 +86,7 @@ impl Server {
         self.admit(Growing::Step).is_ok()
     }
 
-    /// Whether there is memory to execute the commands of an input, and to keep what is left of it.
+    /// Whether there is memory to execute the commands of an input, and to keep unconsumed input.
     pub fn may_keep_input(&mut self) -> bool {
         self.admit(Growing::Storage).is_ok()
     }

@@ -12,15 +12,15 @@ use crate::clock::Time;
 /// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
 const MISSES_MAX: u32 = 8;
 
-/// The longest wait for more changes before a sync in the server's thread: time enough for a worker
+/// A sync in the server's thread waits at most this long for more changes: long enough for a worker
 /// to get a job and delete it.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The longest wait for one more change before a sync in the server's thread. A client on the same
+/// A sync in the server's thread waits at most this long for one more change. A client on the same
 /// machine sends its next change within this time after a reply.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
-/// The longest wait for more changes before a sync in the second thread.
+/// A sync in the second thread waits at most this long for more changes.
 const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// How long a sync with `-f0` may wait for more changes.
