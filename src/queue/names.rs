@@ -108,7 +108,7 @@ impl Names {
     }
 
     /// The bucket of a hash. Of 2^n buckets, the last n bits of the hash select one. Of up to
-    /// 2^(n+1), the last n+1 bits select one, or the last n bits if there is no such bucket.
+    /// 2^(n+1) buckets, the last n+1 bits select one, or the last n bits if it does not exist.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");

@@ -43,7 +43,7 @@ pub struct Tube {
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The present pause, which lasts, even after `until`, until `Queue::end_pause` ends it.
+    /// The present pause; it lasts until `Queue::end_pause` ends it, even if that is after `until`.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     pub(super) jobs: usize,
