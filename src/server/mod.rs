@@ -77,8 +77,8 @@ pub const JOBS_PER_SLICE: u32 = 1000;
 /// A turn executes at most this many commands of one connection.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands of all connections a turn executes; the last connection of the turn may add
-/// more than that. So many commands take a millisecond or two, for which all other clients wait.
+/// How many commands of all connections a turn executes; the last connection may still use all its
+/// share. So many commands take a millisecond or two, for which all other clients wait.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. The release of a piece takes some tens
