@@ -1,7 +1,7 @@
-//! Monotonic instants, their dates, and the only code that reads the system's two clocks.
+//! Instants, their dates, and the only code that reads the system's monotonic and wall clocks.
 //!
 //! A function of the server or the queue gets the present time as an argument, so tests need not
-//! sleep. If the wall clock is set, only those times change that were read from a binlog.
+//! sleep. If the wall clock is set, only the times that were read from a binlog change.
 
 mod testing;
 
@@ -68,14 +68,14 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// The calendar in which the date of `now` is `nanoseconds` since 1970.
+    /// The calendar in which `now` has this date, in nanoseconds since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether two calendars differ by a second or more, which shows that the wall clock was set.
-    /// If the calendars differ by less than a second, the caller keeps its own: the two clocks are
-    /// not read at the same instant, and dates must keep their order.
+    /// Whether two calendars differ by a second or more, which shows that the wall clock was set. A
+    /// smaller difference may only show that the two clocks are not read at the same instant: the
+    /// caller then keeps its calendar, so that dates keep their order.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
@@ -98,8 +98,8 @@ impl Calendar {
 /// centuries in the past or the future.
 const ORIGIN_BEFORE_START: Duration = Duration::from_secs(290 * 365 * 24 * 60 * 60);
 
-/// Reads the present time from the monotonic clock. If the system supports that, this clock also
-/// runs while the machine is suspended.
+/// Reads the present time from the monotonic clock. This clock also runs while the machine is
+/// suspended, if the system supports that.
 pub fn now() -> Time {
     Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
 }

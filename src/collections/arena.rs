@@ -1,7 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
-//! A key names an item from `insert` to `remove`, and later perhaps another item. So an item may be
-//! removed only when no copy of its key will be used: for a connection, at the end of a turn.
+//! A key names an item from `insert` to `remove`; later, it may name another item. So remove an
+//! item only when no copy of its key will be used again: for a connection, at the end of a turn.
 
 mod testing;
 
@@ -20,14 +20,14 @@ use super::growth::{Growth, grow, probe};
 
 /// Names one item of an `Arena<T>`. A `Key<T>` and an `Option<Key<T>>` take four bytes each.
 pub struct Key<T> {
-    /// The slot plus one, so that zero is free for `None`.
+    /// The slot plus one, so that zero can stand for `None`.
     slot: NonZeroU32,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Key<T> {
-    /// Returns the slot of a key as a number, for event tokens and log lines, and to sort equal
-    /// items.
+    /// Returns the number of a key's slot, for event tokens and log lines, and to order items whose
+    /// other sort keys are equal.
     pub fn index(self) -> usize {
         self.slot.get() as usize - 1
     }
@@ -45,7 +45,7 @@ impl<T> Key<T> {
     }
 }
 
-// `derive` would implement a trait only if `T` has the same trait.
+// `derive` would implement a trait for `Key<T>` only if `T` has the same trait.
 impl<T> Clone for Key<T> {
     /// A copy of the key.
     fn clone(&self) -> Self {
@@ -79,17 +79,17 @@ impl<T> fmt::Debug for Key<T> {
     }
 }
 
-/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB, so the C library maps
-/// each chunk separately.
+/// The number of items in a chunk by default. A chunk of jobs takes 192 KiB, so the C library takes
+/// each chunk from the system separately.
 const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
 /// Owns items, and hands out keys to them.
 ///
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
 /// copies the others, and the memory of an empty chunk can be released to the system: see
-/// [`Arena::release_one`]. Invariant: the list `open` has each chunk with free slots once. An empty
-/// chunk has no memory, unless it is the last of `open`: otherwise a single item that comes and
-/// goes would allocate each time.
+/// [`Arena::release_one`]. Invariant: each chunk with free slots is in the list `open` exactly
+/// once. An empty chunk has no memory; only the last of `open` may keep its memory, so that adding
+/// and removing a single item again and again does not allocate each time.
 ///
 /// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
 /// items have the same indexes.
@@ -106,7 +106,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 }
 
 /// An arena with short chunks, for large items: tubes, clients and connections. A chunk takes 68 to
-/// 132 KiB, so the C library maps each chunk separately, too.
+/// 132 KiB, so the C library takes each chunk from the system separately, too.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {
@@ -143,7 +143,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // For each item, a slab takes at most two words more than the item itself.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // Any chunk may go to `open` or `releasable` later, when no failure can be reported.
+            // A step that cannot fail may add any chunk to `open` or `releasable` later.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;

@@ -1,5 +1,5 @@
-//! Growth that may fail. A large list may need more memory than is kept for small allocations, so a
-//! command makes the list grow before it changes anything.
+//! Growth that may fail. A large list may need more memory than the ballast has, so a command first
+//! makes the list grow, and only then changes anything.
 
 use std::{
     collections::{TryReserveError, VecDeque},
@@ -8,8 +8,8 @@ use std::{
     hint::black_box,
 };
 
-/// A list of at least this many bytes grows by half this many bytes at a time, and the kernel moves
-/// the list without copying. So even a very large list takes little more memory at once.
+/// A list of this many bytes or more grows by half of this number at a time, and the kernel moves
+/// the list without copying it. So even a very large list takes little memory at a time.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// There is no memory, or a limit forbids taking more memory.
@@ -20,7 +20,7 @@ pub struct OutOfMemory;
 pub type Growth<T = ()> = Result<T, OutOfMemory>;
 
 impl From<TryReserveError> for OutOfMemory {
-    /// The error of the standard library's lists as [`OutOfMemory`].
+    /// Converts the error of the standard library's lists to [`OutOfMemory`].
     fn from(_: TryReserveError) -> Self {
         Self
     }
@@ -81,7 +81,7 @@ pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// If a failed growth changed the list, the command would fail after a part of its work.
+    /// If a failed growth changed the list, the command would fail with some of its changes made.
     #[test]
     fn a_list_that_cannot_grow_stays_as_it_was() {
         let (mut list, mut deque) = (vec![1, 2, 3], VecDeque::from([1, 2, 3]));

@@ -1,9 +1,9 @@
 //! A binary heap whose items know their positions, so that any item can be removed in O(log n).
 //!
-//! An entry has a sort key and the key of an item. So to sort, the heap compares entries of one
-//! array, and looks up no item. The heap reports each move to a closure, which stores the new
-//! position in the item. Invariant: no entry is smaller than its parent, and the position last
-//! reported for an item is the position of its entry.
+//! An entry has a sort key and the key of an item. So the heap compares only the entries of one
+//! array, and looks up no item. The heap reports each move of an entry to a closure, which stores
+//! the new position in the item. Invariant: no entry is smaller than its parent, and the position
+//! last reported for an item is the position of its entry.
 //!
 //! Sort keys must be distinct: every caller ends a sort key with a unique id or key, so the order
 //! of the entries is total.
@@ -17,13 +17,13 @@ use super::{
     growth::{grow, next_capacity},
 };
 
-/// The most entries by which one shrink reduces the capacity: 1.3 MB at 20 bytes each.
+/// One shrink reduces the capacity by at most this many entries: 1.3 MB at 20 bytes each.
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
-/// The most bytes that the C library adds to a small piece of memory.
+/// The C library adds at most this many bytes of its own to a small allocation.
 const MALLOC_BYTES: usize = 16;
 
-/// A heap of keys of `T`s; each has a sort key `K`, and the smallest sort key is on top.
+/// A heap of keys of items `T`; each item has a sort key `K`, and the smallest one is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     entries: Vec<(K, Key<T>)>,
@@ -66,9 +66,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.min_capacity.max(self.entries.len()) + 1
     }
 
-    /// Makes room for one item more than the heap has, or than its minimum capacity if that is
-    /// larger: see [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap
-    /// is reallocated.
+    /// Makes the capacity exceed both the number of items and the minimum capacity: see
+    /// [`Heap::set_min_capacity`]. Fails if there is no memory. O(1), unless the heap is
+    /// reallocated.
     ///
     /// Memory becomes resident only when it is first written to. If `is_resident`, new memory is
     /// written to at once, because the change that adds the items later cannot be refused.
@@ -93,8 +93,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and of each
-    /// entry that moves. O(log n).
+    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and with that of
+    /// each entry that moves. O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, (key, item), moved);
@@ -122,12 +122,12 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.get(position).copied()
     }
 
-    /// Returns the `count` smallest items of the heap in order. O(count log count) for any size of
-    /// the heap.
+    /// Returns the `count` items with the smallest sort keys, in order. O(count log count) for any
+    /// size of the heap.
     pub fn first(&self, count: usize) -> Vec<Key<T>> {
         let count = count.min(self.entries.len());
         let mut found = Vec::with_capacity(count);
-        // The next item is the root, or a child of an entry already found.
+        // The next smallest item is the root, or a child of an entry already found.
         let mut candidates = BinaryHeap::with_capacity(count + 2);
         candidates.extend(self.entries.first().map(|&(key, _)| Reverse((key, 0))));
         while found.len() < count {
@@ -145,9 +145,9 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.iter().copied()
     }
 
-    /// Reduces the capacity by at most [`SHRINK_STEP_ITEMS`] if three quarters of it are unused. So
-    /// a heap that loses millions of items releases memory in short steps. A small array keeps its
-    /// capacity, so that a heap that is often empty does not reallocate each time.
+    /// If three quarters of the capacity are unused, reduces it by at most [`SHRINK_STEP_ITEMS`].
+    /// So a heap that loses millions of items releases its memory little by little. A small array
+    /// keeps its capacity, so that a heap that is often empty does not reallocate again and again.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {

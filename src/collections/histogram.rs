@@ -20,7 +20,7 @@ const LONG_BOUNDS: [u64; 11] =
 pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
     /// Rising upper bounds in units of `UNIT` nanoseconds. Each bucket includes its upper bound.
     bounds: &'static [u64; BOUNDS],
-    /// One count for each bound; durations longer than all bounds are only in `count`.
+    /// One count for each bound; durations longer than all bounds are counted only in `count`.
     buckets: [u64; BOUNDS],
     count: u64,
     /// The sum of all durations in nanoseconds.

@@ -2,8 +2,8 @@
 //!
 //! [`Conn::step`] takes bytes from the front of the input and returns their meaning: a line, a
 //! whole body, or the end of skipped input. The server executes the command, and then sets the next
-//! phase. The phase stores all that the connection must know about the consumed input, so the
-//! caller may split the stream at any byte.
+//! phase of the connection. The phase stores all that the connection must know about the consumed
+//! input, so the caller may split the stream at any byte.
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
@@ -33,15 +33,15 @@ use crate::{
 /// A connection takes no input while this many bytes of its output, or more, are unsent.
 const OUTPUT_MAX_BYTES: usize = 64 * 1024;
 
-/// What a connection waits for: more input, a reply, or its end.
+/// What a connection waits for: more input, a reply, or the end of the connection.
 #[derive(Debug, Default)]
 enum Phase {
     #[default]
     Line,
-    /// The rest of a line that is too long.
+    /// Skips the rest of a line that is too long.
     SkipLine,
     Body(Collecting),
-    /// The rest of a body that is not kept, and the error reply to send after that rest.
+    /// Skips the rest of a refused body, and then sends the error reply `then`.
     Skip {
         left: u64,
         then: Reply<'static>,
@@ -107,10 +107,10 @@ pub struct Conn {
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The number of the commit that last answered this connection: see the server's `gathering`.
+    /// The last commit that released replies of this connection: see the server's `gathering`.
     pub(crate) answered_in: u32,
-    /// The largest job id in the unsent replies of this connection, or in the replies sent last.
-    /// The id of an `INSERTED` is not included, because that reply is held until the commit.
+    /// The largest job id in the replies appended since the output of this connection was last
+    /// empty. The id of an `INSERTED` is not included, because that reply is held until the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side, so that no more bytes will arrive.
     pub is_half_closed: bool,
@@ -128,7 +128,7 @@ impl Conn {
             Phase::Line => self.line(rest, bodies),
             Phase::SkipLine => {
                 let Some(end) = end_of_line(rest) else {
-                    // A CR may be the first half of the CR LF that ends the line.
+                    // A CR at the end may be the first half of the CR LF that ends the line.
                     let kept = usize::from(rest.ends_with(b"\r"));
                     *rest = &rest[rest.len() - kept..];
                     return Step::More;
@@ -319,7 +319,7 @@ mod tests {
         PendingPut { id: 1, header, received_at: Time::from_nanoseconds(0) }
     }
 
-    /// Returns the meanings of the parts of a stream, as texts.
+    /// Feeds bytes to a connection, and returns each step as a text.
     fn steps(conn: &mut Conn, bytes: &[u8]) -> Vec<String> {
         steps_in(&mut Bodies::default(), conn, bytes)
     }

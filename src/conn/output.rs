@@ -22,8 +22,8 @@ const BUFFER_START_BYTES: usize = 96;
 /// A capacity that usually suffices for a buffer that is filled with copies of bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// The number of slices that one write passes to the kernel. The kernel would check further slices
-/// in each write, but would rarely send them.
+/// One `writev` passes at most this many pieces of output to the kernel. The kernel would check
+/// further pieces in each write, but would rarely send them.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Piece {
         }
     }
 
-    /// Frees a piece: its copies of bodies are no longer counted, or its handle is removed.
+    /// Frees a piece: its copies of replies and bodies, or its handle to a shared body.
     fn free(self, bodies: &mut Bodies) {
         match self {
             Self::Copied(_, of_bodies) => bodies.counted -= of_bodies,
@@ -81,8 +81,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes all bytes that are appended from now on wait for a later commit. Returns whether no
-    /// earlier bytes wait for that commit.
+    /// Makes all bytes that are appended from now on wait for a later commit. Returns whether these
+    /// are the first bytes that wait for that commit.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -113,7 +113,7 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// The offset of the first held byte, which waits for the present sync if any byte does.
+    /// The offset of the first held byte. Bytes that wait for the present sync precede the others.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }
@@ -167,8 +167,8 @@ impl Output {
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
         self.write(|buffer| {
-            // If one body follows another, more are likely to follow, and each reallocation would
-            // copy all bodies in the buffer.
+            // If one body follows another, more are likely to follow, so the buffer gets its usual
+            // capacity now: each reallocation copies all bodies in the buffer.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
             if is_short && buffer.len() > BUFFER_START_BYTES {
                 buffer.reserve_exact(
@@ -203,8 +203,8 @@ impl Output {
         self.len += buffer.len() - before;
     }
 
-    /// The first bytes of this output to send, as slices for one `writev`, and the number of slices
-    /// in use.
+    /// The first bytes of this output to send, as `IoSlice`s for one `writev`, and how many of
+    /// these are in use.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());
@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// If a client never reads all its output, the daemon must not keep all bytes that it has sent.
+    /// Even if a client never reads all its output, the daemon must free the bytes already sent.
     #[test]
     fn sent_bytes_are_freed_though_the_output_is_never_empty() {
         let (mut output, mut bodies) = (Output::default(), Bodies::default());
@@ -278,7 +278,7 @@ mod tests {
         bodies.remove(body);
     }
 
-    /// For a long list in one piece, the kernel would map new memory and fill it with zeros.
+    /// If a long list were one piece, the kernel would have to fill new memory with zeros.
     #[test]
     fn a_long_list_is_whole_and_in_pieces_below_the_size_that_is_mapped() {
         for (count, length) in [(0, 1), (1, 200), (300, 200), (20_000, 200), (100_000, 10)] {

@@ -10,7 +10,7 @@ use crate::collections::Key;
 pub(super) const UNIT_BYTES: usize = 8;
 
 /// The size of a block in bytes: four bodies of the largest default size fit into a block. The C
-/// library maps each block separately, and adds a header and eight bytes, which fills 65 pages.
+/// library maps each block separately, and adds a header and eight bytes: 65 pages in all.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
 /// The length in bytes of the mark that precedes a body in its slot.
@@ -52,7 +52,7 @@ impl Block {
         self.end - self.live
     }
 
-    /// Writes `bytes` to the slot of the block at `start`, after `len` bytes of its body. The bytes
+    /// Writes `bytes` to the slot at `start`, after the first `len` bytes of its body. The bytes
     /// must fit.
     pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
         self.bytes[start + MARK_BYTES + len..][..bytes.len()].copy_from_slice(bytes);

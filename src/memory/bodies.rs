@@ -1,9 +1,9 @@
 //! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
-//! Bodies of all sizes share blocks, in slots of their sizes. So little memory is wasted, whatever
-//! the sizes are. A few free slots are remembered, and new bodies fill these first. Other free
-//! slots stay unused until their whole block is empty and can be released. If free slots take too
-//! much memory, bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
+//! Bodies of all sizes share blocks; each body has a slot of its own size. So little memory is
+//! wasted. A few free slots are remembered, and new bodies fill these first. Other free slots stay
+//! unused until their whole block is empty and can be released. If free slots take too much memory,
+//! bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
 //!
 //! A small body belongs to a job, whose [`Body`] says where the bytes are. A large body may be
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
@@ -37,14 +37,14 @@ use crate::{
     sys::ballast,
 };
 
-/// A body of up to this many bytes is copied into replies; a larger body is shared. Because of the
-/// eight added bytes, a body of 4,096 bytes is still copied with its CR LF.
+/// A body of up to this many bytes is copied into replies; a larger body is shared. Eight bytes are
+/// added so that a body of 4,096 bytes is copied, too, with its CR LF.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
 /// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 
-/// Bytes that each body adds to [`Bodies::counted`] beside its length: about the size of its job.
+/// Bytes that each body adds to [`Bodies::counted`] besides its length: about the size of a job.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
@@ -86,7 +86,7 @@ pub(super) struct Referenced {
     place: Option<Place>,
     /// The body's bytes, if the body has no slot.
     own: Vec<u8>,
-    /// How many bytes the body has when it is finished.
+    /// How many bytes the finished body will have.
     size: usize,
     /// The number of handles.
     handles: u32,
@@ -99,11 +99,11 @@ pub struct Bodies {
     pub memory: Memory,
     /// The bytes of all bodies and their copies, and [`BODY_OVERHEAD_BYTES`] for each body.
     pub counted: u64,
-    /// The limit on `counted`, if there is one. Bodies stay even if the limit is below `counted`.
+    /// The limit on `counted`, if there is one. Bodies stay even if `counted` exceeds this limit.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced, 256>,
-    /// Remembered free slots, the smallest first. The block of the last slot is filled next.
+    /// Remembered free slots, the smallest first. The block of the largest one is filled next.
     holes: Vec<Hole>,
     /// The memory of empty blocks, in the order in which they became empty.
     releasable: VecDeque<Vec<u8>>,

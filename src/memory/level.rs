@@ -16,9 +16,9 @@ use crate::collections::probe;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
-    /// that is kept must not use up this memory, because no client could be served then.
+    /// that is kept must leave this memory free, because without it no client can be served.
     Critical,
-    /// Enough for one of the first few connections, or of the first few jobs a client reserves.
+    /// Enough for one of the first few connections, or of a client's first few reserved jobs.
     Scarce,
     /// Enough for another connection, a part of a line, a wait for a job, a job that is released
     /// with a delay, or a reply to a client that has unsent replies.
@@ -30,18 +30,18 @@ pub enum Level {
 /// For each level, how many bytes of memory must still be free.
 pub(super) type Marks = [usize; 4];
 
-/// The marks of a daemon without a binlog.
+/// For each level, how many bytes must still be free in a daemon without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
 /// The marks of a daemon with a binlog are higher. The records of a turn take up to five quarters
-/// of a MiB, and a restart, which arranges the jobs anew, must leave memory for a connection.
+/// of a MiB, and after a restart, which arranges jobs anew, a client must be able to connect.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
 /// The marks while a binlog is read, when there are no clients: enough for lists that are small
 /// compared to the jobs. Jobs that fitted before the restart must fit again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
-/// A source of memory; some tests use sources that refuse memory.
+/// A source of memory; some tests use sources with little or no memory.
 pub trait Supply: fmt::Debug {
     /// Returns how many bytes of memory are still free.
     fn left(&mut self) -> usize;
@@ -105,7 +105,7 @@ impl Memory {
         is_left
     }
 
-    /// Whether a piece of `bytes` bytes can be taken so that the mark of `level` stays free.
+    /// Whether as much memory stays free as `level` requires if a piece of `bytes` bytes is taken.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {
@@ -140,7 +140,7 @@ mod tests {
         fn refill(&mut self, _: usize) {}
     }
 
-    /// If replies were refused first, workers could not take jobs out of a queue that fills memory.
+    /// If replies were refused first, workers could not empty a queue that fills the memory.
     #[test]
     fn storage_is_refused_first_and_replies_last() {
         let all = [Level::Critical, Level::Scarce, Level::Low, Level::Plenty];

@@ -11,11 +11,11 @@ use crate::{
 /// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// The least time between two releases of free memory, for each byte of the limit. For a limit of
-/// 100 MB the time is a second; a release takes some milliseconds, about a hundredth of a second.
+/// Minimum time between two releases of free memory, for each byte of the limit. For a limit of 100
+/// MB the time is a second; a release takes some milliseconds, about a hundredth of a second.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
-/// If the limit is large, the least time between two releases is this time.
+/// The time that must pass between two releases is never longer than this.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Supplies the system's memory; the ballast shows how much memory is still free.
@@ -43,7 +43,7 @@ pub struct ResidentLimit {
     resident: sys::ResidentMemory,
     /// How many bytes below the limit resident memory was when it was last read.
     left: usize,
-    /// All bytes ever allocated when resident memory was last read; later bytes count as resident.
+    /// Bytes allocated up to the last reading; bytes that are allocated later count as resident.
     allocated: usize,
     /// When free memory was last released to the system.
     released_at: Time,
@@ -64,7 +64,7 @@ impl ResidentLimit {
 }
 
 impl Supply for ResidentLimit {
-    /// How many bytes resident memory is below its limit, or of ballast if there are fewer.
+    /// How many bytes may still become resident, or the bytes of ballast if these are fewer.
     fn left(&mut self) -> usize {
         let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
         if taken >= READ_INTERVAL_BYTES {
@@ -74,7 +74,7 @@ impl Supply for ResidentLimit {
         self.left.saturating_sub(taken).min(SystemMemory.left())
     }
 
-    /// Whether a piece of `bytes` bytes leaves `left` bytes below the limit, and of ballast.
+    /// Whether a piece of `bytes` bytes can be taken so that `left` other bytes stay free.
     fn has_piece(&mut self, bytes: usize, left: usize) -> bool {
         self.read();
         self.left >= left.saturating_add(bytes) && SystemMemory.has_piece(bytes, left)

@@ -5,7 +5,7 @@ use std::{collections::BinaryHeap, mem};
 use super::{Job, Queue, State, Tube, job::DueKey};
 use crate::collections::{Growth, Key, grow};
 
-/// Lists of jobs of a tube in one state, first those that will be the first to leave this state.
+/// Lists of a tube's jobs in one state, in the order in which they will leave this state.
 impl Queue {
     /// The first `count` ready jobs, by priority. O(count log count).
     pub fn list_ready(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
@@ -31,7 +31,7 @@ pub struct ListReserved {
     count: usize,
     /// The index of the client to visit next, and a position in that client's `deadlines` heap.
     next: (usize, usize),
-    /// The earliest jobs found so far, by deadline; each may have changed since it was found.
+    /// The found jobs with the earliest deadlines; each job may have changed since it was found.
     first: BinaryHeap<(DueKey, Key<Job>)>,
 }
 
@@ -46,9 +46,8 @@ impl Queue {
         Ok(ListReserved { tube, count, next: (0, 0), first: first.into() })
     }
 
-    /// Takes a step of a `list-jobs`: visits up to `steps` more clients and reserved jobs. After
-    /// the last client, returns the found jobs whose deadlines have not changed since, and reuses
-    /// the memory of `list`.
+    /// Continues a `list-jobs`: visits up to `steps` more clients and reserved jobs. After the last
+    /// client, returns the found jobs that still have the same deadlines, in the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -77,7 +76,7 @@ impl Queue {
         None
     }
 
-    /// Of the jobs that a `list-jobs` has found, returns those that have the same deadline now.
+    /// Of the jobs that a `list-jobs` has found, returns those that still have the same deadline.
     fn still_reserved(&self, found: BinaryHeap<(DueKey, Key<Job>)>) -> Vec<Key<Job>> {
         let mut found = found.into_sorted_vec();
         found.retain(|&(due, job)| {
@@ -86,13 +85,13 @@ impl Queue {
         });
         // A job that moved in its client's heap of deadlines may have been found twice.
         found.dedup();
-        // `collect` reuses the memory of `found`: a key is smaller than an item, and aligned alike.
+        // `collect` reuses the memory of `found`: a key is smaller, and has the same alignment.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
 
 /// A `delete-tube` that has begun. The command deletes jobs that were put before it began, one at a
-/// time. A job stays if it has another state than the given one when the command visits it.
+/// time. A job stays if its state differs from the given one when the command visits the job.
 ///
 /// The command visits the jobs of all tubes in the order of the arena, because jobs move within the
 /// heaps and lists of a tube while other clients put and reserve.

@@ -39,7 +39,7 @@ pub struct Client {
     /// replaced by the last one. The key of each tube is stored with its watch, so a search reads
     /// only this list.
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// The index in `watching` at which the last search found a job; may be too large by now.
+    /// The index in `watching` at which the last search found a job; the list may now be shorter.
     pub(super) found_at: usize,
     /// Watches without an entry in their tube's `waiters`; not updated after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
@@ -52,8 +52,8 @@ pub struct Client {
     pub(super) is_producer: bool,
     /// Whether the client has sent a `reserve` of any kind.
     pub(super) is_worker: bool,
-    /// Whether the client has disconnected. After that its jobs are returned, and its watches
-    /// ended, step by step.
+    /// Whether the client has disconnected. A disconnected client's reservations and watches end
+    /// one by one, in steps.
     pub(super) has_left: bool,
     /// The client's position in the heap of clients' timers.
     pub(super) timer: Option<u32>,
@@ -92,7 +92,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// Of the jobs that the client has reserved now, the one with the earliest reservation.
+    /// Of the jobs that the client has reserved, the one that it has reserved longest.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }
@@ -108,8 +108,8 @@ impl Client {
     }
 
     /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait,
-    /// whichever is earlier. If the client waits, the timer is due [`SAFETY_MARGIN`] before the
-    /// first deadline, because the client must be warned.
+    /// whichever is earlier. While the client waits, its first deadline counts as [`SAFETY_MARGIN`]
+    /// earlier, because the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {

@@ -23,7 +23,7 @@ use crate::{
 /// Statistics call a job urgent if its priority is below this number.
 pub const URGENT_BELOW_PRI: u32 = 1024;
 
-/// How many bytes are counted towards the memory limit for a job, in addition to its body.
+/// How many bytes the limit on memory counts for each job, in addition to the job's body.
 pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
 /// The state of a job, which determines where the job is.
@@ -73,13 +73,13 @@ pub struct Record {
     pub id: u64,
     /// Smaller is more urgent.
     pub pri: u32,
-    /// The delay requested last, in seconds.
+    /// The last requested delay, in seconds.
     pub delay: u32,
     /// Time to run: for how many seconds a worker may reserve the job; at least 1.
     pub ttr: u32,
     /// When the header of the job's `put` was read.
     pub created_at: Time,
-    /// The time since which the job is ready, reserved or buried, or until which it is delayed.
+    /// The end of the delay of a delayed job; for others, since when the job is in its state.
     pub state_at: Time,
     /// The counts of what has happened to the job so far.
     pub history: History,
@@ -102,17 +102,17 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job, if it is lost now, has been lost `max` times, which is too often. A
-    /// job is lost when its time to run is over or the connection of its holder has closed.
+    /// Whether a reserved job that is lost now will have been lost `max` times, which is too often.
+    /// A job is lost when its time to run is over or the connection of its holder has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, including the present one, minus the number of burials that
     /// this function caused.
     ///
-    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial by this
-    /// function, that difference is one less than `limit`, and a kick raises `limit` by `max - 1`.
-    /// A job exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then
-    /// gets fewer tries, but at least one.
+    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial caused here,
+    /// that difference is one less than `limit`, and a kick raises `limit` by `max - 1`. A job
+    /// exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then gets
+    /// fewer tries, but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
@@ -128,7 +128,7 @@ pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
     /// Whether `state_at` was read as a date: the end of a delay, which may be over, or the time of
-    /// a burial. The binlog still shows a ready job with this flag as delayed.
+    /// a burial. If this is true for a ready job, the binlog still shows the job as delayed.
     pub is_state_at: bool,
 }
 
@@ -218,14 +218,14 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Makes room for another job among all jobs, apart from its body. O(1).
+    /// Makes room for another job, but not for its body. O(1).
     pub(super) fn make_room(&mut self) -> Growth {
         ensure(self.arena.slots() < INDEX_LIMIT)?;
         self.arena.make_room()?;
         self.ids.make_room()
     }
 
-    /// Adds a job to all jobs, by key and by id.
+    /// Adds a job, which can then be found by its key and by its id.
     pub(super) fn insert(&mut self, job: Job) -> Key<Job> {
         let id = job.record.id;
         self.bytes += job.body.len() as u64;
@@ -234,7 +234,7 @@ impl Jobs {
         key
     }
 
-    /// Removes a job from all jobs. The caller must pass the body to
+    /// Removes a job, and returns its body. The caller must pass the body to
     /// [`crate::memory::Bodies::remove`].
     pub(super) fn remove(&mut self, key: Key<Job>) -> Body {
         let job = self.arena.remove(key);
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(align_of::<ReadyKey>().max(align_of::<DueKey>()), 4);
     }
 
-    /// If losses were counted wrongly, a job that kills its workers might run for ever.
+    /// If losses were counted wrongly, a job that kills its workers might be handed out for ever.
     #[test]
     fn a_kick_gives_new_tries() {
         for max in (1..=4).map(|max| NonZeroU32::new(max).expect("not 0")) {

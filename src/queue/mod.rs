@@ -3,7 +3,7 @@
 //! No method for a command hands out jobs to waiting clients. After a call that makes a job ready
 //! or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`,
 //! which restores the **resting invariant**: no unpaused tube has both a ready job and a waiting
-//! client. So a `put` must look only at its tube, and a `reserve` only at the watched tubes.
+//! client. So a `put` checks only its tube for waiting clients, and a `reserve` only watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -86,7 +86,7 @@ pub struct Queue {
     counts: Counts,
     default: Key<Tube>,
     next_id: u64,
-    /// How many waits have begun so far, over all clients.
+    /// How many waits of clients have begun so far.
     wait_count: u64,
     is_frozen: bool,
     /// The tube of the job that was restored last.
@@ -156,10 +156,10 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must still watch a tube. After its last
-    /// watch, the client also stops using its tube. O(log n).
+    /// Ends one watch of a disconnected client, which must still watch a tube. After its last watch
+    /// has ended, the client also stops using its tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
-        // Watches end in the original's order, because the order of `list-tubes` depends on it.
+        // Watches end in the original's order, because `list-tubes` depends on that order.
         self.drop_watch(client, 0);
         if self.clients[client].watching.is_empty() {
             let using = self.clients[client].using;
@@ -329,8 +329,8 @@ impl Queue {
         self.tubes.order.len()
     }
 
-    /// The names of all tubes, in the order of `list-tubes`, or of the tubes that the client `of`
-    /// watches, in the order of `list-tubes-watched`.
+    /// If `of` is `None`, the names of all tubes in the order of `list-tubes`. If not, the names of
+    /// the tubes that this client watches, in the order of `list-tubes-watched`.
     pub fn tube_names(&self, of: Option<Key<Client>>) -> impl Iterator<Item = &str> {
         let watching = of.map(|client| self.clients[client].watching.iter().map(|&(tube, _)| tube));
         let all = of.is_none().then(|| self.tubes.order.iter().copied());
@@ -352,7 +352,7 @@ impl Queue {
 }
 
 impl BodyOwners for Queue {
-    /// The body of the job with this index, when its bytes move to another slot.
+    /// The body of the job with this index: a handle, which changes when the bytes move.
     fn body_mut(&mut self, index: usize) -> &mut Body {
         &mut self.jobs.arena[Key::from_index(index)].body
     }

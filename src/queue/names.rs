@@ -1,11 +1,11 @@
-//! A hash table of the names of tubes, which grows in small steps. Each new name adds one bucket,
+//! A hash table of the names of tubes, which grows little by little. Each new name adds one bucket,
 //! and moves only the names that belong in this bucket (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
 //! Many small tables would lie among other memory of the C library, which could then not be
 //! released to the system. Instead, one list, indexed by tube, has all names and chains;
-//! `list-tubes` reads only this list. A bucket takes four bytes. Clients choose the names, so the
-//! hash is keyed with random bytes.
+//! `list-tubes` reads only this list. A bucket takes four bytes. The hash is keyed with random
+//! bytes, so that no client can choose names with equal hashes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that the hash of its name selects.
@@ -107,15 +107,15 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. With 2^n buckets, the last n bits of the hash select it; with up to
-    /// 2^(n+1) buckets, the last n+1 bits do, or the last n if that bucket does not exist.
+    /// The bucket of a hash. Of 2^n buckets, the last n bits of the hash select one. Of up to
+    /// 2^(n+1) buckets, the last n+1 bits select one, or the last n bits if it does not exist.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");
         if hash < self.buckets.len() { hash } else { hash & (mask >> 1) }
     }
 
-    /// Adds the tubes of a chain to the buckets that their hashes now select, but skips `except`.
+    /// Adds the tubes of a chain, except `except`, to the buckets that their hashes now select.
     fn add_chain(&mut self, mut chain: Option<Key<Tube>>, except: Option<Key<Tube>>) {
         while let Some(tube) = chain {
             chain = self.entries[tube.index()].next;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// If a name were lost, no client could reach its tube, or two tubes would have the name.
+        /// If a name were lost, no client could reach its tube, or two tubes could have this name.
         #[test]
         fn they_agree_with_a_map(
             operations in prop::collection::vec((any::<bool>(), 0..200u8), 0..600),

@@ -7,7 +7,7 @@ use crate::{
     memory::Body,
 };
 
-/// Slots to scan for each job to shift: to scan so many takes no longer than to shift one job.
+/// This many slots may be scanned for each job to shift: the scan takes no longer than the shift.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.
@@ -20,8 +20,8 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. With a
-    /// `delay` of 0, the job must not be delayed. Returns the tube, which is made if necessary.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. If
+    /// `delay` is 0, the job must not be `Delayed`. Returns the tube, which is made if necessary.
     pub fn make_room_to_restore(&mut self, tube: &str, delay: u32) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
@@ -88,7 +88,7 @@ impl Queue {
         }
     }
 
-    /// Makes the queue hand out no jobs until [`Queue::thaw`]: workers could not delete the jobs.
+    /// Makes the queue hand out no jobs until [`Queue::thaw`]: workers could not delete these jobs.
     pub fn freeze(&mut self) {
         self.is_frozen = true;
     }
@@ -109,14 +109,14 @@ impl Queue {
 
 /// The calendar.
 impl Queue {
-    /// After the wall clock was set, applies `shift` to instants that were read as dates, once for
-    /// each job. Scans the arena from index `from` for at most `count` jobs, or fewer if many slots
+    /// After the wall clock was set, applies `shift` once to each instant of a job that was read as
+    /// a date. Scans the arena from index `from` for at most `count` jobs, or fewer if many slots
     /// are empty. Returns the index for the next call, or `None` at the end. O(count · log n).
     ///
     /// If, by the new dates, a delay has ended too early, the job is delayed again, unless a client
-    /// has reserved or kicked the job since. If a delay should be over by now, it ends at the next
-    /// tick. `to_log` receives the jobs whose records have dates of the old calendar: buried jobs,
-    /// and jobs that have had a delay, because no record marks the end of a delay.
+    /// has reserved or kicked the job since. If a delay is over by the new dates, it ends at the
+    /// next tick. `to_log` receives the jobs whose records have dates of the old calendar: buried
+    /// jobs, and jobs that have had a delay, because no record marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -1,10 +1,10 @@
 //! Timers of tubes and clients: when the next one is due, and what changes when a delay, a pause, a
 //! time to run or the timeout of a `reserve` ends.
 //!
-//! Three heaps sort the tubes by their earliest end of a delay, the paused tubes by the end of the
-//! pause, and the clients by [`Client::due_at`]. A tick looks at the top of each heap, and spends
-//! time only on due timers: ten thousand idle tubes cost nothing. Invariant: each heap has exactly
-//! the tubes or clients that have a timer of its kind.
+//! There are three heaps: of tubes with delayed jobs, by the earliest end of a delay; of paused
+//! tubes, by the end of the pause; and of clients, by [`Client::due_at`]. A tick looks at the top
+//! of each heap, and spends time only on due timers: ten thousand idle tubes cost nothing.
+//! Invariant: each heap has exactly the tubes or clients that have a timer of its kind.
 
 use crate::{
     clock::Time,
@@ -97,7 +97,7 @@ impl Queue {
 /// Timers.
 impl Queue {
     /// Handles the earliest timer of kind `timer`, or returns `None` if no timer of this kind is
-    /// due at `now`. A tick handles the kinds in the order of the original. O(log n).
+    /// due at `now`. A tick handles the three kinds in the original's order. O(log n).
     pub fn expire(&mut self, timer: Timer, now: Time) -> Option<Expired> {
         let Timers { delays, pauses, clients } = &self.timers;
         match timer {
@@ -128,7 +128,7 @@ impl Queue {
         [delay, pause, client].into_iter().flatten().min()
     }
 
-    /// Handles the due timer of a client: its wait ends, or one of its jobs is lost.
+    /// Handles the due timer of a client: the client's wait ends, or one of its jobs is lost.
     fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
         if self.clients[client].is_waiting() {
             self.stop_waiting(client);

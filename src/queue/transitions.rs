@@ -56,7 +56,7 @@ impl Queue {
         tube
     }
 
-    /// Reserves a detached job for `client` and starts its time to run.
+    /// Reserves a detached job for `client`, and starts the job's time to run.
     pub(super) fn assign(&mut self, key: Key<Job>, client: Key<Client>, now: Time) {
         let Self { jobs, tubes, clients, timers, counts, started_at, .. } = self;
         let jobs = &mut jobs.arena;
@@ -77,9 +77,9 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. `at` is the
-    /// time since which the job is in this state, or until which it is delayed. If the job is
-    /// ready, the caller must then call [`Queue::hand_out`] for the job's tube.
+    /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. `at` is the end
+    /// of the delay if `state` is `Delayed`, or else the time since which the job is in this state.
+    /// If the job is ready, the caller must then call [`Queue::hand_out`] for the job's tube.
     pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
         let Self { jobs, tubes, timers, counts, .. } = self;
         let jobs = &mut jobs.arena;

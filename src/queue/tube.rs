@@ -31,7 +31,7 @@ pub struct Times {
     pub run: LongTimes,
 }
 
-/// doc/architecture.md promises that `Times` takes at most 300 bytes, with the allocator's own.
+/// doc/architecture.md promises that `Times` and what the allocator adds take at most 300 bytes.
 const _: () = assert!(size_of::<Times>() + 16 <= 300);
 
 /// One tube.
@@ -43,7 +43,7 @@ pub struct Tube {
     pub(super) buried: List<Job>,
     /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
-    /// The present pause, which lasts until `Queue::end_pause` ends it, even if `until` is over.
+    /// The present pause; it lasts until `Queue::end_pause` ends it, even if that is after `until`.
     pub pause: Option<Pause>,
     /// Jobs in any state.
     pub(super) jobs: usize,
@@ -51,7 +51,7 @@ pub struct Tube {
     pub users: u32,
     /// Connections that watch the tube.
     pub watchers: u32,
-    /// The number of long commands that need the tube until they end; for `default`, one more.
+    /// The number of long commands in progress; for `default`, one more, so that it stays.
     pub(super) pins: u32,
     /// Ready jobs with a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
@@ -96,7 +96,7 @@ impl Tube {
         self.buried.len()
     }
 
-    /// Whether the tube has no jobs, users, watchers or pins.
+    /// Whether the tube has no jobs, users, watchers or long commands, and is not `default`.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs == 0 && self.users == 0 && self.watchers == 0 && self.pins == 0
     }
@@ -107,23 +107,23 @@ impl Tube {
 pub(super) struct Tubes {
     pub(super) arena: SmallArena<Tube>,
     pub(super) names: Names,
-    /// The original's order: a new tube is appended, and the last one takes the place of a removed
-    /// one.
+    /// The original's order: a new tube is appended, and the last tube takes the place of a removed
+    /// tube.
     pub(super) order: Vec<Key<Tube>>,
     /// The sort key of each tube's best ready job, by tube index, so that a search reads one array.
     /// An entry is [`ReadyKey::NONE`] if the tube has no ready job or is paused.
     pub(super) best_ready: Vec<ReadyKey>,
-    /// How many of `best_ready` are not [`ReadyKey::NONE`], so that a search can end after so many.
+    /// How many entries of `best_ready` are not [`ReadyKey::NONE`]: a search ends after so many.
     pub(super) with_ready_job: usize,
 }
 
 impl Tubes {
-    /// Finds a tube among all tubes by its name.
+    /// Finds a tube by its name.
     pub(super) fn find(&self, name: &str) -> Option<Key<Tube>> {
         self.names.find(name)
     }
 
-    /// Makes room for another tube among all tubes. O(1), unless a list must be reallocated.
+    /// Makes room for another tube. O(1), unless a list must be reallocated.
     pub(super) fn make_room(&mut self) -> Growth {
         self.arena.make_room()?;
         self.names.make_room()?;
@@ -132,7 +132,7 @@ impl Tubes {
         grow(&mut self.best_ready, best_ready)
     }
 
-    /// Adds a tube, whose name no other tube may have, to all tubes.
+    /// Adds a tube with this name, which no other tube may have.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
         let tube = self.arena.insert(Tube { order_index, ..Tube::default() });
@@ -154,7 +154,7 @@ impl Tubes {
         self.with_ready_job += usize::from(best != ReadyKey::NONE);
     }
 
-    /// Removes an idle tube from all tubes.
+    /// Removes a tube without jobs, users, watchers and long commands.
     pub(super) fn remove(&mut self, key: Key<Tube>) {
         self.names.remove(key);
         let tube = self.arena.remove(key);

@@ -239,8 +239,8 @@ impl Queue {
         Some(tube)
     }
 
-    /// Begins a `kick` of at most `bound` buried jobs, or of delayed jobs if the tube has no buried
-    /// ones, but of no more than there are now. The tube exists at least until [`Queue::unpin`].
+    /// Begins a `kick` of the buried jobs, or of the delayed jobs if none are buried: of at most
+    /// `bound`, and of no more than there are now. The tube exists at least until [`Queue::unpin`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;

@@ -2,7 +2,7 @@
 //!
 //! A client waits at every tube it watches, perhaps thousands, and gets a job from only one tube.
 //! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. Each entry has the
-//! number of its wait; this number is corrected when the entry comes to the top.
+//! number of a wait; once at the top, an entry gets the number of its client's present wait.
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, with the number
 //! of its present wait or a smaller number. So if the top entry has the number of its client's
@@ -25,7 +25,7 @@ impl Queue {
 
     /// Makes the client wait at every tube it watches until `until`, or for ever if `until` is
     /// `None`. None of these tubes may have a job for the client. Without memory for the wait or
-    /// its job, fails and changes nothing. O(log n) for each entry removed since the last wait.
+    /// for a job, fails and changes nothing. O(log n) for each entry removed since the last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

@@ -24,10 +24,10 @@ const FEW_RESERVED_JOBS: usize = 16;
 /// memory.
 const FEW_LONG_COMMANDS: usize = 16;
 
-/// The longest list, in bytes, that is sent even at [`Level::Critical`].
+/// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// The memory that a list may take beyond its own bytes, because earlier replies may be copied.
+/// A list may take this many bytes besides its own, as earlier replies may be copied with it.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.
@@ -40,11 +40,11 @@ pub(super) enum Growing {
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
-    /// One more long command, when this many are in progress.
+    /// One more long command, when this many are already in progress.
     LongCommands(usize),
-    /// One more connection, when there are this many.
+    /// One more connection, when this many are already open.
     Connections(usize),
-    /// One more reserved job of a client that has reserved this many.
+    /// One more reserved job of a client that has already reserved this many.
     ReservedJobs(usize),
     /// A wait of a client for a job, or a job released with a delay.
     Waiting,
@@ -86,7 +86,7 @@ impl Server {
         self.admit(Growing::Step).is_ok()
     }
 
-    /// Whether there is memory for the commands in an input, and to keep the input behind them.
+    /// Whether there is memory to execute the commands of an input, and to keep unconsumed input.
     pub fn may_keep_input(&mut self) -> bool {
         self.admit(Growing::Storage).is_ok()
     }

@@ -45,7 +45,7 @@ pub(super) struct Slices {
     pub(super) long_steps: u32,
     /// Closed connections whose clients still have reserved jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many jobs were returned, and watches ended, for closed connections in this turn.
+    /// How many reservations and watches of closed connections have ended in this turn.
     pub(super) disconnect_steps: u32,
     /// Closed connections whose clients have no reserved jobs and no watches any more.
     pub(super) reclaimable: Vec<Key<Conn>>,
@@ -64,7 +64,7 @@ impl Server {
         has_memory
     }
 
-    /// Takes a slice of the timers that are due at `now`, with a limit for each kind: see
+    /// Handles a slice of the timers that are due at `now`, with a limit for each kind: see
     /// [`JOBS_PER_SLICE`].
     pub(super) fn process_timers(&mut self, now: Time) {
         let limit =
@@ -101,7 +101,7 @@ impl Server {
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job becomes ready, and can only be buried at its next loss.
+        // If the binlog has failed, the job becomes ready; its next loss may bury it.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
@@ -215,7 +215,7 @@ impl Server {
         }
     }
 
-    /// Ends a long command, whose connection takes commands again, and returns the connection.
+    /// Ends a long command, and returns its connection, which takes commands again.
     fn resume_after(&mut self, long: &LongCommand) -> Option<Key<Conn>> {
         self.queue.unpin(long.tube);
         let key = long.by?;
@@ -241,7 +241,7 @@ impl Server {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If no memory is left to return this job, other connections may free memory.
+                // Without memory to return this job, go on: other connections may free memory.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }

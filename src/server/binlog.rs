@@ -13,7 +13,7 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// Whether the daemon can execute all commands. If several states apply, the first is reported.
+/// Whether all commands can be executed. If several states apply, the first of them is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: commands that change something get an error reply.
@@ -47,10 +47,10 @@ impl Server {
     /// Makes the binlog write the records of the turn, and sync them if the flags require it.
     /// Releases held replies when the changes that they confirm are written, or synced if the flags
     /// require it. Call this method before you send replies, except those that
-    /// [`Server::write_changes`] permits. If the commit fails, closes each connection that has held
-    /// replies, or unsent replies that show a job without a record, and drops its replies. Also
-    /// removes jobs without a record: no client knows their ids, and a restart may assign these ids
-    /// again.
+    /// [`Server::write_changes`] permits. If the commit fails, closes each connection with held
+    /// replies, or with unsent replies that show a job without a record, and sends none of these
+    /// replies. Also removes jobs without a record: no client knows their ids, and a restart may
+    /// assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -58,7 +58,7 @@ impl Server {
         self.trouble = before.or(reason.map(|reason| (reason, now)));
     }
 
-    /// Calls [`Wal::commit`], and releases, keeps or drops held replies, as its outcome requires.
+    /// Calls [`Wal::commit`], and releases, keeps or drops held replies, as the outcome requires.
     fn commit_changes(&mut self, now: Time) {
         // Before a sync in this thread, the event loop has already waited for more changes.
         let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
@@ -131,7 +131,7 @@ impl Server {
     }
 
     /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
-    /// replies that are not held, and waits until [`Server::gather_until`].
+    /// replies that are not held, and waits until the time of [`Server::gather_until`].
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }

@@ -22,8 +22,8 @@ use crate::{
 /// The result of a command. An error is the reply to a command that was not executed.
 type Answer = Result<(), Reply<'static>>;
 
-/// To delete this many bytes of a body is counted as one command, because the kernel takes about as
-/// long to free their pages.
+/// The delete of this many bytes of a body is counted as one command, because the kernel takes
+/// about as long as a command to free these bytes.
 const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
@@ -210,7 +210,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a `list-jobs` of one state: first the jobs that will be the first to leave it.
+    /// Answers a `list-jobs` of one state, with the jobs in the order in which they will leave it.
     fn list_jobs(
         &mut self,
         key: Key<Conn>,
@@ -411,7 +411,7 @@ mod tests {
     }
 
     /// A deferred client waits until memory is free. If a client without further input were
-    /// deferred, its next command would wait behind those of clients that read no replies.
+    /// deferred, its next command would wait behind the commands of clients that read no replies.
     #[test]
     fn a_client_with_no_more_input_is_not_short_of_memory() {
         let mut server = server(None);

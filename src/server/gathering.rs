@@ -2,8 +2,8 @@
 //!
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
 //! before all these changes have arrived, each later sync would cover the changes of only some
-//! clients. So a commit may wait briefly until all connections that the last commit answered have
-//! sent another change. After waits in vain, fewer commits wait. This file reads no clock.
+//! clients. So a commit may wait briefly until all connections with replies from the last commit
+//! have sent another change. After waits in vain, fewer commits wait. This file reads no clock.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::clock::Time;
 /// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
 const MISSES_MAX: u32 = 8;
 
-/// The longest wait for more changes before a sync in the queue's thread. During this wait, a
-/// worker can get a job and delete the job.
+/// A sync in the server's thread waits at most this long for more changes: long enough for a worker
+/// to get a job and delete it.
 const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The longest wait for one more change before a sync in the queue's thread. A client on the same
+/// A sync in the server's thread waits at most this long for one more change. A client on the same
 /// machine sends its next change within this time after a reply.
 const FOREGROUND_GAP_MAX: Duration = Duration::from_micros(60);
 
-/// The longest wait for more changes before a sync in the second thread.
+/// A sync in the second thread waits at most this long for more changes.
 const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// How long a sync with `-f0` may wait for more changes.
@@ -47,13 +47,13 @@ impl GatheringTime {
 /// Counts the connections that are expected to send a change before the next sync.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
-    /// The number of the last commit that answered connections; wraps around after 2^32 commits.
+    /// The number of the last commit that released replies; wraps around after 2^32 commits.
     round: u32,
-    /// How many connections that the last commit answered have sent no change since then.
+    /// How many connections whose replies the last commit released have sent no change since.
     expected: u32,
-    /// How many commits from now on do not wait for more changes.
+    /// How many of the next commits do not wait for more changes.
     skip: u32,
-    /// How many of the last waits, in a row, were in vain.
+    /// How many waits in a row have been in vain up to now.
     misses: u32,
     /// The wait before the next commit, if this wait has begun.
     wait: Option<Wait>,
@@ -63,27 +63,27 @@ pub(super) struct Gathering {
 struct Wait {
     /// When the wait ends at the latest.
     until: Time,
-    /// How many connections were expected to send a change when the wait began.
+    /// When the wait began: how many connections were expected to send a change.
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
 }
 
 impl Gathering {
-    /// Expects no change any more from a connection that the commit `answered_in` answered.
+    /// Stops expecting a change from a connection whose replies the commit `answered_in` released.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));
         *answered_in = 0;
     }
 
-    /// From now on, expects changes only from connections that the present commit answers.
+    /// From now on, expects changes only from connections whose replies this commit releases.
     pub(super) fn begin_round(&mut self) {
         self.round = self.round.wrapping_add(1);
         self.expected = 0;
     }
 
-    /// Expects a change from a connection that this commit answers; returns the commit's number.
+    /// Expects a change from a connection with released replies; returns the commit's number.
     pub(super) fn expect(&mut self) -> u32 {
         self.expected += 1;
         self.round

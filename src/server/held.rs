@@ -53,7 +53,7 @@ impl Dirty {
     }
 }
 
-/// Connections with held replies; a connection may be on both lists.
+/// Two lists of connections with held replies; a connection may be on both.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Connections with replies held until the next commit.
@@ -64,7 +64,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Makes room for `count` connections on each list of those with held replies.
+    /// Makes room for `count` connections on each list of connections with held replies.
     pub(super) fn make_room(&mut self, count: usize) -> Growth {
         grow(&mut self.until_commit, count)?;
         grow(&mut self.until_sync, count)
@@ -84,8 +84,8 @@ impl Held {
         }
     }
 
-    /// Removes a connection from those with held replies, because these will not be sent.
-    /// O(connections with held replies) if the connection has some.
+    /// Removes a connection from those with held replies, because its replies will not be sent.
+    /// O(connections with held replies) if this connection has held replies.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -116,8 +116,8 @@ impl Held {
         self.gathering.end();
     }
 
-    /// Removes a connection from a list of those with held replies, and returns its key. A key on
-    /// both lists is returned twice.
+    /// Removes a connection from a list of connections with held replies, and returns its key. Two
+    /// calls return a key that is on both lists.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }

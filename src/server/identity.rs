@@ -28,7 +28,7 @@ pub struct Identity {
 pub struct Settings {
     /// The flag `-z`: the largest job body in bytes.
     pub job_size_limit: u32,
-    /// The flag `-s`: the size of a binlog file in bytes.
+    /// The flag `-s`: the size of a segment of the binlog in bytes.
     pub binlog_size: u64,
     /// `--max-memory`: the limit in bytes on all bodies, including uploads and unsent replies, with
     /// [`crate::queue::JOB_OVERHEAD_BYTES`] added for each body.

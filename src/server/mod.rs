@@ -15,8 +15,8 @@
 //! in slices of [`JOBS_PER_SLICE`] steps a turn. Until a slice changes a job or tube, all clients
 //! see the old state of this job or tube.
 //!
-//! Each command has a later time than the command before, by at least a nanosecond. So jobs with
-//! equal delays keep their order, and `time-left` of a new reservation is below the TTR.
+//! The time of each command is at least a nanosecond later than that of the command before. So jobs
+//! with equal delays keep their order, and `time-left` of a new reservation is below the TTR.
 //!
 //! | module | contents |
 //! |---|---|
@@ -71,14 +71,14 @@ use crate::{
 
 /// How many steps each kind of large work takes in a turn; each step is for one job. A tick handles
 /// this many timers of each kind, or twice the number of commands since the last tick, if that is
-/// more. A command sets at most one timer, so no timer is late without bound.
+/// more. A command sets at most one timer, so due timers cannot pile up without bound.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
-/// The most commands of one connection that a turn executes.
+/// A turn executes at most this many commands of one connection.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands of all connections a turn executes; the last connection of the turn may exceed
-/// this number. So many commands take a millisecond or two, for which all other clients wait.
+/// How many commands of all connections a turn executes; the last connection may still use all its
+/// share. So many commands take a millisecond or two, for which all other clients wait.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. The release of a piece takes some tens
@@ -302,7 +302,7 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        // Not a new instant: a tick that is repeated for lack of memory must not change any date.
+        // A tick needs no new instant: if it is repeated for lack of memory, no date must change.
         let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;
@@ -334,8 +334,8 @@ impl Server {
         &self.conns[key]
     }
 
-    /// The first bytes to send on a connection, as slices for one `writev`, and the number of
-    /// slices in use.
+    /// The first bytes to send on a connection, as `IoSlice`s for one `writev`, and how many of
+    /// these are in use.
     pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
         self.conns[key].output.slices(&self.bodies)
     }
@@ -400,14 +400,14 @@ impl Server {
 
 /// Methods that several commands use.
 impl Server {
-    /// Returns the time of a new command or step, which is `now`, or one nanosecond after the last
-    /// command or step if `now` is earlier.
+    /// Returns the time of a new command or step, which is `now`, but at least one nanosecond after
+    /// the time of the last one.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest
     }
 
-    /// Counts a visit of `steps` tubes or clients as the number of commands that take as long.
+    /// For a visit of `steps` tubes or clients, counts the commands that would take the same time.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -31,7 +31,7 @@ static COUNTED: LazyLock<Vec<(String, usize)>> = LazyLock::new(|| {
     names.map(|name| (format!("cmd-{name}"), proto::place(name))).collect()
 });
 
-/// The most bytes that one job takes in the reply to `list-jobs`.
+/// One job takes at most this many bytes in the reply to `list-jobs`.
 pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 
 /// Counters and measurements since the start of the daemon.

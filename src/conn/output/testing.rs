@@ -3,7 +3,7 @@
 use super::{Output, Piece};
 
 impl Output {
-    /// How many bytes of copied bodies are still included in `Bodies::counted`.
+    /// How many bytes of copied bodies this output adds to `Bodies::counted`.
     pub fn copied(&self) -> u64 {
         let copied = self.pieces().map(|piece| match piece {
             Piece::Copied(_, of_bodies) => *of_bodies,

@@ -1,4 +1,4 @@
-//! Takes and frees slots in blocks, and moves bodies out of blocks that have few of them.
+//! Takes and frees slots in blocks, and moves bodies out of blocks with many free bytes.
 
 use std::mem;
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The most free slots that are remembered.
+/// At most this many free slots are remembered.
 const HOLES_MAX: usize = 16;
 
 /// An empty block is kept for later bodies if the slot freed last had at least this many bytes.
@@ -24,8 +24,8 @@ pub(super) const FREED_PART: usize = 7;
 /// A block is sparse if freed slots take at least 1/`SPARSE_PART` of its bytes.
 const SPARSE_PART: usize = 64;
 
-/// The most bytes that a daemon takes between the replay and its first connection. If less than
-/// this is free, beside the memory that a connection must leave free, no client can be served.
+/// A daemon takes at most this many bytes between the replay and its first connection. No client
+/// can be served unless this many bytes are free in addition to those that a connection requires.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The block of a slot, and where the slot starts in the block.
@@ -42,7 +42,7 @@ impl Place {
         usize::from(self.unit) * UNIT_BYTES
     }
 
-    /// Returns the place right after a slot of `size` bytes.
+    /// Returns the place right after this slot of `size` bytes.
     pub(super) fn after(self, size: usize) -> Self {
         let unit = usize::from(self.unit) + size / UNIT_BYTES;
         Self { unit: u16::try_from(unit).expect("a block has fewer units"), ..self }
@@ -64,7 +64,7 @@ pub(super) enum Pace {
     Normal,
     /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// No body moves until one is removed, because no block is sparse or a move lacks memory.
+    /// No body moves until a body is removed: no block is sparse, or a move lacks memory.
     Stuck,
 }
 
@@ -97,7 +97,7 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest of the hole is still larger than the holes before it.
+            // Usually the rest of the hole keeps its index, because the holes before are smaller.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -190,7 +190,7 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Begins the replay of a binlog, during which other `Marks` apply.
+    /// Begins the replay of a binlog, during which less memory must stay free.
     pub fn begin_replay(&mut self) {
         self.memory.set_marks(REPLAY_MARKS);
     }
@@ -226,8 +226,7 @@ impl Bodies {
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
     }
 
-    /// Begins a turn for the bodies, and for the memory. If memory was refused in the last turn,
-    /// bodies move, which frees memory.
+    /// Begins a turn. If memory was refused in the last turn, bodies move, which frees memory.
     pub fn begin_turn(&mut self) {
         if self.memory.has_refused(Level::Plenty) {
             self.expect_shortage();

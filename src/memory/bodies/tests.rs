@@ -142,7 +142,7 @@ fn a_lone_body_uses_the_memory_of_the_one_before() {
     }
 }
 
-/// If bodies did not move, the last few jobs of each size would keep all memory allocated.
+/// If bodies did not move, the few remaining jobs in each block would keep all memory in use.
 #[test]
 fn a_few_survivors_of_each_size_keep_little_memory() {
     let mut all = Jobs::default();
@@ -205,7 +205,7 @@ fn without_memory_the_slot_of_a_removed_body_is_used_again() {
     assert_eq!(all.put(&filled(60_000, 3)), Err(OutOfMemory));
 }
 
-/// If an empty block were kept, each of twelve thousand small jobs would take 22 bytes more.
+/// If an empty block were kept, it would add 22 bytes to each of twelve thousand small jobs.
 #[test]
 fn if_bodies_are_small_no_empty_block_is_kept() {
     let mut all = Jobs::default();
@@ -271,8 +271,8 @@ fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     }
 }
 
-/// If moves did not end, clients that never finish their uploads would keep the daemon busy for
-/// ever: the unfinished bodies can move, but free nothing.
+/// If bodies moved without end, clients that never finish their uploads would keep the daemon busy
+/// for ever, because moving unfinished bodies frees no memory.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();
@@ -334,8 +334,8 @@ impl Supply for Limited {
     fn refill(&mut self, _: usize) {}
 }
 
-/// If more jobs took the blocks that moves have emptied, no client could connect after a while in
-/// which jobs come and go at the limit.
+/// If new jobs took all blocks that are empty because bodies have moved, no memory would be left
+/// for clients to connect.
 #[test]
 fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;
@@ -366,7 +366,7 @@ fn moves_leave_the_memory_of_connections() {
 }
 
 proptest! {
-    /// If one body overwrote another, a worker would get another job's work.
+    /// If one body overwrote another, a worker would get the body of another job.
     #[test]
     fn bodies_do_not_overlap(
         operations in prop::collection::vec(

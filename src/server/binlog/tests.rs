@@ -28,7 +28,7 @@ fn a_reply_whose_record_failed_is_never_sent() {
     assert_eq!(receive(&mut server, other), "USING default\r\n", "it has confirmed nothing");
 }
 
-/// If a worker saw a job without a record, another job could get its id after a restart.
+/// If a worker saw a job without a record, another job could get the same id after a restart.
 #[test]
 fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     for sync in [SyncPolicy::EACH_CHANGE, SyncPolicy::Within(Duration::from_millis(50))] {
@@ -211,7 +211,7 @@ fn if_the_last_sync_fails_nothing_is_released() {
     assert_eq!(receive(&mut server, client), "");
 }
 
-/// If a closed connection stayed on the list, the daemon would panic at the end of the sync.
+/// If a closed connection stayed on the list of held replies, the daemon would panic after a sync.
 #[test]
 fn a_client_may_leave_while_its_reply_is_being_synced() {
     let (disk, mut server) = serve_slowly();
@@ -330,8 +330,8 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     assert!(number(&mut server, "binlog-sync-seconds-le-inf", 9) > 0);
 }
 
-/// If a burial were not written at once, a kill before the next command would undo the burial. If
-/// the binlog has failed, the job becomes ready, because no burial can be written.
+/// If a burial were not written at once, a kill of the daemon before the next command would undo
+/// the burial. If the binlog has failed, the job becomes ready, because no burial can be written.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();
