@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! This file also makes the fields of a job's record, because most of that is to convert dates.
+//! This file also makes the fields of a job's record, because most of that work converts dates.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 /// wait, because a correction writes new records of the jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Up to this many changes of the clock in quick succession, as at boot, correct dates at once.
+/// At most this many corrections of dates may follow each other without delay, as at boot.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
@@ -27,7 +27,7 @@ pub(super) struct Dates {
     /// The calendar for instants that were read from the binlog as dates.
     restored: Calendar,
     /// For restored jobs with an index below this one, `calendar` is used; for the others,
-    /// `restored`. `None` if the two are the same.
+    /// `restored`. `None` if both calendars are the same.
     shifted: Option<usize>,
     /// From this time on, [`SHIFTS_AT_ONCE_MAX`] corrections are again allowed without delay. Each
     /// correction postpones this time by [`SHIFT_INTERVAL`].
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If each change of the clock corrected dates, all delayed jobs might be written every second.
+    /// If each change of the clock changed dates, all delayed jobs might be written every second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

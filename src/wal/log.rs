@@ -19,7 +19,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records. Before they exceed this, they are written.
+/// The most bytes of pending records, which are written before they exceed this.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number that a segment may have: the original reads no larger number.
@@ -33,7 +33,7 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The present time, which the last call passed.
+    /// The present time as of the last call.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
@@ -107,7 +107,7 @@ impl Log {
         }
     }
 
-    /// Appends a record, but first makes room: writes pending records, or begins a new segment.
+    /// Appends a record; if there is no room, first writes pending records or begins a new segment.
     fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
         let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
@@ -209,7 +209,7 @@ impl Log {
     }
 }
 
-/// Writes records: early in a turn, at its end, and when the daemon ends.
+/// Writes records: early in a turn, at the turn's end, and when the daemon ends.
 impl Log {
     /// Writes the pending records before the turn ends, and returns whether they are written.
     /// [`Log::write_turn`] reports any error.
@@ -413,7 +413,7 @@ mod tests {
         assert!(binlog.wal.is_sound());
     }
 
-    /// If large bodies were copied to the pending records, these would take more than a megabyte.
+    /// If large bodies were copied to the pending records, these might take more than a megabyte.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

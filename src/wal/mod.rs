@@ -115,8 +115,8 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, syncs them if that is due, and relocates jobs and makes files
-    /// within a limit. After a commit, replies may be sent unless the outcome is `Failed`.
+    /// Writes the turn's records, syncs them if that is due, and, within a limit, relocates jobs
+    /// and makes files. After a commit, replies may be sent unless the outcome is `Failed`.
     ///
     /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
     /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.

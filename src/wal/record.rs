@@ -377,8 +377,8 @@ impl Frame {
     }
 
     /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
-    /// Returns the hasher, and the checksum that is stored in the record. The hasher gets zeros in
-    /// place of that. This is faster if `bytes` include as much of the body as is in memory.
+    /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
+    /// that checksum. This is faster if `bytes` include as much of the body as is in memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

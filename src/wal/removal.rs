@@ -29,7 +29,7 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
 /// twice the `budget` of this turn, plus what earlier turns have not used of their limits. Fails if
 /// the lock is lost, or if the directory cannot be synced.
 ///
-/// The directory is synced after each removal. If not, a power cut could undo the removal of an
+/// The directory is synced after each removal. Otherwise, a power cut could undo the removal of an
 /// older segment but not of a newer one, and jobs would return whose deletes are in the newer one.
 pub(super) fn remove_unneeded(
     log: &mut Log,

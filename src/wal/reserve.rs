@@ -177,7 +177,7 @@ impl Reserve {
         }
     }
 
-    /// Ends a shortage for large jobs [`LARGE_SHORTAGE_TIME`] after the last attempt has failed.
+    /// Ends a shortage for large jobs if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
         // A shortage for smaller jobs is never that old, because an attempt is made each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {

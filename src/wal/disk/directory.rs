@@ -52,9 +52,9 @@ pub struct Directory {
 
 impl Directory {
     /// Opens the directory, takes the same lock as the original, and reserves descriptors, because
-    /// later all may be in use. Fails if another daemon has the lock, or if too few descriptors are
-    /// free. This process then has the lock until its end, unless the file system revokes the lock:
-    /// see [`Disk::confirm_lock`].
+    /// later all descriptors may be in use. Fails if another daemon has the lock, or if too few
+    /// descriptors are free. This process then has the lock until its end, unless the file system
+    /// revokes the lock: see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let mut locked = Self { lock: Some(DirectoryLock::take(path)?), ..directory };

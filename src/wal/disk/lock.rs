@@ -59,8 +59,8 @@ impl DirectoryLock {
     }
 
     /// Whether the daemon that last had the lock may still run, unaware that it has lost the lock.
-    /// If the line ends in `machine`, that daemon had the lock from this kernel until its end.
-    /// `None` if the file has no line: the original had the lock last, or no daemon ever had it.
+    /// If the line ends in `machine`, that daemon has ended: this kernel has freed the lock. `None`
+    /// if the file has no line: the original had the lock last, or no daemon ever had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);

@@ -48,7 +48,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest number of a segment, damaged or not, and that of a preallocated file.
+/// Returns the largest number of a segment, damaged or not, and the largest of a preallocated file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),

@@ -28,12 +28,13 @@ use crate::{
 /// The largest id accepted without a checksum. Even a damaged id must leave ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted from a record with a checksum. It is larger, so that jobs with
-/// later ids than an unchecked one are accepted, too. A segment header has 63 bits for the next id.
+/// The largest id that is accepted from a record with a checksum. It exceeds
+/// [`UNCHECKED_ID_LIMIT`], so that the jobs that got their ids after an unchecked id are accepted,
+/// too. A segment header has 63 bits for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may exceed all known ids: by as many jobs as may be put
-/// before a sync. A larger number is ignored: its bytes are damaged.
+/// before a sync. An id beyond that is ignored, because it must be damaged.
 const TORN_ID_REACH: u64 = 1 << 16;
 
 /// The most bytes of an unfinished record whose length cannot be read, at the end of the newest
@@ -94,7 +95,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The segment's jobs are lost. Clients know the lost ids, so no new job must get one.
+            // The segment's jobs are lost. Clients know their ids, so new jobs must not get these.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -149,8 +150,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns where the record after the damaged one at `at` begins, if the length of that can be
-    /// trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
+    /// Returns where the record after the damaged one begins, if the length of the damaged one can
+    /// be trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
@@ -282,9 +283,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Stores the body of the full record at `at`, piece by piece if the record does not fit into
-    /// the window. First makes the job's tube, and ensures memory for the job. Fails without
-    /// memory.
+    /// Stores the body of the full record at `at`, piece by piece if the record exceeds the window.
+    /// First makes the tube, and ensures memory for the job. Fails without memory.
     fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
         if self.bodies.ensure_storage().is_err() {
             self.release_unused();

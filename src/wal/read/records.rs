@@ -2,9 +2,9 @@
 //! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each
-//! place where one seems to begin. Such bodies must not delay startup. So the searches in a segment
-//! compute the checksums of full records only up to a total of bytes. Beyond that limit, a search
-//! still finds short records and segment headers, and there is a header in every few KiB.
+//! place where a record seems to begin. Such bodies must not delay startup. So the searches in a
+//! segment compute the checksums of full records only up to a limit in bytes. Beyond that limit, a
+//! search still finds short records and segment headers, and there is a header in every few KiB.
 
 use super::window::Window;
 use crate::{

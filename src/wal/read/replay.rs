@@ -183,7 +183,7 @@ pub(in crate::wal) fn replay(
     Ok((report, reader.index))
 }
 
-/// If memory was short, the error says how many jobs have fitted, and which file has the next.
+/// Adds to an error for lack of memory how many jobs fitted, and which file has the next job.
 fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());

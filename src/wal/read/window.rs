@@ -166,8 +166,8 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Returns where, from `offset` on, the first byte is that is not zero. Does not read holes, if
-    /// the file system reports where they are.
+    /// Returns the offset of the first byte other than zero at or after `offset`. Does not read
+    /// holes, if the file system reports where they are.
     pub(super) fn first_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         let mut at = offset;
         while at < self.size {
@@ -184,8 +184,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns where, from `offset` on, the last byte is that is not zero. Stores the result,
-    /// because callers ask again with larger offsets.
+    /// Returns the offset of the file's last byte other than zero, if that is at or after `offset`.
+    /// Stores the result, because callers ask again with larger offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));
