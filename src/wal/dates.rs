@@ -16,7 +16,7 @@ use crate::{
 /// wait, because a correction writes new records of the jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// At most this many corrections of dates may follow each other without delay, as at boot.
+/// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.

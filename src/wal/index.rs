@@ -3,7 +3,7 @@
 //!
 //! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
 //! full record and last short record are live; all other records are garbage. The index has only
-//! the segment of each full record: short records are later, and segments are removed oldest first.
+//! the segment of each full record: short ones come later, and segments are removed oldest first.
 //! Before a segment is removed, its jobs are relocated, which makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its

@@ -324,7 +324,7 @@ impl Wal {
         }
     }
 
-    /// Appends the full record of a job, and returns its length in bytes.
+    /// Appends the full record of a job, and returns the record's length in bytes.
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
         let name = queue.tube_name(queue.job(job).tube);

@@ -265,8 +265,8 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` probably begin with a segment header, perhaps a damaged one: at least two of
-    /// its three constant parts match. A tube's name may have one of these parts, the magic, but
-    /// not the other two.
+    /// a header's three constant parts match. A tube's name may have one of these parts, the magic,
+    /// but not the other two.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
@@ -378,7 +378,7 @@ impl Frame {
 
     /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
     /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
-    /// that checksum. This is faster if `bytes` include as much of the body as is in memory.
+    /// that checksum. Hashing is faster if `bytes` have as much of the body as is in memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

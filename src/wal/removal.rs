@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // The limit has the budget twice: for bytes that became garbage, and for relocated bytes.
+    // The limit is twice the budget: once for bytes that became garbage, once for relocated bytes.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, disk::testing::Fixture};
 
-    /// If a segment were removed before its relocated jobs are synced, a power cut would lose them.
+    /// If a segment were removed before its relocated jobs are synced, a power cut would lose jobs.
     #[test]
     fn a_segment_stays_until_what_replaces_it_is_synced() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));

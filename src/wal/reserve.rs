@@ -104,7 +104,7 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a preallocated file now, or to fill one further. Returns true on a full
+    /// Whether to make a preallocated file now, or a further piece of one. Returns true on a full
     /// disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);

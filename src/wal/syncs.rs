@@ -145,7 +145,7 @@ impl Log {
             syncs.on_all_synced(*end);
             return Ok(());
         }
-        // With `-f0`, a sync begins one turn after the last one has ended, so that it also covers
+        // With `-f0`, a sync begins one turn after the last sync has ended, so that it also covers
         // changes that clients send when they have got the replies.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);

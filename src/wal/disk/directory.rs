@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// If descriptors that an outage of the network made invalid stayed open, all calls would fail.
+    /// If descriptors stayed open that a network outage made invalid, all later calls would fail.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();

@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// If the line were not checked, a daemon that had the lock meanwhile would not be noticed.
+    /// If the line were not checked, a daemon would not notice that another has had the lock.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

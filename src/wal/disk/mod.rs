@@ -96,8 +96,8 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins to sync all writes to a file so far. Waits for the end of the sync only if there is
-    /// no thread for syncs. Before the next sync, the caller must take the result of this sync.
+    /// Begins to sync what a file now contains. Waits for the end of the sync only if there is no
+    /// thread for syncs. Before the next sync, the caller must take the result of this sync.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns how long the sync of [`Disk::begin_sync`] took, or why it failed. If `waits`, waits
     /// for the end of the sync; if not, returns `None` until the sync has ended.

@@ -28,7 +28,7 @@ use crate::{
 /// The largest id accepted without a checksum. Even a damaged id must leave ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted from a record with a checksum. It exceeds
+/// The largest id that is accepted from a record with a checksum. The limit exceeds
 /// [`UNCHECKED_ID_LIMIT`], so that the jobs that got their ids after an unchecked id are accepted,
 /// too. A segment header has 63 bits for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
@@ -95,7 +95,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The segment's jobs are lost. Clients know their ids, so new jobs must not get these.
+            // Clients know the ids of the lost jobs, so new jobs must not get these ids.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -284,7 +284,7 @@ impl Reader<'_> {
     }
 
     /// Stores the body of the full record at `at`, piece by piece if the record exceeds the window.
-    /// First makes the tube, and ensures memory for the job. Fails without memory.
+    /// First makes the job's tube, and ensures memory for the job. Fails without memory.
     fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
         if self.bodies.ensure_storage().is_err() {
             self.release_unused();
