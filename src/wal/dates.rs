@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! This file also makes the fields of a job's record: the conversion is most of that work.
+//! This file also makes the fields of a job's record, because most of that work converts dates.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// Dates follow at most one change of the wall clock in this time on average, because each causes
-/// new records of all delayed and buried jobs. If the clock is set more often, dates follow later.
+/// On average, dates are corrected to a changed wall clock at most once in this time; later changes
+/// wait, because a correction writes new records of the jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Dates follow this many changes of the clock in quick succession, as at boot, without delay.
+/// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.
 pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 
 /// The calendars that convert the instants of jobs into dates.
@@ -26,27 +26,27 @@ pub(super) struct Dates {
     calendar: Calendar,
     /// The calendar for instants that were read from the binlog as dates.
     restored: Calendar,
-    /// `None` if all restored jobs follow `calendar`; if not, those with an index below this one
-    /// do.
+    /// For restored jobs with an index below this one, `calendar` is used; for the others,
+    /// `restored`. `None` if both calendars are the same.
     shifted: Option<usize>,
-    /// The time from which [`SHIFTS_AT_ONCE_MAX`] shifts without delay are allowed again. Each
-    /// shift postpones this time by [`SHIFT_INTERVAL`].
+    /// From this time on, [`SHIFTS_AT_ONCE_MAX`] corrections are again allowed without delay. Each
+    /// correction postpones this time by [`SHIFT_INTERVAL`].
     rested_at: Time,
 }
 
 impl Dates {
-    /// Converts dates by this calendar.
+    /// At first, all dates are converted by this calendar.
     pub(super) fn new(calendar: Calendar) -> Self {
         Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }
 
-    /// Returns the fields of a job's record, with instants as dates.
+    /// Returns the fields of a job's record, and converts the job's instants to dates.
     pub(super) fn fields(&self, queue: &Queue, job: Key<Job>) -> JobFields {
         let Job { record, body, dated, .. } = queue.job(job);
         let is_shifted = self.shifted.is_some_and(|next| job.index() < next);
         let restored = if is_shifted { self.calendar } else { self.restored };
         let calendar = |is_dated| if is_dated { restored } else { self.calendar };
-        // A restart makes reserved jobs ready, so only ended reservations are recorded.
+        // Counts only reservations that have ended, because a restart makes a reserved job ready.
         let is_open = u32::from(matches!(record.state, State::Reserved(_)));
         let reserves = record.history.reserves.saturating_sub(is_open);
         let nanoseconds = |seconds: u32| i64::from(seconds) * 1_000_000_000;
@@ -60,8 +60,8 @@ impl Dates {
             deadline_at: calendar(dated.is_state_at).date(record.state_at),
             history: History { reserves, ..record.history },
             kind: match record.state {
-                // The delay of this restored job has ended, if the wall clock is right. A restart
-                // checks again whether the delay has ended.
+                // By the wall clock, which may be wrong, the delay of this restored job has ended.
+                // A restart compares the delay with the wall clock again.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -83,8 +83,8 @@ impl Dates {
         }
     }
 
-    /// Visits up to `count` jobs, and converts dates from the binlog to instants again. Returns the
-    /// jobs that need a new record, because the dates in their records are by the old calendar.
+    /// Visits up to `count` jobs, and converts dates from the binlog by the new calendar. Returns
+    /// the jobs that need a new record, because the dates in their records are by the old calendar.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If dates followed each change of the clock, all delayed jobs might be written every second.
+    /// If each change of the clock changed dates, all delayed jobs might be written every second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

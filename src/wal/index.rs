@@ -1,10 +1,10 @@
-//! The index of segments: which segment each job needs, which segment may be removed, and which
-//! jobs must be written again.
+//! The index of segments: which segment has the full record of each job, which segment may be
+//! removed, and which jobs to relocate.
 //!
 //! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
-//! full record and last short record are live; all other records are garbage. Segments are removed
-//! oldest first, so the index has only the segment of each full record. Before a segment is
-//! removed, its jobs are written in full again, which makes their short records garbage.
+//! full record and last short record are live; all other records are garbage. The index has only
+//! the segment of each full record: short ones come later, and segments are removed oldest first.
+//! Before a segment is removed, its jobs are relocated, which makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
 //! location have the same index. The fields `live` and `closed` are the sums that
@@ -20,12 +20,12 @@ use crate::{
     queue::Job,
 };
 
-/// How many bytes a turn may relocate for each byte that its commands appended or made garbage.
+/// How many bytes a turn may relocate for each byte that commands appended or made garbage.
 ///
-/// Jobs are written again while garbage exceeds three quarters of the live bytes. In the worst
-/// case, the oldest segments have no garbage, and all *l* live bytes must be written before any
-/// garbage can be removed. While these bytes are written, commands make at most *l*/8 bytes
-/// garbage. So garbage never exceeds the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
+/// Jobs are relocated while garbage exceeds three quarters of the live bytes. In the worst case,
+/// the oldest segments have no garbage, and all *l* live bytes must be relocated before any garbage
+/// can be removed. Meanwhile, commands make at most *l*/8 bytes garbage. So garbage never exceeds
+/// the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.
@@ -35,7 +35,7 @@ pub(super) struct Location {
     pub(super) segment: u32,
     /// The length of the job's full record, in bytes.
     pub(super) length: u32,
-    /// Whether a short record of the job has followed its full record.
+    /// Whether a short record of the job was appended after its full record.
     is_updated: bool,
     /// Whether a record of the job is deferred, because there was no disk space for the record.
     is_deferred: bool,
@@ -80,7 +80,7 @@ pub(super) struct SegmentIndex {
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
     closed: u64,
-    /// No job needs the segments below this number; these are removed once that is safe.
+    /// No job needs a segment below this number; such segments are removed once that is safe.
     needed_from: u32,
     /// Bytes used in the segments below `needed_from`.
     unneeded_bytes: u64,
@@ -90,10 +90,10 @@ pub(super) struct SegmentIndex {
     pub(super) deferred: u64,
     /// Where the search for the next deferred record continues.
     cursor: usize,
-    /// All jobs in segments up to this number must be written again after damage or a failure.
+    /// After damage or a failure, all jobs in segments up to this number must be relocated.
     pub(super) rewrite_through: u32,
     /// The segments from this number up to `rewrite_through` are *suspect*: on the disk, they may
-    /// lack records that the index relies on. Jobs of suspect segments are written again first.
+    /// lack records that the index relies on. Jobs of suspect segments are relocated first.
     pub(super) suspect_from: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ impl SegmentIndex {
         self.count_unneeded();
     }
 
-    /// Moves `needed_from` past the closed segments that no job needs. O(log segments) on average.
+    /// Moves `needed_from` past the oldest segments that no job needs. O(log segments) on average.
     fn count_unneeded(&mut self) {
         while let Some(segment) = self.oldest_needed().filter(|segment| segment.jobs.is_empty()) {
             let (number, used) = (segment.number, segment.used);
@@ -124,7 +124,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Marks a segment as damaged, so that all jobs are written again.
+    /// Marks a segment as damaged, so that all jobs are relocated.
     pub(super) fn mark_damaged(&mut self, number: u32) {
         self.rewrite_through = self.end.number;
         self.segments.get_mut(&number).expect("it was read").is_damaged = true;
@@ -161,13 +161,13 @@ impl SegmentIndex {
         found.map(Key::paired)
     }
 
-    /// Moves the job to the current segment, to which a new full record was written.
+    /// Moves the job to the current segment, which now has a new full record of the job.
     pub(super) fn relocate(&mut self, job: Key<Job>) {
         self.unlink(job.paired());
         self.link(job.paired());
     }
 
-    /// Adds an appended short record to the live bytes. An older short record becomes garbage.
+    /// Counts the job's new short record as live, and an older short record as garbage.
     pub(super) fn update(&mut self, job: Key<Job>) {
         self.set_deferred(job, false);
         if !mem::replace(&mut self.locations[job.paired()].is_updated, true) {
@@ -238,10 +238,10 @@ impl SegmentIndex {
         self.segments.values().next()
     }
 
-    /// Returns the job of the index to write again next, if any. Jobs of suspect segments come
-    /// first, then jobs of other segments up to `rewrite_through`. Last come jobs of the oldest
-    /// segment that jobs need, but only while garbage in the closed segments that jobs need exceeds
-    /// `eighths` eighths of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
+    /// other segments up to `rewrite_through`. Last come jobs of the oldest segment that a job
+    /// needs, but only while the closed segments from that one on have more garbage than `eighths`
+    /// eighths of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -263,7 +263,7 @@ impl SegmentIndex {
         self.first_job_in(self.suspect_from?..=self.rewrite_through)
     }
 
-    /// Returns the first job that must be written again because of damage or a failure.
+    /// Returns the first job that must be relocated because of damage or a failure.
     pub(super) fn first_doubtful(&self) -> Option<Key<Job>> {
         self.first_job_in(0..=self.rewrite_through)
     }
@@ -274,8 +274,8 @@ impl SegmentIndex {
         Some(oldest)
     }
 
-    /// Takes the first segment with jobs among `numbers`, and returns the job that entered it
-    /// first. O(log segments + `numbers`).
+    /// Returns the first job of the first segment that has jobs, among the segments with `numbers`.
+    /// O(log segments + `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let rest = self.segments.range(*numbers.start()..);
         let mut those = rest.take_while(|(number, _)| number <= &numbers.end());
@@ -353,7 +353,7 @@ mod tests {
         index.check();
     }
 
-    /// If a deferred record were never appended, the next restart would undo the change.
+    /// If a deferred record were never appended, a restart would undo the change of that job.
     #[test]
     fn each_deferred_job_is_found_until_its_record_is_appended() {
         let (mut index, keys) = index(5);

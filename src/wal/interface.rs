@@ -14,7 +14,7 @@ use crate::{
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Records are synced at most this long after their write; if zero, before the reply.
+    /// Records are synced at most this long after the write; if zero, before the confirming reply.
     Within(Duration),
     /// Records are never synced.
     Never,
@@ -35,7 +35,7 @@ pub struct Jobs<'a> {
 }
 
 impl<'a> Jobs<'a> {
-    /// Returns the bytes of a job's body for its record, with its CR LF.
+    /// Returns the bytes of a job's body, with the CR LF, for a record of the job.
     pub fn body(self, job: Key<Job>) -> &'a [u8] {
         self.bodies.bytes(&self.queue.job(job).body)
     }
@@ -62,22 +62,22 @@ pub enum Error {
     Locked(String),
     /// There is not enough memory. The text says for what the memory was meant, or is empty.
     OutOfMemory(String),
-    /// A segment has a layout that only the program that wrote the segment can read. The text names
-    /// the segment and the layout.
+    /// Only the program that wrote a segment can read its layout. The text names the segment and
+    /// the layout.
     Foreign(String),
     /// The caller's progress function has interrupted the replay.
     Interrupted,
 }
 
 impl From<io::Error> for Error {
-    /// A failed call of the disk as an error of the binlog.
+    /// Converts the error of a call on the disk to an error of the binlog.
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
     }
 }
 
 impl From<OutOfMemory> for Error {
-    /// A lack of memory as an error of the binlog.
+    /// Converts a lack of memory to an error of the binlog.
     fn from(_: OutOfMemory) -> Self {
         Self::OutOfMemory(String::new())
     }
@@ -106,12 +106,12 @@ pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
     Ok(buffer)
 }
 
-/// Why the binlog cannot take a change.
+/// Why the binlog cannot record a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and not all jobs have been written again since then.
+    /// The disk has failed, and not all jobs have been relocated since then.
     Failed,
 }
 
@@ -143,8 +143,8 @@ pub enum Change {
     /// A new state, priority or delay that even a full disk must not prevent. The record is
     /// appended once there is space; a crash before the append undoes the change.
     DeferrableUpdate,
-    /// The delete of a job. Deletes are permitted on a full disk, because space is kept for them,
-    /// and during recovery.
+    /// The delete of a job. Deletes are permitted during recovery, and on a full disk, where space
+    /// is kept for them.
     Delete,
 }
 
@@ -177,7 +177,7 @@ pub struct BinlogCounts {
     pub oldest: u32,
     /// The number of the segment to which records are appended.
     pub current: u32,
-    /// How often a job was written again so that its old segment could be removed.
+    /// How many times jobs were relocated.
     pub migrated: u64,
     /// The number of records written.
     pub written: u64,

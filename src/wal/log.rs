@@ -1,8 +1,8 @@
 //! The end of the binlog, where records are appended. This module deals with segments and bytes,
 //! not with jobs.
 //!
-//! The records of a turn are gathered in memory, and written together. A full segment is truncated,
-//! synced and closed, and the first preallocated file becomes the next segment.
+//! The records of a turn are gathered in memory, and written together. A full segment is truncated
+//! to its records, synced and closed, and the first preallocated file becomes the next segment.
 
 use std::{io, mem};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records, which must be written before more records are appended.
+/// The most bytes of pending records, which are written before they exceed this.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number that a segment may have: the original reads no larger number.
@@ -29,11 +29,11 @@ pub(super) const NUMBER_MAX: u32 = u32::MAX / 2;
 /// records.
 const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 
-/// The end of the binlog, and the files and syncs that it needs.
+/// The end of the binlog, its preallocated files, and its syncs.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The time that the last call passed as the present time.
+    /// The present time as of the last call.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
@@ -55,8 +55,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// A log that continues after `end`, on a `disk` whose lock was confirmed at `now`. `pending`
-    /// is an empty buffer with a capacity of [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
+    /// A log that continues after `end`, on a `disk` whose lock was checked at `now`. `pending` is
+    /// an empty buffer with a capacity of [`PENDING_MAX_BYTES`]. Call [`Log::begin`] next.
     pub(super) fn new(
         disk: Box<dyn Disk>,
         options: Options,
@@ -98,7 +98,7 @@ impl Log {
     }
 }
 
-/// Appends records. `next_id` is always the id that the next job will get, for segment headers.
+/// Appends records. Segment headers contain `next_id`, the id that the next job will get.
 impl Log {
     /// Appends a record to the log. [`Log::write_turn`] reports any error.
     pub(super) fn append(&mut self, record: &NewRecord<'_>, next_id: u64) {
@@ -107,13 +107,13 @@ impl Log {
         }
     }
 
-    /// Appends a record, and first writes pending records or begins a new segment if it must.
+    /// Appends a record; if there is no room, first writes pending records or begins a new segment.
     fn try_append(&mut self, record: &NewRecord<'_>, next_id: u64) -> io::Result<()> {
         let (length, body) = (record.length(), record.body);
         if self.current.is_none_or(|current| !current.layout.fits(self.end.used, length)) {
             self.rotate(length, next_id)?;
         }
-        // `pending` must never grow: if memory is short, a failed allocation would end the process.
+        // The capacity of `pending` must not grow: a failed allocation would end the process.
         let copied = body.len().min(COPIED_BODY_MAX_BYTES);
         if self.pending.len() + copied + 2 * HEAD_MAX_BYTES > PENDING_MAX_BYTES {
             self.write()?;
@@ -192,14 +192,14 @@ impl Log {
         // The calls above may have taken long, so the lock is checked again.
         let disk = self.lease.ask()?;
         match disk.rename(from, to) {
-            // On a full disk, XFS may need space for the new name, so a spare file is removed.
+            // On a full disk, XFS may need space for the new name, so another file is removed.
             Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {
                 disk.rename(from, to)?;
             }
             renamed => renamed?,
         }
         self.reserve.take_first();
-        // Even if the sync of the directory fails, no other segment may get this number.
+        // Even if the sync of the directory fails, this number must not be used again.
         self.end.open(number);
         self.end.advance(HEADER_BYTES);
         disk.sync_directory()?;
@@ -209,7 +209,7 @@ impl Log {
     }
 }
 
-/// Writes records, and ends turns and the binlog.
+/// Writes records: early in a turn, at the turn's end, and when the daemon ends.
 impl Log {
     /// Writes the pending records before the turn ends, and returns whether they are written.
     /// [`Log::write_turn`] reports any error.
@@ -221,8 +221,8 @@ impl Log {
         self.failure.is_none()
     }
 
-    /// Writes the pending records, and takes the result of a background sync that has ended. Fails
-    /// also if an append or a write failed earlier in the turn.
+    /// Writes the pending records, and takes the result of the background sync if it has ended.
+    /// Fails also if an append or a write failed earlier in the turn.
     pub(super) fn write_turn(&mut self) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -287,7 +287,7 @@ impl Log {
             || self.reserve.has_surplus(demand, self.space())
     }
 
-    /// Whether to preallocate a file now. While the current segment is at most half full, garbage
+    /// Whether to preallocate a file now. While the current segment is less than half full, garbage
     /// is removed first, because the removal may free the space that the file needs.
     fn wants_file(&self, demand: Demand, has_garbage: bool) -> bool {
         let space = self.space();
@@ -328,7 +328,7 @@ impl Log {
     pub(super) fn abandon(&mut self) {
         if self.current.take().is_some() {
             let (name, pending) = (self.end.name(), self.pending.len() as u64);
-            // Truncates the segment's zeros, whose space the next segment may need. Ignores errors.
+            // Cuts off the zeros, because the next segment may need the space. Ignores errors.
             if let Ok(disk) = self.lease.ask() {
                 let _ = disk.truncate(name, self.end.used.saturating_sub(pending));
                 disk.close(name);
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
     use crate::wal::{CommitOutcome, SyncPolicy, disk::testing::Fixture};
 
-    /// If each record were written by itself, system calls would take longer than all other work.
+    /// If each record were a write of its own, system calls would take longer than all other work.
     #[test]
     fn the_records_of_a_turn_are_one_write() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -413,7 +413,7 @@ mod tests {
         assert!(binlog.wal.is_sound());
     }
 
-    /// If a large body were added to the buffer, the buffer would outgrow its limit of a megabyte.
+    /// If large bodies were copied to the pending records, these might take more than a megabyte.
     #[test]
     fn a_large_body_is_written_by_itself() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

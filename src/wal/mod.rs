@@ -5,21 +5,21 @@
 //! records of a turn; replies that confirm changes are sent after that. [`SyncPolicy`] decides when
 //! records are synced. doc/binlog.md describes promises and format.
 //!
-//! **Space first.** Before each change, the server asks for space for its record, so no record is
+//! **Space first.** Before each change, the server reserves space for the record, so no record is
 //! ever written to a full disk. *Preallocated files* have space for later segments, and space for
 //! the delete of every job is kept. A put gets an error reply if it needs more space than there is.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
-//! bytes, jobs that need the oldest segment are written again, a bounded number in each turn.
+//! bytes, jobs of the oldest segment are relocated, a bounded number of bytes in each turn.
 //!
-//! **Failure.** After a failed write or sync, the disk's contents are unknown. No change is
-//! acknowledged until a new segment is open, and only deletes until all jobs are written again.
+//! **Failure.** After a failed write or sync, the disk's contents are unknown. Until a new segment
+//! is open, no change is acknowledged; then only deletes are, until all jobs are relocated.
 //!
-//! The server calls [`Wal`], in this file. `interface`: types of its calls. `log`, `segment`: write
-//! records, open the next segment. `record`: bytes of records. `dates`: their fields. `space`: what
-//! fits, without I/O; `reserve`: preallocated files. `index`: which segment each job needs;
-//! `removal`. `syncs`, `start`, `recovery`. `disk/`: `Disk`, the directory, lock, lease. `read/`:
-//! from bytes to jobs, at startup and for `--check-binlog`. doc/architecture.md has more.
+//! The server calls [`Wal`], in this file, with the types of `interface`. `log` and `segment` write
+//! records and open segments. `record` makes bytes of records, `dates` their fields. `space`
+//! computes what fits; `reserve` makes preallocated files. `index` has the segment of each job.
+//! `removal`, `syncs`, `start`, `recovery`. `disk/` has directory, lock and lease. `read/` makes
+//! jobs from bytes, at startup and for `--check-binlog`. doc/architecture.md has more.
 
 mod dates;
 mod disk;
@@ -93,7 +93,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        // Allocates this buffer before the replay: later, free memory is ballast, in small pieces.
+        // Allocated before the replay: later, free memory is ballast, in pieces smaller than this.
         let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
@@ -115,8 +115,8 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, syncs them if that is due, and does a bounded part of compaction
-    /// and preallocation. After a commit, replies may be sent unless the outcome is `Failed`.
+    /// Writes the turn's records, syncs them if that is due, and, within a limit, relocates jobs
+    /// and makes files. After a commit, replies may be sent unless the outcome is `Failed`.
     ///
     /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
     /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
@@ -279,8 +279,8 @@ impl Wal {
         self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
-    /// Appends a record of a job's new state, priority or delay. If there is no disk space, defers
-    /// the record if the permit allows that.
+    /// Appends a record of a job's new state, priority or delay. Without disk space, defers the
+    /// record, if the permit allows that.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
@@ -298,14 +298,14 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// Returns and forgets the ids of jobs whose puts could not be written. Called after
+    /// Returns and forgets the ids of jobs whose records could not be written. Called after
     /// [`CommitOutcome::Failed`]. No client has seen these ids. Other jobs may have larger ids,
     /// because a job gets its id before its body arrives.
     pub fn take_unrecorded(&mut self) -> Vec<u64> {
         mem::take(&mut self.log.unrecorded)
     }
 
-    /// Forgets a job whose put could not be written. Called before the queue removes the job.
+    /// Forgets a job whose record could not be written. Called before the queue removes the job.
     pub fn forget(&mut self, job: Key<Job>) {
         self.index.remove(job);
     }
@@ -315,16 +315,16 @@ impl Wal {
         self.dates.set(calendar, now);
     }
 
-    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog to
-    /// instants again, which needs no record. Writes a new record if a job was delayed or buried in
-    /// this run, because the dates in its last record are by the old calendar.
+    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog by
+    /// the new calendar, which needs no record. Writes a new record if a job was delayed or buried
+    /// in this run, because the dates in its last record are by the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
         }
     }
 
-    /// Appends the full record of a job, and returns its length in bytes.
+    /// Appends the full record of a job, and returns the record's length in bytes.
     fn append_full(&mut self, jobs: Jobs<'_>, job: Key<Job>) -> u32 {
         let (queue, body) = (jobs.queue, jobs.body(job));
         let name = queue.tube_name(queue.job(job).tube);
@@ -346,14 +346,14 @@ impl Wal {
     }
 }
 
-/// Compaction and recovery, of which each commit does a bounded part.
+/// Relocation and recovery, of which each commit does a bounded part.
 impl Wal {
     /// Whether a deferred record can be appended, because there is disk space now.
     fn can_append_deferred(&self) -> bool {
         self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to write again next, if any: on a full disk, even if there is less garbage.
+    /// Returns the job to relocate next, if any. On a full disk, less garbage suffices for that.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
@@ -367,14 +367,14 @@ impl Wal {
         }
     }
 
-    /// Writes jobs again, in the order of [`SegmentIndex::next_relocation`], until at least
-    /// `budget` bytes are appended.
+    /// Relocates jobs, in the order of [`SegmentIndex::next_relocation`], until at least `budget`
+    /// bytes are appended.
     fn compact(&mut self, jobs: Jobs<'_>, mut budget: u64) {
         while budget > 0 && self.log.failure.is_none() {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // Space for all deletes is kept. Space for a restart is kept, too, unless all jobs of
-            // the oldest segment can be written again, because that segment is then removed.
+            // the oldest segment can be relocated, because its removal then frees space.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
@@ -399,7 +399,7 @@ impl Wal {
             && space.preallocated_slots >= self.demand().slots()
     }
 
-    /// Whether compaction or the removal of a segment is due.
+    /// Whether the relocation of a job or the removal of a segment is due.
     fn has_garbage(&self) -> bool {
         self.index.is_oldest_unneeded() || self.next_relocation().is_some()
     }
@@ -412,7 +412,7 @@ impl Wal {
         self.log.sync_if_due(self.syncs_in_background(), is_urgent)
     }
 
-    /// Opens a new segment after a failure, so that every job can be written again.
+    /// Opens a new segment after a failure, so that every job can be relocated.
     fn try_recover(&mut self, queue: &Queue) -> io::Result<()> {
         // While the disk failed, another daemon may have taken over the directory.
         self.log.lease.ask()?;
@@ -430,12 +430,12 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Returns why the lock is lost, if so: without it, nothing is written; the process must end.
+    /// Returns why the lock is lost, if so: then nothing more is written, and the process must end.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
 
-    /// Checks the lock, and returns true, if a check is due at the present time `now`.
+    /// If a check of the lock is due at the present time `now`, makes the check and returns true.
     pub fn confirm_lock_if_due(&mut self, now: Time) -> bool {
         let is_due = self.log.lease.is_due(now);
         // If the lock is lost, the lease keeps the reason.
@@ -453,15 +453,15 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see an unsynced job's id, because no restart assigns this id again.
-    /// Always true, unless clients have abandoned more puts than the segment has room for.
+    /// Whether a client may see a job's id before the job is synced, because no restart gives the
+    /// id to another job. True unless clients broke off more puts than fit into the segment.
     pub fn may_show(&self, id: u64) -> bool {
         let current = self.log.current.as_ref();
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)
     }
 
     /// Returns how long the next sync will probably take, or zero if that is unknown. `None` if the
-    /// next sync may not wait for more changes.
+    /// next sync should not wait for more changes.
     pub fn time_of_next_sync(&self) -> Option<Duration> {
         self.log.syncs.time_of_next()
     }

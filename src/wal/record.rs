@@ -7,9 +7,9 @@
 //!
 //! In a segment of this daemon, the four bytes after `pri`, which the original does not read, are a
 //! checksum of the whole record. The checksum starts from the segment's salt and the record's
-//! offset, so bytes of a body, or a record copied from another place, do not match. The salt is
-//! made of the key of the directory, which each segment header has, and of the number of the
-//! segment.
+//! offset, so bytes of a body, or a record copied from elsewhere, do not match their checksum. The
+//! salt is made of the key of the directory, which each segment header has, and of the number of
+//! the segment.
 //!
 //! `dates.rs` makes fields from a job, and `read/reader.rs` makes a job from fields. A record that
 //! concerns no job, such as [`SegmentHeader`], is a short record with an id that no job has.
@@ -43,7 +43,7 @@ const FIELDS_5_BYTES: usize = 77;
 /// The length in bytes of a short record. Every delete is a short record.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
-/// Returns the length of a job's full record in bytes. `size` includes the body's CR LF.
+/// Returns the length in bytes of a full record. The body has `size` bytes, with its CR LF.
 pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
@@ -65,7 +65,7 @@ pub(super) enum Kind {
     #[default]
     Deleted = 0,
     /// Ready, or reserved when the record was written. The number 2, which the original writes when
-    /// it compacts a reserved job, is read as ready, too.
+    /// it relocates a reserved job, is read as ready, too.
     Ready = 1,
     /// Buried.
     Buried = 3,
@@ -88,8 +88,8 @@ pub(super) struct JobFields {
     pub(super) pri: u32,
     pub(super) delay: i64,
     pub(super) ttr: i64,
-    /// The body's length with CR LF. Short records have this length, too, because the original
-    /// takes all fields of a job from its last record.
+    /// The body's length with CR LF. Short records have this field, too, because the original takes
+    /// all fields of a job from its last record.
     pub(super) body_size: i32,
     pub(super) created_at: i64,
     /// If the job is delayed, the date when its delay ends; if buried, the date when it was buried.
@@ -177,7 +177,7 @@ impl JobFields {
     }
 }
 
-/// Returns the `N` bytes of a record at the offset `at`, which `bytes` must have.
+/// Returns the `N` bytes at the offset `at` of `bytes`, which must be long enough.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("N bytes were taken")
 }
@@ -218,7 +218,7 @@ impl NewRecord<'_> {
     }
 }
 
-/// A short record that marks a segment as written by this daemon, and has the key of its directory.
+/// A short record that marks a segment as written by this daemon, and has the key of the directory.
 /// The original skips such a record as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
@@ -265,8 +265,8 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` probably begin with a segment header, perhaps a damaged one: at least two of
-    /// its three constant parts match. A tube's name may have one of these parts, the magic, but
-    /// not the other two.
+    /// a header's three constant parts match. A tube's name may have one of these parts, the magic,
+    /// but not the other two.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
@@ -290,7 +290,7 @@ pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }
 
-/// Returns the checksum's initial state for a record at `offset`, before the record's bytes.
+/// Returns the initial state of the checksum of a record at `offset`.
 fn checksum(salt: u64, offset: u64) -> Hasher {
     // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into them.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -306,13 +306,13 @@ pub(super) const HEAD_MAX_BYTES: usize = 8 + NAME_LIMIT + FIELDS_BYTES;
 pub(super) struct Frame {
     /// The fields, which have no meaning if the record has a flaw.
     pub(super) fields: JobFields,
-    /// Bytes before the tube's name.
+    /// The offset of the tube's name in the record.
     name_at: usize,
-    /// Bytes of the tube's name; zero in a short record.
+    /// The length of the tube's name in bytes; zero in a short record.
     name_length: usize,
     /// Bytes before the body.
     pub(super) head_length: usize,
-    /// Bytes of the body with its CR LF; zero in a short record.
+    /// The length of the body with its CR LF, in bytes; zero in a short record.
     pub(super) body_length: usize,
     /// What is wrong with the record, if anything. The length is known even if there is a flaw.
     flaw: Option<&'static str>,
@@ -323,7 +323,7 @@ impl Frame {
     /// reach to the end of the file. Returns `None` at the end of the records, or an error if the
     /// record's length is unknown.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        // If only zeros follow in the file, the records end, even if a record needs more bytes.
+        // If only zeros are left, the records end here, even if too few are left for a record.
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -376,9 +376,9 @@ impl Frame {
         std::str::from_utf8(bytes.get(self.name_at..self.name_at + self.name_length)?).ok()
     }
 
-    /// Passes `bytes`, the beginning of a version 7 record at `offset`, to a hasher. Returns the
-    /// hasher, and the checksum that is stored in the record. The hasher gets zeros in place of the
-    /// stored checksum. Hashing is faster if `bytes` have as much of the body as is in memory.
+    /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
+    /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
+    /// that checksum. Hashing is faster if `bytes` have as much of the body as is in memory.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

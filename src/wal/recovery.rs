@@ -8,8 +8,8 @@ use crate::clock::Time;
 /// The delay before a full or failed disk is tried again.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The longest delay after repeated failures. Delays double up to this limit, because each attempt
-/// leaves a file behind.
+/// The longest delay before the next attempt, after repeated failures. Delays double up to this
+/// limit, because each attempt leaves a file behind.
 pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether the binlog works.
@@ -32,7 +32,7 @@ pub(super) struct Recovery {
     delay: Duration,
     /// When to try to remove the oldest segment again, if its removal has failed.
     pub(super) removal_retry_at: Option<Time>,
-    /// How many bytes of unneeded segments may still be removed within the limit.
+    /// How many bytes of unneeded segments this turn may still remove.
     pub(super) removable: u64,
 }
 
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// If the daemon forgot a segment whose directory could not be synced, the file would stay.
+    /// If the daemon forgot a segment because the directory's sync failed, its file would stay.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);

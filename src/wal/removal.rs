@@ -16,7 +16,7 @@ use super::{
 
 /// Whether the oldest segment may be removed: no job needs it, and the records that relocated or
 /// deleted its jobs are synced. Later records need not be synced, so constant writing does not
-/// prevent the removal. After a failed write or sync, all records must be synced.
+/// prevent the removal. After a failed write or sync, however, all records must be synced first.
 pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) -> bool {
     let is_synced = match recovery.state {
         State::Sound => index.oldest().is_none_or(|it| it.last_removal_at <= syncs.synced),
@@ -25,12 +25,12 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
     is_synced && index.is_oldest_unneeded()
 }
 
-/// Removes segments that no job needs, oldest first: at least one segment, and more until the
-/// removed segments have twice the `budget` of this turn, plus the bytes that earlier turns could
-/// have removed but did not. Fails if the lock is lost, or if the directory cannot be synced.
+/// Removes segments that no job needs, oldest first. Stops once the removed bytes reach a limit:
+/// twice the `budget` of this turn, plus what earlier turns have not used of their limits. Fails if
+/// the lock is lost, or if the directory cannot be synced.
 ///
-/// The directory is synced after each removal. Without these syncs, a power cut could undo only the
-/// removal of an older segment, and its jobs would return without the deletes in a newer segment.
+/// The directory is synced after each removal. Otherwise, a power cut could undo the removal of an
+/// older segment but not of a newer one, and jobs would return whose deletes are in the newer one.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // The limit is twice the budget: for bytes that became garbage, and for bytes written again.
+    // The limit is twice the budget: once for bytes that became garbage, once for relocated bytes.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -55,7 +55,7 @@ pub(super) fn remove_unneeded(
                 }
                 recovery.removal_retry_at = Some(log.now + RETRY_DELAY);
             }
-            // The segment is removed, perhaps by someone else.
+            // The segment has been removed, perhaps by another process.
             _ => {
                 disk.sync_directory()?;
                 index.drop_closed(segment.number);
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::wal::{SyncPolicy, disk::testing::Fixture};
 
-    /// If a segment were removed before its relocated jobs are synced, a power cut would lose them.
+    /// If a segment were removed before its relocated jobs are synced, a power cut would lose jobs.
     #[test]
     fn a_segment_stays_until_what_replaces_it_is_synced() {
         let mut binlog = Fixture::new(SyncPolicy::Within(Duration::from_secs(3600)));

@@ -1,9 +1,9 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
 //! The file system reserves the space of these files without a write, so neither startup nor a
-//! large job waits. If the file system cannot do that, files are smaller, and filled with zeros.
-//! Each file begins with a segment header, so that the directory's key is known even if the headers
-//! of all segments are damaged.
+//! large job waits for writes. If the file system cannot do that, files are smaller, and filled
+//! with zeros. Each file begins with a segment header, so that the directory's key is known even if
+//! the headers of all segments are damaged.
 
 mod testing;
 
@@ -24,7 +24,7 @@ use crate::clock::Time;
 /// The largest size in bytes of a file that is filled with zeros, unless one record needs more.
 const FILLED_FILE_MAX_BYTES: u64 = 64 << 20;
 
-/// How long the disk is reported as full after it had no space for a job larger than a segment,
+/// How long the disk is reported as full after it lacked space for a job larger than a segment,
 /// even if it has space for smaller jobs.
 const LARGE_SHORTAGE_TIME: Duration = Duration::from_secs(60);
 
@@ -36,8 +36,8 @@ pub(super) struct Preallocated {
     pub(super) size: u64,
     /// How many bytes of the file have been filled with a segment header and zeros.
     pub(super) filled: u64,
-    /// How many bytes must be filled before the file may be used: only the first piece if the file
-    /// system has reserved the file's space.
+    /// How many bytes must be filled before the file may be used: all, or only the first piece if
+    /// the file system has reserved the file's space.
     fill_end: u64,
 }
 
@@ -48,7 +48,7 @@ impl Preallocated {
     }
 }
 
-/// A failure to make a file. Before `retry_at`, no file of that size or a larger one is made.
+/// A failure to make a file. Before `retry_at`, no file of `size` bytes or more is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
@@ -72,7 +72,7 @@ pub(super) struct Reserve {
     /// The file that is being filled.
     filling: Option<Preallocated>,
     next_number: u32,
-    /// How many short records fit into the files.
+    /// How many short records fit into all preallocated files.
     slots: u64,
     pub(super) shortage: Option<Shortage>,
 }
@@ -97,22 +97,22 @@ impl Reserve {
         self.files.last_key_value().map(|(_, file)| *file)
     }
 
-    /// Returns the space of the reserve for records, if the current segment has `current` unused
-    /// bytes.
+    /// Returns the space for records in the preallocated files and in the current segment, which
+    /// has `current` unused bytes.
     pub(super) fn space(&self, current: u64) -> Space {
         let next = self.first().map_or(0, |file| file.size);
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a preallocated file now, or to go on filling one. Returns true on a full
+    /// Whether to make a preallocated file now, or a further piece of one. Returns true on a full
     /// disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
     }
 
-    /// Whether it is too early to try to make a file of `size` bytes, because an attempt with that
-    /// or a smaller size failed less than a second ago.
+    /// Whether it is too early to try to make a file of `size` bytes, because an attempt with this
+    /// size or a smaller one failed less than a second ago.
     pub(super) fn is_resting(&self, size: u64, now: Time) -> bool {
         self.shortage.is_some_and(|shortage| shortage.retry_at > now && size >= shortage.size)
     }
@@ -140,7 +140,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// Preallocates a file of `size` bytes, unless an attempt has just failed.
+    /// Preallocates a file of `size` bytes, unless it is too early: see [`Reserve::is_resting`].
     fn try_file(&mut self, disk: &mut Writable, size: u64, now: Time) -> io::Result<()> {
         if self.is_resting(size, now) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -148,7 +148,7 @@ impl Reserve {
         self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
-    /// Makes the server refuse jobs that need a file of `size` bytes until such a file can be made.
+    /// Until a file of `size` bytes can be made, the server refuses jobs that need such a file.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
             (Unavailable::Full, size, "no disk space for another binlog file")
@@ -163,21 +163,21 @@ impl Reserve {
         self.shortage = Some(Shortage { retry_at, failed_at: now, size, reason });
     }
 
-    /// Permits the next attempt to make a file at once, because the daemon itself has freed space.
+    /// Lets the next attempt to make a file begin at once, because the daemon has freed space.
     pub(super) fn on_freed(&mut self) {
         if let Some(shortage) = &mut self.shortage {
             shortage.retry_at = Time::AT_ONCE;
         }
     }
 
-    /// Ends a shortage of files of at most `size` bytes, because a file of `size` was just made.
+    /// Ends a shortage of files of `size` bytes or less, because one of `size` bytes was just made.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
         }
     }
 
-    /// Ends a shortage for large jobs if no attempt has failed for [`LARGE_SHORTAGE_TIME`].
+    /// Ends a shortage for large jobs if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
         // A shortage for smaller jobs is never that old, because an attempt is made each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
@@ -243,7 +243,7 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Takes the preallocated file that becomes the next segment out of the list.
+    /// Takes from the reserve the preallocated file that becomes the next segment.
     pub(super) fn take_first(&mut self) -> Option<Preallocated> {
         let (_, file) = self.files.pop_last()?;
         self.slots -= file_slots(file.size);
@@ -300,8 +300,8 @@ impl Reserve {
     }
 }
 
-/// Whether an error means that the disk is full, a quota is used up, or the file would exceed a
-/// limit on its size.
+/// Whether an error means that the disk is full, a quota is used up, or a limit on the size of a
+/// file would be exceeded.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -353,7 +353,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// If a full disk were reported after it has space again, an operator would search in vain.
+    /// If a disk were called full after it has space again, an operator would search in vain.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(binlog.wal.next_deadline(), None);
     }
 
-    /// If any failure were reported as a full disk, an operator would delete jobs, which does not
+    /// If every failure were reported as a full disk, an operator would delete jobs, which does not
     /// help: the directory must be repaired, or another machine must take over.
     #[test]
     fn a_directory_in_which_no_file_can_be_made_is_no_full_disk() {

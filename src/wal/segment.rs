@@ -12,13 +12,13 @@ use super::{
     space::Layout,
 };
 
-/// The length of a piece of zeros in bytes. Also the least budget of a turn for compaction and
+/// The length of a piece of zeros in bytes. Also the least budget of a turn for relocation and
 /// preallocation; the budget is eight times the bytes appended and made garbage if that is more.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 
-/// How far ahead of the records zeros are written, in bytes.
+/// How far ahead of the records zeros are written at most, in bytes.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
 /// The number from which the salt of a preallocated file's header is made. No segment has number 0.

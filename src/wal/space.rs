@@ -5,9 +5,9 @@
 //! preallocated files. [`Space::has_room_for`] decides that.
 //!
 //! Because of three rules, the need is more than the sum of the lengths of records. A record never
-//! spans two segments. A segment header, as long as a short record, comes first in each segment and
-//! again before the first record of each [`HEADER_INTERVAL_BYTES`]. And once the next segment has
-//! begun, the rest of the previous segment is never used.
+//! spans two segments. A segment header, as long as a short record, comes first in each segment,
+//! and again after each [`HEADER_INTERVAL_BYTES`] of records. And once the next segment has begun,
+//! the rest of the previous segment is never used.
 //!
 //! A *slot* is space for one short record.
 
@@ -126,8 +126,8 @@ impl Space {
 pub(super) struct Demand {
     /// The number of jobs: each needs a slot for its delete.
     pub(super) jobs: u64,
-    /// Bytes of live records in the oldest segment, which is removed only after these records are
-    /// written again.
+    /// Bytes of live records in the oldest segment, which is removed only after their jobs are
+    /// relocated.
     pub(super) oldest_live: u64,
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
@@ -139,8 +139,8 @@ impl Demand {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
-    /// Returns how many more slots to make in advance: eight, plus half the number of jobs (or the
-    /// slots of one segment, if these are fewer) minus [`RESTART_SLOTS`].
+    /// Returns how many more slots to make in advance: eight, and one for every two jobs. The slots
+    /// for jobs are at most those of one segment, and are reduced by [`RESTART_SLOTS`].
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
@@ -150,9 +150,9 @@ impl Demand {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed, because the large job, or the
-    /// many small jobs, for which the file was made are deleted. For small jobs, the slots of one
-    /// more segment are kept, so that files are not made and removed alternately.
+    /// Whether a preallocated file of `size` bytes should be removed, because the jobs for which it
+    /// was made, a large one or many small ones, are deleted. For small jobs, the slots of one more
+    /// segment are kept, so that files are not made and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Returns how many short records at most are admitted after a record of `length` bytes.
+    /// Returns the most short records that are admitted after a record of `length` bytes.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
         assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");
@@ -232,7 +232,7 @@ mod tests {
         assert!(cases > 20_000, "{cases}");
     }
 
-    /// If more slots were wasted, a put would be refused on a disk that has space for the job.
+    /// If more than one slot were wasted, a put would be refused on a disk with space for the job.
     #[test]
     fn at_most_one_slot_is_wasted() {
         for bytes in 0..40_000 {

@@ -51,15 +51,15 @@ impl Log {
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
-                    // No later segment gets the number of the segment for which there is no space.
+                    // The number of the segment that could not be opened is not used again.
                     self.end.open(number);
                 }
                 error!("the disk has no space even for a delete: all changes are refused");
             }
             Err(error) => return Err(error.into()),
         }
-        // Unfinished records were kept only for their ids. The new segment has the next id, so
-        // unfinished records can now be truncated.
+        // Unfinished records were kept only so that no new job gets their ids. The new segment has
+        // the next id, so unfinished records can now be truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
@@ -108,7 +108,7 @@ mod tests {
         recovery::RETRY_DELAY,
     };
 
-    /// If startup failed, an operator who frees space would also have to start the daemon again.
+    /// If a full disk stopped startup, whoever frees space would have to start the daemon, too.
     #[test]
     fn a_start_goes_on_if_the_disk_lacks_the_space_that_it_has_reserved() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

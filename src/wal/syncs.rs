@@ -18,7 +18,7 @@ pub struct SyncEvents {
 }
 
 /// With `-f0`, syncs run in the background if they take at least this long on average. For shorter
-/// syncs, the handover to a thread would take longer than it saves.
+/// syncs, the handover to a thread would take more time than it saves.
 const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 
 /// If syncs take less than this on average, they run in the thread of the event loop again.
@@ -36,7 +36,7 @@ pub(super) struct SyncTime {
 }
 
 impl SyncTime {
-    /// Adds the `time` that a sync took to the average and to the histogram.
+    /// Adds the duration of a sync, `time`, to the average and to the histogram.
     fn add(&mut self, time: Duration) {
         self.all.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let is_first = self.average.is_zero();
@@ -52,10 +52,10 @@ pub(super) struct Syncs {
     policy: SyncPolicy,
     /// The time of the oldest write that no sync covers, not even a sync that is under way.
     pub(super) dirty_since: Option<Time>,
-    /// How many bytes of the binlog the background sync under way covers; `None` without one.
+    /// How many bytes of the binlog the sync under way covers; `None` if no sync is under way.
     in_flight: Option<u64>,
     pub(super) time: SyncTime,
-    /// The events that no commit has taken yet.
+    /// The events that no commit has reported yet.
     pub(super) events: SyncEvents,
     /// The earliest time for the next background sync with `-f0`, because more changes are expected
     /// before that time.
@@ -93,7 +93,7 @@ impl Syncs {
         self.dirty_since.is_none() && self.in_flight.is_none()
     }
 
-    /// Returns how long syncs take on average. `None` if the next sync may not wait for more
+    /// Returns how long syncs take on average. `None` if the next sync should not wait for more
     /// changes: without `-f0`, or during a sync, because more changes join the next sync anyway.
     pub(super) fn time_of_next(&self) -> Option<Duration> {
         let waits = self.are_of_each_change() && self.in_flight.is_none();
@@ -145,8 +145,8 @@ impl Log {
             syncs.on_all_synced(*end);
             return Ok(());
         }
-        // With `-f0`, a sync waits for one turn after the last sync has ended, because clients that
-        // just got a reply may send changes for the sync to cover.
+        // With `-f0`, a sync begins one turn after the last sync has ended, so that it also covers
+        // changes that clients send when they have got the replies.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);
         if !waits && (is_urgent || since + delay <= *now) {
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// If a failed commit left an event, the server would send replies that no sync covers.
+    /// If a failed commit left an event, the server would confirm changes that no sync covers.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -1,4 +1,4 @@
-//! For tests: a check of all invariants of the binlog, made after every step, and restored jobs.
+//! For tests: a check of all invariants of the binlog after every step, and restored jobs.
 
 use super::{Jobs, Restored, Wal, log::Log};
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{sys, wal::Error};
 
-/// The mode of segments, as in the original: only their owner may read and no user may write them.
+/// The mode of segments, as in the original: their owner may read them, nobody may write to them.
 const MODE: u32 = 0o400;
 
 /// The most files that are open for writing at once: the current segment, another file that is
@@ -44,17 +44,17 @@ pub struct Directory {
     /// just before a file is opened, and replaced after the file is closed.
     reserved: Vec<File>,
     syncer: Option<Syncer>,
-    /// The result of the last sync without the thread, until `sync_result` takes this result.
+    /// If there is no thread for syncs: the result of the last sync, until `sync_result` takes it.
     synced: Option<io::Result<Duration>>,
     /// The lock, which keeps other daemons out. `None` if the directory is only read.
     lock: Option<DirectoryLock>,
 }
 
 impl Directory {
-    /// Opens the directory, takes the same lock as the original, and reserves descriptors, which a
-    /// running daemon might not get later. Fails if another daemon has the lock, or if too few
-    /// descriptors are free. The process has the lock until it ends, unless the file system revokes
-    /// the lock: see [`Disk::confirm_lock`].
+    /// Opens the directory, takes the same lock as the original, and reserves descriptors, because
+    /// later all descriptors may be in use. Fails if another daemon has the lock, or if too few
+    /// descriptors are free. This process then has the lock until its end, unless the file system
+    /// revokes the lock: see [`Disk::confirm_lock`].
     pub fn lock(path: &Path) -> Result<Self, Error> {
         let directory = Self::read_only(path)?;
         let mut locked = Self { lock: Some(DirectoryLock::take(path)?), ..directory };
@@ -67,7 +67,7 @@ impl Directory {
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
-            // Without a line in `lock`, the file of a running daemon may have been removed.
+            // If `lock` has no line, somebody may have removed the `lock` of a running daemon.
             _ => Ok(self.list()?.iter().any(|(name, _)| matches!(name, Name::Segment(_)))),
         }
     }
@@ -93,7 +93,7 @@ impl Directory {
         })
     }
 
-    /// Fails if this process may not take the lock, or may not create files. Changes nothing.
+    /// Fails if this process could not open the file `lock`, or create files. Changes nothing.
     pub fn check_writable(&self) -> io::Result<()> {
         DirectoryLock::check(&self.path)?;
         sys::check_can_create(&self.handle)
@@ -119,13 +119,13 @@ impl Directory {
         open: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<&Arc<File>> {
         drop(self.reserved.pop());
-        // If a file system revokes the lock of the directory, it also revokes the lock on this
-        // file, and then refuses writes through the file's descriptor.
+        // Locks this file, too: a file system that revokes the lock of the directory then also
+        // revokes this lock, and refuses writes through this descriptor.
         let locked = |file: File| sys::lock_file(&file).map(|()| file);
         match open(&self.path(name)).and_then(locked) {
             Ok(file) => Ok(self.open.entry(name).or_insert(file.into())),
             Err(error) => {
-                // Reserves the descriptor again that was closed above.
+                // Reserves a descriptor in place of the one that was closed above.
                 let _ = self.reserve_descriptors();
                 Err(error)
             }
@@ -169,7 +169,7 @@ impl Directory {
         named(call, name, result)
     }
 
-    /// Opens a file of the directory for reading, unless it was opened last.
+    /// Opens a file of the directory for reading, unless this file is still open for reading.
     pub(super) fn reader(&mut self, name: Name) -> io::Result<&File> {
         if self.reading.as_ref().is_none_or(|(of, _)| *of != name) {
             self.reading = None;
@@ -312,8 +312,8 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, because its descriptor may be invalid. If this fails, the next
-        // failed sync opens the directory.
+        // Opens the directory again, because its descriptor may be invalid. If that fails, the next
+        // failed sync tries again.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
             // Some file systems cannot sync directories: vboxsf and old CIFS.
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// If invalid descriptors stayed open, an outage of the network would cause errors for ever.
+    /// If descriptors stayed open that a network outage made invalid, all later calls would fail.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// If one of many files were not synced, a power cut after startup might destroy that segment.
+    /// If one of many segments were not synced, a power cut after startup might destroy it.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let (_root, mut disk) = locked();
@@ -437,7 +437,7 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// If offsets ended at 2 GiB, as in some 32-bit libcs, later data would be taken for zeros.
+    /// If offsets ended at 2 GiB, as in some 32-bit libcs, data beyond would be taken for zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// If the binlog gave up a descriptor, a connection could take it, and the binlog would fail.
+    /// If the binlog gave up a descriptor, a connection could take it, and no file could be opened.
     #[test]
     fn the_number_of_descriptors_stays_the_same() {
         let (_root, mut disk) = locked();

@@ -1,4 +1,4 @@
-//! The lease of a directory: the right to write to it.
+//! The lease of a directory: the right to write to the directory.
 
 use std::{
     io,
@@ -10,11 +10,11 @@ use super::{Disk, Name};
 use crate::clock::Time;
 
 /// How long the daemon relies on its last check of the lock. A daemon that takes over waits longer
-/// than this before it reads the binlog, so it reads every change that the old daemon acknowledges.
+/// than this: until then, the old daemon may still write and acknowledge changes.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk to which this daemon may write, as long as no other daemon can have the lock. Every
-/// access to the disk needs a check of the lock; once a check has failed, nothing is written.
+/// A disk to which this daemon may write, as long as no other daemon can have the lock. Every call
+/// that writes first checks the lock, if that is due; after a failed check, all calls fail.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
@@ -23,7 +23,7 @@ pub(in crate::wal) struct Lease {
     pub(in crate::wal) lost: Option<io::Error>,
 }
 
-/// The files of a directory whose lock has just been confirmed.
+/// The files of a directory, which a [`Lease`] returns only while this daemon has the lock.
 #[derive(Debug)]
 pub(in crate::wal) struct Writable {
     disk: Box<dyn Disk>,
@@ -32,7 +32,7 @@ pub(in crate::wal) struct Writable {
 }
 
 impl Lease {
-    /// The lease of a disk whose lock was confirmed at `now`. If `is_synced` is false, no file is
+    /// The lease of a disk whose lock was checked at `now`. If `is_synced` is false, no file is
     /// synced.
     pub(in crate::wal) fn new(disk: Box<dyn Disk>, is_synced: bool, now: Time) -> Self {
         Self { disk: Writable { disk, is_synced }, confirmed_at: now, lost: None }
@@ -51,7 +51,7 @@ impl Lease {
         }
     }
 
-    /// As [`Lease::ask`], but checks only if the last check is [`LOCK_CONFIRM_INTERVAL`] ago.
+    /// As [`Lease::ask`], but checks the lock at most once in [`LOCK_CONFIRM_INTERVAL`].
     pub(in crate::wal) fn ask_if_due(&mut self, now: Time) -> io::Result<&mut Writable> {
         if self.is_due(now) {
             self.confirmed_at = now;

@@ -1,9 +1,9 @@
 //! The lock of a binlog's directory, so that only one daemon at a time writes to the directory.
 //!
 //! A daemon takes the POSIX lock on the file `lock`, as the original does. If a network file system
-//! has no contact with this machine for some time, it may revoke the lock, and another daemon may
-//! take it. The daemon that has lost the lock must not write any more. So at startup each daemon
-//! writes a line of its own into the file `lock`. From time to time, before it writes or replies, a
+//! loses contact with this machine, the lock may be revoked, and another daemon may take the lock.
+//! The daemon that has lost the lock must not write any more. To notice the loss, each daemon
+//! writes a line into the file `lock` at startup. From time to time, before it writes or replies, a
 //! daemon checks that it can still take the lock, and that its line is still in the file.
 #![expect(clippy::disallowed_types, reason = "the binlog's files are here, and nowhere else")]
 
@@ -17,27 +17,27 @@ use std::{
 
 use crate::{sys, wal::Error};
 
-/// The length in bytes of the line in the file, with its line feed. All lines have this length, so
-/// that a new line can be written even on a full disk.
+/// The length in bytes of the line in the file `lock`, with the line feed. All lines have this
+/// length, so that a new line can be written even on a full disk.
 const LINE_BYTES: usize = 200;
 
 /// The line in the file after a daemon has shut down cleanly.
 const ENDED: &str = "no daemon; the last one shut down cleanly";
 
-/// The lock of a directory. The process has the lock until it ends, unless the file system revokes
+/// The lock of a directory. This process has the lock until its end, unless the file system revokes
 /// the lock.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
     /// The process's only descriptor of the file: to close another one would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if the file, such as a pipe, cannot store a line.
+    /// The contents of the file. `None` if the file cannot store a line, as a pipe cannot.
     line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of the binlog's directory. If the file names the daemon that has the lock, so
-    /// does the error.
+    /// Takes the lock of the binlog's directory. Fails if another daemon has the lock; the error
+    /// names that daemon if the file does.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -51,16 +51,16 @@ impl DirectoryLock {
     /// Fails if the file `lock` exists, but [`DirectoryLock::take`] could not open it. Changes
     /// nothing.
     pub(super) fn check(directory: &Path) -> io::Result<()> {
-        // With `O_NONBLOCK`, to open a pipe does not wait for a reader; startup would wait.
+        // If `lock` is a pipe, a call without `O_NONBLOCK` would wait for a reader.
         match open(&directory.join("lock"), false, libc::O_NONBLOCK) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Whether the daemon that last held the lock may still run, unaware that it has lost the lock.
-    /// If the line ends in `machine`, that daemon had the lock from this kernel, and has ended.
-    /// `None` if the file has no line: the original had the lock last, or no daemon ever had it.
+    /// Whether the daemon that last had the lock may still run, unaware that it has lost the lock.
+    /// If the line ends in `machine`, that daemon has ended: this kernel has freed the lock. `None`
+    /// if the file has no line: the original had the lock last, or no daemon ever had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
@@ -140,7 +140,7 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
-/// The error if the lock cannot be taken, with the line of the daemon that holds it.
+/// The error if the lock cannot be taken, with the line of the daemon that has the lock.
 fn held_by(error: &io::Error, file: &File, path: &Path) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
         return named(path, error.kind(), &format_args!("cannot lock it: {error}")).into();
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// If the line were not checked, a daemon that had the lock meanwhile would not be noticed.
+    /// If the line were not checked, a daemon would not notice that another has had the lock.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

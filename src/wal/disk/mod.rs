@@ -1,4 +1,4 @@
-//! The files of a binlog, and the calls on them. The calls are the trait [`Disk`], so that tests
+//! The files of a binlog, and the calls on them. The trait [`Disk`] has these calls, so that tests
 //! can use a simulated disk that fails, loses writes, or writes only a part of the bytes.
 //!
 //! [`Directory`] is the real disk, with its lock (`lock.rs`) and a thread for syncs (`syncer.rs`).
@@ -16,7 +16,7 @@ use std::{fmt, io, time::Duration};
 pub(super) use self::lease::{Lease, Writable};
 pub use self::{directory::Directory, lease::LOCK_CONFIRM_INTERVAL};
 
-/// A file of a binlog. The original reads only segments.
+/// A file of a binlog. Of these files, the original reads only segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
     /// `binlog.N`.
@@ -48,7 +48,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest numbers of segments, damaged or not, and of preallocated files.
+/// Returns the largest number of a segment, damaged or not, and the largest of a preallocated file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -56,8 +56,8 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     })
 }
 
-/// The calls on the files of a binlog. A power cut may undo a write, creation, rename or removal
-/// until the matching sync has returned.
+/// The calls on the files of a binlog. A power cut may undo a write until a sync of the file has
+/// returned, and a creation, rename or removal until a sync of the directory has.
 pub trait Disk: fmt::Debug {
     /// Fails if this daemon may have lost the lock of the directory. After a failure, this daemon
     /// must write nothing more, because another daemon may have taken over.
@@ -96,11 +96,11 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins a sync of all writes to a file so far. Waits for the end of the sync only if there is
-    /// no thread for syncs. Before the next sync, the caller must take the result of this sync.
+    /// Begins to sync what a file now contains. Waits for the end of the sync only if there is no
+    /// thread for syncs. Before the next sync, the caller must take the result of this sync.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
-    /// Returns how long the sync of [`Disk::begin_sync`] took, or its error. If `waits`, waits for
-    /// the end of the sync; if not, returns `None` until the sync has ended.
+    /// Returns how long the sync of [`Disk::begin_sync`] took, or why it failed. If `waits`, waits
+    /// for the end of the sync; if not, returns `None` until the sync has ended.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
     /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. If there
     /// is no thread, `begin_sync` itself syncs.

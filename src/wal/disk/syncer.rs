@@ -49,8 +49,8 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        // Frees all ballast, because the new thread maps memory without the allocator, and would
-        // end the process if there were none. The next turn makes new ballast.
+        // Frees all ballast: the new thread maps memory without the allocator, and a lack of memory
+        // would end the process. The next turn makes new ballast.
         ballast::refill(0);
         builder.spawn(sync_each)?;
         results.recv().map_err(io::Error::other)??;

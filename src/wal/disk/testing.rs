@@ -33,9 +33,9 @@ pub(crate) struct MemoryDiskState {
     pub(crate) errno: Option<i32>,
     /// How many of the calls that `failing` selects fail; `None` means all.
     pub(crate) failures: Option<u32>,
-    /// A call fails if it would let all files together have more bytes than this.
+    /// The most bytes that all files together may have: a call that would exceed this fails.
     pub(crate) capacity: Option<u64>,
-    /// Whether syncs in the background end. If false, a sync that has begun never ends.
+    /// Whether a sync in the background ends by itself. If false, it ends once a caller waits.
     pub(crate) ends_syncs: bool,
     /// The time that this disk reports for each sync.
     pub(crate) sync_time: Duration,
@@ -214,7 +214,7 @@ impl Fixture {
         (Self { disk, restored, wal, now, client }, report)
     }
 
-    /// Puts a job with a body of `size` bytes, if the binlog permits it.
+    /// Puts a job with a body of `size` bytes, if the binlog permits the put.
     pub(crate) fn try_put(&mut self, size: usize) -> Result<Key<Job>, Unavailable> {
         let Restored { queue, bodies } = &mut self.restored;
         let permit = self.wal.permit(Change::Put(full_length("default", size + 2)), self.now)?;

@@ -2,7 +2,7 @@
 //!
 //! The original writes its structures as they are laid out in memory; for most machines,
 //! [`record`](crate::wal::record) describes this layout. Segments in other layouts are recognised
-//! here, so that the daemon refuses them, and does not take them for damaged.
+//! here, so that the daemon refuses to read them, and does not take them for damaged.
 
 use std::ops::RangeInclusive;
 
@@ -15,11 +15,11 @@ use crate::{
     },
 };
 
-/// The length of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
+/// The length in bytes of the fields on 32-bit x86, which aligns 64-bit numbers at four bytes.
 const FIELDS_X86_BYTES: usize = 72;
 
-/// The plausible dates of a put: from 2000 on, in nanoseconds since 1970. In a record of the usual
-/// layout, even a damaged one, the bytes at the date's offset are a small number.
+/// The plausible dates of a put: from the year 2000 on, in nanoseconds since 1970. In the usual
+/// layout, even in a damaged record, the bytes where 32-bit x86 has this date are a smaller number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.

@@ -25,7 +25,7 @@ pub struct Inspection {
     pub live: u64,
 }
 
-/// How often at most the directory is read, if a daemon opens or removes segments meanwhile.
+/// The most attempts to read the directory, if a daemon opens or removes segments meanwhile.
 const ATTEMPTS: usize = 20;
 
 /// Makes the report of `--check-binlog`: reads everything that a daemon would read at startup, and
@@ -36,7 +36,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
         let files = disk.list()?;
         let mut restored = Restored::default();
         let read = replay::replay(disk, &files, &mut restored, calendar, now, &mut go_on);
-        // If segments appeared or vanished, jobs that moved between segments may be missing.
+        // If segments appeared or vanished, jobs that were relocated meanwhile may be missing.
         if names(&files) == names(&disk.list()?) {
             let (report, index) = read?;
             return Ok(Inspection { restored, report, files, live: index.live });

@@ -15,7 +15,7 @@ use crate::wal::{
 pub(super) const START: u64 = VERSION_BYTES as u64;
 
 /// Returns the key, and the name of the file that has the key: the newest segment with an intact
-/// header or, without one, a preallocated file. `None` if no file has a key: the original has none.
+/// header, or else a preallocated file. `None` if no file has a key: the original makes none.
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -41,7 +41,7 @@ pub(super) fn of_directory(
     Ok(None)
 }
 
-/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if any
+/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if a
 /// record of the segment has the checksum that this key gives; if not, the key in a later header.
 pub(super) fn of_damaged(
     window: &mut Window<'_>,
@@ -57,9 +57,9 @@ pub(super) fn of_damaged(
     in_later_header(window, number)
 }
 
-/// Returns the key in the first intact header after the damaged first header. The lengths of the
-/// records before the intact header must lead to its offset, and its key must give the checksum of
-/// the record just before it.
+/// Returns the key in the next intact header of a segment whose first header is damaged. The
+/// lengths of the records before the intact header must lead to its offset, and its key must give
+/// the checksum of the last of these records.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
     while let Ok(Some(frame)) = window.frame(at, Format::Plain)? {

@@ -3,8 +3,8 @@
 //! [`replay`](replay::replay) reads all segments with a [`Reader`](reader::Reader), which reads
 //! each file through a [`Window`](window::Window) and applies records to the queue. After damage,
 //! [`records`] finds the next intact record. If the first header of a segment is damaged, [`key`]
-//! finds the key for its salt. [`formats`] refuses layouts of other machines and versions.
-//! [`inspect`] makes a report for the operator.
+//! finds the key that the segment's checksums need. [`formats`] refuses layouts of other machines
+//! and versions. [`inspect`] makes a report for the operator.
 
 mod formats;
 mod inspect;

@@ -25,15 +25,16 @@ use crate::{
     },
 };
 
-/// The largest id accepted without a checksum. A damaged id must leave ids for later jobs.
+/// The largest id accepted without a checksum. Even a damaged id must leave ids for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted from a record with a checksum. The limit leaves enough ids for
-/// later jobs, whose records must be accepted, too. A segment header has 63 bits for the next id.
+/// The largest id that is accepted from a record with a checksum. The limit exceeds
+/// [`UNCHECKED_ID_LIMIT`], so that the jobs that got their ids after an unchecked id are accepted,
+/// too. A segment header has 63 bits for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may exceed all known ids: by as many jobs as may be put
-/// before a sync. If the bytes of the id give a larger number, they are no id.
+/// before a sync. An id beyond that is ignored, because it must be damaged.
 const TORN_ID_REACH: u64 = 1 << 16;
 
 /// The most bytes of an unfinished record whose length cannot be read, at the end of the newest
@@ -48,7 +49,7 @@ pub(super) struct Reader<'a> {
     pub(super) index: SegmentIndex,
     pub(super) calendar: Calendar,
     pub(super) now: Time,
-    /// Clients may have seen ids below this one, which the last segment header has.
+    /// Clients may have seen all ids below this one, which is from the last segment header.
     pub(super) seen_below: u64,
     /// The key of the directory.
     pub(super) key: Option<u64>,
@@ -73,7 +74,7 @@ impl Reader<'_> {
     /// Reads the version of the segment, then all of its records.
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // An original that is killed while it makes a file, or a power cut, leaves only zeros.
+            // A power cut, or a kill of the original as it makes a file, may leave only zeros.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }
@@ -94,7 +95,7 @@ impl Reader<'_> {
                     self.report.size
                 ));
             }
-            // The segment's jobs are lost. Clients know the lost ids, so no new job may get one.
+            // Clients know the ids of the lost jobs, so new jobs must not get these ids.
             return self.raise_id_past_torn(VERSION_BYTES as u64, self.report.size, Format::Plain);
         };
         self.report.has_other_key = matches!((format, self.key), (Format::Salted(salt), Some(key))
@@ -149,8 +150,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns where the record after a flawed record begins, if the flawed record's length can be
-    /// trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
+    /// Returns where the record after the damaged one begins, if the length of the damaged one can
+    /// be trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
@@ -174,7 +175,7 @@ impl Reader<'_> {
     }
 
     /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
-    /// record's length can be read, that length must be at least `length`, and `is_whole` false.
+    /// record's length can be read, it must be at least `length`, and `is_whole` must be false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // The first header is never incomplete: it is synced before the file becomes a segment.
         if at == START {
@@ -240,7 +241,7 @@ impl Reader<'_> {
             }
             self.bodies.remove(self.queue.discard(job));
             self.index.remove(job);
-            // Moves bodies now to release freed slots, which a limit on resident memory includes.
+            // Moves bodies now, to release freed slots: a limit on resident memory includes them.
             self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
@@ -282,9 +283,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Ensures memory for the job of the full record at `at`, makes the job's tube, and stores the
-    /// body: at once if the record fits into the window, piece by piece if not. Fails without
-    /// memory.
+    /// Stores the body of the full record at `at`, piece by piece if the record exceeds the window.
+    /// First makes the job's tube, and ensures memory for the job. Fails without memory.
     fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
         if self.bodies.ensure_storage().is_err() {
             self.release_unused();

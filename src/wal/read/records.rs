@@ -1,10 +1,10 @@
 //! Checks the records of a file, and searches for the next intact record after damage in a segment
 //! of this daemon.
 //!
-//! The body of a job may be full of bytes that look like records, and a search must check each of
-//! these. Bodies full of such bytes must not delay startup. So the searches in a segment compute
-//! checksums of full records only up to a limit in bytes. Beyond the limit, a search still finds
-//! short records and segment headers, and there is a header in every few KiB.
+//! The body of a job may be full of bytes that look like records, and a search must check each
+//! place where a record seems to begin. Such bodies must not delay startup. So the searches in a
+//! segment compute the checksums of full records only up to a limit in bytes. Beyond that limit, a
+//! search still finds short records and segment headers, and there is a header in every few KiB.
 
 use super::window::Window;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The most bytes of full records for which all searches in one segment compute checksums.
+/// The most bytes, in total, of full records whose checksums the searches in a segment compute.
 pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
 /// A value, or damage in its place. The outer error is a lack of memory, or an error of the disk.
@@ -58,7 +58,7 @@ impl Window<'_> {
     }
 
     /// Searches from `offset` on for a record that is intact with this salt. Returns where that
-    /// record begins, and whether all bytes before it that look like records were checked. Checks
+    /// record begins, and whether everything before it that looks like a record was checked. Checks
     /// full records of at most `left` bytes in total.
     pub(super) fn next_record(
         &mut self,

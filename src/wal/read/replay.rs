@@ -9,7 +9,7 @@
 //! record from a body that looks like a record. A damaged record of the original is skipped only if
 //! its length is known, and an intact record or the end follows directly. If not, reading ends.
 //!
-//! A file is read through a [`Window`], and a large body piece by piece into its own memory. So a
+//! A file is read through a [`Window`], from which a large body is copied piece by piece. So a
 //! replay takes the memory of the jobs plus a small constant. Memory is taken only for intact
 //! records. If memory is short, the replay fails: a shortage is never mistaken for damage.
 
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// How many numbers above the newest segment's must be free: more than a daemon ever uses.
+/// How many numbers must be left for later segments: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
 /// The most problems of one segment that are described. Further problems are only counted.
@@ -99,8 +99,8 @@ impl Report {
     }
 }
 
-/// Called every few hundred KiB with the progress of a replay: the bytes read so far, and all
-/// bytes. After a break, the replay has changed nothing, and ends with [`Error::Interrupted`].
+/// Called every few hundred KiB with the progress of a replay: the bytes read so far, and in total.
+/// After a break, the replay has changed nothing, and ends with [`Error::Interrupted`].
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -118,9 +118,9 @@ pub struct Restored {
 }
 
 /// Reads all segments, oldest first, into `restored`. Returns a report and the index of the
-/// segments. Fails if a file cannot be opened or read, if memory or segment numbers are short, or
-/// if `progress` returns a break. After an error, no file has been changed, so the operator can
-/// remove the cause. Bytes that the disk itself cannot read (EIO) are reported as damage.
+/// segments. Fails if a file cannot be opened or read, if memory is short, if segment numbers run
+/// out, or if `progress` returns a break. After an error, no file has been changed, so the operator
+/// can remove the cause. Bytes that the disk cannot read (EIO) are reported as damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -130,7 +130,7 @@ pub(in crate::wal) fn replay(
     progress: Progress<'_>,
 ) -> Result<(Report, SegmentIndex), Error> {
     number_after(last_numbers(files).0, NUMBER_MAX - NUMBERS_LEFT_MIN)?;
-    // Jobs that fitted into memory while the last daemon served must fit now, too.
+    // Jobs that fitted into memory during the last run must fit now, too.
     let Restored { queue, bodies } = restored;
     bodies.begin_replay();
     let mut report = Report::default();
@@ -183,7 +183,7 @@ pub(in crate::wal) fn replay(
     Ok((report, reader.index))
 }
 
-/// Describes the error that ended a replay, and how much memory was needed if memory was short.
+/// Adds to an error for lack of memory how many jobs fitted, and which file has the next job.
 fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());

@@ -13,8 +13,9 @@ const PAGE_BYTES: u64 = 4096;
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     progress: Progress<'a>,
-    /// For `progress`: the bytes of the files that were read before this file, and of all files.
+    /// For `progress`: the bytes of the files that were read before this file.
     before: u64,
+    /// For `progress`: the bytes of all files.
     all: u64,
     pub(super) name: Name,
     /// The length of the file in bytes.
@@ -24,8 +25,7 @@ pub(super) struct Window<'a> {
     buffer: Vec<u8>,
     /// How many bytes in the buffer are from the file.
     length: usize,
-    /// The unreadable bytes, which are taken for zeros: the first offset, their number, and the
-    /// first error.
+    /// The unreadable bytes, taken for zeros: the first offset, their number, the first error.
     pub(super) unreadable: Option<(u64, u64, String)>,
     /// The last result of [`Window::last_data`], with the offset at which that search began.
     last: Option<(u64, Option<u64>)>,
@@ -67,7 +67,7 @@ impl<'a> Window<'a> {
         self.load(0)
     }
 
-    /// Closes the file of the window, which was listed with `size` bytes.
+    /// Closes the file of the window, which had `size` bytes when the files were listed.
     pub(super) fn close(&mut self, size: u64) -> Result<(), Error> {
         self.disk.close(self.name);
         self.before += size;
@@ -79,15 +79,15 @@ impl<'a> Window<'a> {
         self.start + self.length as u64
     }
 
-    /// Reports to the progress function that the file is read up to `read`. Fails if `progress`
-    /// returns a break.
+    /// Reports to the progress function that the file is read up to the offset `read`. Fails if
+    /// `progress` returns a break.
     fn go_on(&mut self, read: u64) -> Result<(), Error> {
         let is_over = (self.progress)(self.before + read, self.all).is_break();
         if is_over { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Returns bytes of the window from `offset` on: at least `wanted`, which is at most
-    /// [`Window::BYTES`], or fewer if the file ends before that.
+    /// Returns bytes of the file from `offset` on: at least `wanted`, or fewer if the file ends
+    /// before that. `wanted` is at most [`Window::BYTES`].
     pub(super) fn at(&mut self, offset: u64, wanted: usize) -> Result<&[u8], Error> {
         debug_assert!(wanted <= Self::BYTES);
         let end = self.end();
@@ -146,7 +146,7 @@ impl<'a> Window<'a> {
         length
     }
 
-    /// Passes `length` bytes of the file from `offset` on to `act`, piece by piece.
+    /// Passes `length` bytes of the file, beginning at `offset`, to `act`, piece by piece.
     pub(super) fn for_each_part(
         &mut self,
         offset: u64,
@@ -166,7 +166,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Returns the offset of the file's first byte from `offset` on that is not zero. Does not read
+    /// Returns the offset of the first byte other than zero at or after `offset`. Does not read
     /// holes, if the file system reports where they are.
     pub(super) fn first_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         let mut at = offset;
@@ -184,8 +184,8 @@ impl<'a> Window<'a> {
         Ok(None)
     }
 
-    /// Returns the offset of the file's last byte from `offset` on that is not zero. Stores the
-    /// result, because callers ask again with larger offsets.
+    /// Returns the offset of the file's last byte other than zero, if that is at or after `offset`.
+    /// Stores the result, because callers ask again with larger offsets.
     pub(super) fn last_data(&mut self, offset: u64) -> Result<Option<u64>, Error> {
         if let Some((_, last)) = self.last.filter(|&(from, _)| from <= offset) {
             return Ok(last.filter(|&last| last >= offset));
