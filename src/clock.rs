@@ -86,7 +86,7 @@ impl Calendar {
         i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The instant of a date in nanoseconds since 1970; the nearest instant if none has this date.
+    /// The instant of this date, in nanoseconds since 1970; if out of range, the nearest instant.
     pub fn instant(self, date: i64) -> Time {
         let at = i128::from(date) - self.offset;
         Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))

@@ -123,12 +123,12 @@ pub(crate) fn connect_from(
     stream.set_write_timeout(Some(timeout))?;
     let address = internet_address(SocketAddrV4::new(source, 0));
     let length = libc::socklen_t::try_from(size_of_val(&address)).expect("a few bytes");
-    // SAFETY: the pointer points to a readable address of the length given.
+    // SAFETY: the pointer points to a readable `sockaddr` of the length given.
     if unsafe { libc::bind(number, (&raw const address).cast(), length) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let address = internet_address(to);
-    // SAFETY: the pointer points to a readable address of the length given.
+    // SAFETY: the pointer points to a readable `sockaddr` of the length given.
     if unsafe { libc::connect(number, (&raw const address).cast(), length) } != 0 {
         return Err(io::Error::last_os_error());
     }

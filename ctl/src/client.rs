@@ -83,7 +83,7 @@ impl Reply {
         let line = &self.line;
         let refusal = match (self.word(), self.trouble) {
             (_, Some(trouble)) => trouble,
-            ("OUT_OF_MEMORY", _) => "the server has no memory or disk space for it",
+            ("OUT_OF_MEMORY", _) => "the server has no memory or disk space for the job",
             ("DRAINING", _) => "the server is draining and accepts no jobs",
             ("JOB_TOO_BIG", _) => "larger than the server accepts",
             ("INTERNAL_ERROR", _) => {

@@ -210,7 +210,7 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// For each connection without a complete request head, the sender that closes it; oldest first. A
+/// By these channels, connections without a complete request head are closed, the oldest first. A
 /// connection that has ended, or whose head is complete, has dropped its receiver.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);

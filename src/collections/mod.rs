@@ -1,4 +1,4 @@
-//! Containers that know nothing of jobs and tubes. An [`Arena`] has typed keys; the items of a
+//! Containers that know nothing of jobs and tubes. An [`Arena`] has typed keys and chunks; items of a
 //! [`Heap`] know their positions; a [`List`] links keys; an [`IdMap`] finds the key of an id; a
 //! [`Histogram`] counts durations.
 //!

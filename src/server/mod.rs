@@ -28,7 +28,7 @@
 //! | `admission` | whether memory permits a growth: `admit…`, `may_…`; the reply if it does not |
 //! | `background` | slices: due timers, lost jobs, long commands, disconnects, freeing memory |
 //! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
-//! | `held` | the lists of dirty connections, and of connections with held replies |
+//! | `held` | the lists of dirty connections, and of those with held replies; their syncs |
 //! | `gathering` | how long a sync waits for more changes, and from which connections |
 //! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
 //! | `testing` | `check` of the invariants; connections without sockets, for unit tests |

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The length of a piece of zeros in bytes. Also the least budget of a turn for relocation and
-/// preallocation; the budget is eight times the bytes appended and made garbage if that is more.
+/// preallocation. The budget is larger if commands append or turn into garbage many bytes.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];

@@ -1,4 +1,4 @@
-//! For tests: a check of all invariants of the binlog after every step, and restored jobs.
+//! For tests: `check` of all invariants of the binlog; access to the jobs of [`Restored`].
 
 use super::{Jobs, Restored, Wal, log::Log};
 

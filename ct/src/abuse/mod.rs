@@ -245,7 +245,7 @@ impl DaemonUnderTest {
         let attacked = at_low_priority(|| (kind.run)(&attack));
         let timed_out = attacked.is_err();
         let mut outcome = attacked.unwrap_or_else(|error| Outcome {
-            summary: format!("the attack was {error}"),
+            summary: format!("the attack failed: {error}"),
             faults: vec![error.to_string()],
             ..Outcome::default()
         });

@@ -57,7 +57,7 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let goal = Goal::parse(line).ok_or_else(|| format!("no goal: {line}"))?;
+        let goal = Goal::parse(line).ok_or_else(|| format!("not a goal: {line}"))?;
         let (word, value) = match goal.value(report) {
             None if goal.reference == Reference::Rival && rival(report).is_none() => {
                 ("no rival", String::new())

@@ -228,7 +228,7 @@ impl<'a> Mover<'a> {
         if !twice.is_empty() {
             let twice: Vec<_> = twice.iter().map(describe_moved).collect();
             let twice = twice.join(", ");
-            self.doubts.push(format!("Workers have both the job and its copy: {twice}"));
+            self.doubts.push(format!("Workers may have both the job and its copy: {twice}"));
         }
         result
     }
@@ -262,8 +262,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command for the job: if the job is ready, the command with the name `ready`,
-    /// otherwise the command with the name `other`.
+    /// Returns a command for the job to be moved: if the job is ready, the command with the name
+    /// `ready`, otherwise the command with the name `other`.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

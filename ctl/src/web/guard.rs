@@ -222,7 +222,7 @@ const HASH_PREFIXES: [&str; 9] =
 /// system has access to the file. Empty lines and lines that begin with `#` are comments.
 fn read_passwords(path: &Path) -> Result<Vec<String>> {
     let is_private = path.metadata()?.mode().trailing_zeros() >= 3;
-    ensure!(is_private, "every user can read or write it: run chmod 640");
+    ensure!(is_private, "every user can read or write the file: run chmod 640");
     let mut found = Vec::new();
     let text = fs::read_to_string(path)?;
     let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
@@ -240,7 +240,7 @@ fn read_passwords(path: &Path) -> Result<Vec<String>> {
         ensure!(!is_hash, "line {number}: write the password itself, not a hash of it");
         found.push(BASE64.encode(line));
     }
-    ensure!(!found.is_empty(), "it has no line NAME:PASSWORD");
+    ensure!(!found.is_empty(), "the file has no line NAME:PASSWORD");
     Ok(found)
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn run(args: &WebArgs, context: &mut Context) -> Result<Outcome> {
     let served = http::serve_http(listeners, &site_router(&site), &context.interrupt);
     for action in site.running_actions().iter().filter_map(Weak::upgrade) {
         let (address, from, action) = &*action;
-        let text = format!("the page was shut down meanwhile; may be partly done: {action}");
+        let text = format!("the page was shut down; this action may be partly done: {action}");
         log_action(address, Some(from), &text);
     }
     served.map(|()| Outcome::Done)

@@ -135,7 +135,7 @@ struct SharedState {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
-    /// If this interrupt is set, all work for requests on the server ends.
+    /// Once this interrupt is set, all requests of pages end their work on this server.
     pub(super) interrupt: Interrupt,
     shared: Arc<SharedState>,
 }

@@ -213,8 +213,8 @@ fn other_addresses_need_a_password_or_a_word() {
     let path = folder.path().join("passwords");
     let file = path.to_str().unwrap();
     for (text, mode, why) in [
-        ("ops:secret\n", 0o644, "every user can read or write it"),
-        ("ops:secret\n", 0o602, "every user can read or write it"),
+        ("ops:secret\n", 0o644, "every user can read or write the file"),
+        ("ops:secret\n", 0o602, "every user can read or write the file"),
         ("\u{feff}ops:secret\n", 0o600, "line 1: remove"),
         ("# web\nops:se\0cret\n", 0o600, "line 2: remove"),
         ("ops:secret \r\n", 0o600, "line 1: remove"),

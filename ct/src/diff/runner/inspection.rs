@@ -61,8 +61,8 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Sends the same commands of the inspection repeatedly until `is_last` accepts the last
-    /// answer.
+    /// Repeats these commands of the inspection until `is_last` accepts the first line of the reply
+    /// to the last command.
     fn inspect_until(
         &mut self,
         lines: &[&str],
