@@ -1,6 +1,6 @@
-//! Containers that know nothing of jobs and tubes. An [`Arena`] has typed keys and chunks; items of a
-//! [`Heap`] know their positions; a [`List`] links keys; an [`IdMap`] finds the key of an id; a
-//! [`Histogram`] counts durations.
+//! Containers that know nothing of jobs and tubes. An [`Arena`] keeps items in chunks, by typed
+//! keys; the items of a [`Heap`] know their positions; a [`List`] links keys; an [`IdMap`] finds
+//! the key of an id; a [`Histogram`] counts durations.
 //!
 //! A container that may become large has a method `make_room`. If there is no memory for one more
 //! item, this method fails and changes nothing. `growth.rs` has this failure, [`OutOfMemory`], and
