@@ -3,8 +3,6 @@
 //! A key names an item from `insert` to `remove`; later, it may name another item. So remove an
 //! item only when no copy of its key will be used again: for a connection, at the end of a turn.
 
-mod testing;
-
 use std::{
     cmp::Ordering,
     fmt,
@@ -102,7 +100,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
     len: usize,
     /// The number of lookups; see [`Arena::visits`].
     #[cfg(debug_assertions)]
-    visits: std::cell::Cell<u64>,
+    pub(super) visits: std::cell::Cell<u64>,
 }
 
 /// An arena with short chunks, for large items: tubes, clients and connections. A chunk takes 68 to

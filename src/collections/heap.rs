@@ -8,8 +8,6 @@
 //! Sort keys must be distinct: every caller ends a sort key with a unique id or key, so the order
 //! of the entries is total.
 
-mod testing;
-
 use std::{cmp::Reverse, collections::BinaryHeap, mem::MaybeUninit};
 
 use super::{
@@ -26,9 +24,9 @@ const MALLOC_BYTES: usize = 16;
 /// A heap of keys of items `T`; each item has a sort key `K`, and the smallest one is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
-    entries: Vec<(K, Key<T>)>,
+    pub(super) entries: Vec<(K, Key<T>)>,
     /// The capacity is kept at least this large, even if there are fewer items.
-    min_capacity: usize,
+    pub(super) min_capacity: usize,
 }
 
 impl<K, T> Default for Heap<K, T> {

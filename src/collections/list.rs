@@ -4,14 +4,12 @@
 //! Invariant: the links from head to tail and those from tail to head visit the same `len` items.
 //! An item is in at most one list at a time; call `unlink` only on the list that has the item.
 
-mod testing;
-
 use super::{Arena, Key};
 
 /// The neighbours of an item in its list; both are `None` if the item is in no list.
 #[derive(Debug)]
 pub struct Links<T> {
-    before: Option<Key<T>>,
+    pub(super) before: Option<Key<T>>,
     after: Option<Key<T>>,
 }
 
@@ -34,7 +32,7 @@ pub trait Linked: Sized {
 #[derive(Debug)]
 pub struct List<T> {
     head: Option<Key<T>>,
-    tail: Option<Key<T>>,
+    pub(super) tail: Option<Key<T>>,
     len: u32,
 }
 

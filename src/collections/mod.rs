@@ -12,6 +12,7 @@ mod heap;
 mod histogram;
 mod id_map;
 mod list;
+mod testing;
 
 pub use arena::{Arena, Key, SmallArena};
 pub use growth::{Growth, OutOfMemory, ensure, grow, grow_deque, probe};

@@ -4,8 +4,6 @@
 //! Invariant: `len` is the number of unsent bytes. Bytes that have been sent but not freed are all
 //! in the first piece. An empty output owns no memory.
 
-mod testing;
-
 use std::{collections::VecDeque, io::IoSlice, iter, mem};
 
 use crate::{
@@ -27,7 +25,7 @@ const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BU
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]
-enum Piece {
+pub(super) enum Piece {
     /// The bytes of replies, and how many of these bytes are copies of bodies.
     Copied(Vec<u8>, u64),
     Shared(Body),
@@ -238,7 +236,7 @@ impl Output {
     }
 
     /// All pieces of the output, in the order in which they are sent.
-    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         iter::once(&self.first).chain(&self.rest)
     }
 

@@ -13,12 +13,11 @@
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
 //! | `timers`, `waiters` | ends of delays, pauses, times to run, timeouts; who waits at a tube |
 //! | `job`, `tube`, `client` | their types; `Jobs` and `Tubes`, all of them; sort keys of heaps |
-//! | `names`, `counts` | the table of tube names; the counters over all tubes |
+//! | `names` | the table of tube names |
 //! | `restore`, `testing` | jobs from a binlog, freeze and thaw, shifted dates; `check` |
 
 mod bulk;
 mod client;
-mod counts;
 mod job;
 mod names;
 mod restore;
@@ -34,7 +33,6 @@ use std::time::Duration;
 pub use self::{
     bulk::{DeleteStep, DeleteTube, ListReserved},
     client::Client,
-    counts::Counts,
     job::{Dated, History, JOB_OVERHEAD_BYTES, Job, Record, State, URGENT_BELOW_PRI},
     timers::Timer,
     tube::{Pause, Times, Tube},
@@ -73,6 +71,37 @@ pub enum Expired {
     DeadlineSoon(Key<Client>),
     /// The client's wait has timed out.
     TimedOut(Key<Client>),
+}
+
+/// Counts that the queue keeps up to date, and that `stats` reports.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// Ready jobs with an urgent priority.
+    pub urgent: u64,
+    /// Ready jobs.
+    pub ready: u64,
+    /// Reserved jobs.
+    pub reserved: u64,
+    /// Delayed jobs.
+    pub delayed: u64,
+    /// Buried jobs.
+    pub buried: u64,
+    /// Reservations that timed out.
+    pub timeouts: u64,
+    /// Burials by `--bury-after`, of jobs that were lost too often.
+    pub buried_for_losses: u64,
+    /// Jobs put since the start.
+    pub total_jobs: u64,
+    /// Connections open now.
+    pub connections: u32,
+    /// Open connections that have sent a `put`.
+    pub producers: u32,
+    /// Open connections that have sent a `reserve` of any kind.
+    pub workers: u32,
+    /// Connections that wait for a job.
+    pub waiting: u32,
+    /// Connections accepted since the start.
+    pub total_connections: u64,
 }
 
 /// All jobs, tubes and clients.

@@ -10,8 +10,6 @@
 //! location have the same index. The fields `live` and `closed` are the sums that
 //! [`SegmentIndex::check`] computes.
 
-mod testing;
-
 use std::{collections::BTreeMap, mem, ops::RangeInclusive};
 
 use super::{segment::End, space::SHORT_BYTES};
@@ -36,9 +34,9 @@ pub(super) struct Location {
     /// The length of the job's full record, in bytes.
     pub(super) length: u32,
     /// Whether a short record of the job was appended after its full record.
-    is_updated: bool,
+    pub(super) is_updated: bool,
     /// Whether a record of the job is deferred, because there was no disk space for the record.
-    is_deferred: bool,
+    pub(super) is_deferred: bool,
     links: Links<Location>,
 }
 
@@ -67,23 +65,23 @@ pub(super) struct Segment {
     /// The length of the binlog up to the end of the last record that deleted or relocated a job of
     /// this segment.
     pub(super) last_removal_at: u64,
-    jobs: List<Location>,
+    pub(super) jobs: List<Location>,
 }
 
 /// All segments, oldest first, and the location of each job. The last segment is the current one.
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
-    locations: Arena<Location>,
+    pub(super) locations: Arena<Location>,
     /// By number. Unlike a list, a tree grows in small pieces, for which there is always memory.
-    segments: BTreeMap<u32, Segment>,
+    pub(super) segments: BTreeMap<u32, Segment>,
     /// Bytes of all live records.
     pub(super) live: u64,
     /// Bytes used in all segments but the current one.
-    closed: u64,
+    pub(super) closed: u64,
     /// No job needs a segment below this number; such segments are removed once that is safe.
-    needed_from: u32,
+    pub(super) needed_from: u32,
     /// Bytes used in the segments below `needed_from`.
-    unneeded_bytes: u64,
+    pub(super) unneeded_bytes: u64,
     /// The end of the binlog at the last call of [`SegmentIndex::follow`].
     pub(super) end: End,
     /// The number of jobs with a deferred record.
@@ -269,7 +267,7 @@ impl SegmentIndex {
     }
 
     /// Returns the oldest segment that jobs need, unless it is the current one.
-    fn oldest_needed(&self) -> Option<&Segment> {
+    pub(super) fn oldest_needed(&self) -> Option<&Segment> {
         let (_, oldest) = self.segments.range(self.needed_from..self.end.number).next()?;
         Some(oldest)
     }

@@ -5,8 +5,6 @@
 //! with zeros. Each file begins with a segment header, so that the directory's key is known even if
 //! the headers of all segments are damaged.
 
-mod testing;
-
 use std::{cmp::Reverse, collections::BTreeMap, io, time::Duration};
 
 use log::{info, warn};
@@ -38,7 +36,7 @@ pub(super) struct Preallocated {
     pub(super) filled: u64,
     /// How many bytes must be filled before the file may be used: all, or only the first piece if
     /// the file system has reserved the file's space.
-    fill_end: u64,
+    pub(super) fill_end: u64,
 }
 
 impl Preallocated {
@@ -68,12 +66,12 @@ pub(super) struct Reserve {
     pub(super) key: u64,
     /// By size; files of equal size are sorted from the newest to the oldest. So the last file,
     /// which becomes the next segment, is the oldest of the largest files.
-    files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
+    pub(super) files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
     next_number: u32,
     /// How many short records fit into all preallocated files.
-    slots: u64,
+    pub(super) slots: u64,
     pub(super) shortage: Option<Shortage>,
 }
 
