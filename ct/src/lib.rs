@@ -13,9 +13,9 @@
 //! - [`daemon`] starts a daemon, [`client`] talks to it, [`original`] finds the original; [`prng`]
 //!   draws numbers, [`wait`] awaits conditions, [`mod@skip`] reports skips, `os` has system calls;
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`: `generate`
-//!   makes each `operation`, which has simpler forms, and `runner` executes it; `harness` drives
-//!   both daemons, `side` one of them, and `target` starts them; `tracker` follows a connection,
-//!   `reply` compares replies, `shrink` shortens a run, and `record` writes it as a script;
+//!   makes each `operation`, which has simpler forms, and `runner` executes it and settles;
+//!   `harness` drives both daemons, `side` one of them, and `target` starts them; `tracker`
+//!   follows a connection, `reply` compares replies, `shrink` shortens a run, `record` writes it;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`:
 //!   `attacks` has the attacks and `attackers` their connections; `probe` is the client;

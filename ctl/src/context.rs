@@ -78,8 +78,8 @@ pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
     /// Runs the `work` of a command for all servers at once, so that a server that hangs does not
-    /// delay the others. Calls `show` with each item that `work` sends, in the order of the
-    /// servers.
+    /// delay the others. Calls `show` with each item that the closure `work` sends, in the
+    /// order of the servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,

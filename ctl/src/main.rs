@@ -39,7 +39,7 @@
 //! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
 //! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; text of server states |
-//! | `progress` | `Progress`: a line on a terminal; `Pacer`: a limit on commands per second |
+//! | `progress` | `Progress`: a line; `Pacer`: a limit on commands per second; counts as floats |
 //! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
 //!
 //! `metrics` is for Prometheus:

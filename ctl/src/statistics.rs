@@ -8,8 +8,8 @@
 //!   number put since. Only the selected tubes are counted, so puts and deletes in other tubes do
 //!   not matter.
 //! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
-//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. If a job was put after the
-//!   restart, at most `cmd-put` ids are larger than its id.
+//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. Since the
+//!   restart, at most `cmd-put` ids were taken, so later jobs have ids among the last `cmd-put`.
 
 use std::collections::BTreeMap;
 

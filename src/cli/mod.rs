@@ -378,7 +378,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses the size of a flag. Reduces a size above `limit` to `limit`, and adds a warning.
+    /// Parses a size given with a flag. Reduces it to `limit` if it is larger, and adds a warning.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {

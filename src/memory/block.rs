@@ -9,7 +9,7 @@ use crate::collections::Key;
 /// Slots begin and end at multiples of this many bytes.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the largest default size fit into a block. The C
+/// The size of a block in bytes: four bodies of the default `-z` fit into a block. The C
 /// library maps each block separately, and adds a header and eight bytes: 65 pages in all.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 

@@ -64,7 +64,7 @@ impl ResidentLimit {
 }
 
 impl Supply for ResidentLimit {
-    /// How many bytes may still become resident, or the bytes of ballast if these are fewer.
+    /// The bytes that may still become resident, or the remaining ballast if that is less.
     fn left(&mut self) -> usize {
         let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
         if taken >= READ_INTERVAL_BYTES {

@@ -11,7 +11,7 @@
 //! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
 //! | `bulk` | `list-jobs`, and `delete-tube` in steps |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
-//! | `timers`, `waiters` | ends of delays, pauses, times to run, timeouts; who waits at a tube |
+//! | `timers`, `waiters` | what a due timer changes: `expire_…`, pauses; who waits at a tube |
 //! | `job`, `tube`, `client` | their types; `Jobs` and `Tubes`, all of them; sort keys of heaps |
 //! | `names` | the table of tube names |
 //! | `restore`, `testing` | jobs from a binlog, freeze and thaw, shifted dates; `check` |
@@ -333,7 +333,7 @@ impl Queue {
         &self.clients[client]
     }
 
-    /// Finds the key of a tube for read access, by name.
+    /// Finds the key of a tube by its name.
     pub fn find_tube(&self, name: &str) -> Option<Key<Tube>> {
         self.tubes.find(name)
     }

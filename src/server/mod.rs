@@ -26,9 +26,9 @@
 //! | `replies` | appends replies, jobs, documents to outputs; hands out jobs to waiting clients |
 //! | `stats` | the documents of `stats…`, `metrics`, `capabilities`, `list-jobs`; `Figures` |
 //! | `admission` | whether memory permits a growth: `admit…`, `may_…`; the reply if it does not |
-//! | `background` | slices: due timers, lost jobs, long commands, disconnects, freeing memory |
+//! | `background` | slices: calls due timers, long commands, disconnects, freeing of memory |
 //! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
-//! | `held` | the lists of dirty connections, and of those with held replies; their syncs |
+//! | `held` | `Dirty`, `Held`: lists of connections, for `hold`, `gather_until` of `binlog` |
 //! | `gathering` | how long a sync waits for more changes, and from which connections |
 //! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
 //! | `testing` | `check` of the invariants; connections without sockets, for unit tests |

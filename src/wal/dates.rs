@@ -12,8 +12,8 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// On average, dates are corrected to a changed wall clock at most once in this time; later changes
-/// wait, because a correction writes new records of the jobs delayed or buried in this run.
+/// The interval between two corrections of dates after changes of the wall clock, because each one
+/// writes new records of all jobs delayed or buried in this run. Some need not wait: see below.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.

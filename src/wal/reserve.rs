@@ -183,7 +183,7 @@ impl Reserve {
         }
     }
 
-    /// Preallocates a file of `size` bytes, and fills it up to its `fill_end`.
+    /// Preallocates a file of `size` bytes, and writes zeros up to its `fill_end`.
     fn make_file(&mut self, disk: &mut Writable, size: u64) -> io::Result<()> {
         if let Some(other) = self.filling.take_if(|file| file.size != size) {
             disk.remove(other.name())?;

@@ -45,7 +45,7 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// The number of cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// The number of connections within a cycle; workers are not counted.
+    /// The number of connections that have begun and not ended a cycle, without workers.
     pub(super) active: usize,
     /// The number of cycles that paired producers may begin: one per completed cycle of a worker.
     pub(super) permits: u64,

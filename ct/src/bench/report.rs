@@ -249,8 +249,8 @@ fn other_figures(result: &Outcome) -> Vec<&str> {
     names.filter(|name| !COLUMNS.contains(name)).collect()
 }
 
-/// Returns the words that follow a figure in the report's table; the figure's name if there are
-/// none.
+/// Returns the title of a kind of figure in the report's table, or the kind's name if it has no
+/// title.
 fn title(figure: &str) -> &str {
     let known = FIGURES_BY_TITLE.iter().find(|(name, _)| *name == figure);
     known.map_or(figure, |(_, title)| title)

@@ -21,7 +21,7 @@ pub struct Scenario {
     pub name: String,
     /// A description for the reader of the table.
     pub about: String,
-    /// The variable of this family's curve, and its value in this preset.
+    /// The variable on the x axis of the family's curve, and the value of x in this preset.
     pub curve: Option<(&'static str, f64)>,
     /// Whether the quick comparison includes this preset.
     pub quick: bool,

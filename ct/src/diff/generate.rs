@@ -53,7 +53,7 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
             let position = at_most(&mut generator.prng, operations.len());
             operations.insert(position, Operation::Restart);
         }
-        // Puts the job that always exists, on a connection on which nothing delays the put.
+        // Puts the job that always exists, first and on a new connection, so nothing delays it.
         operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
