@@ -38,7 +38,7 @@
 //! | `input` | reads lines and each `Id` from an `InputSource`: a file or standard input |
 //! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
-//! | `message` | `Refusal`: errors by `usage` or `conflict`; notices; logs; text of server states |
+//! | `message` | `Refusal`: kinds of errors, by `usage`, `conflict`; notices; logs; server states |
 //! | `progress` | `Progress`: a line; `Pacer`: a limit on commands per second; counts as floats |
 //! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
 //!

@@ -38,8 +38,8 @@ fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::R
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left.min(timeout)) }
 }
 
-/// Connects a socket to a UNIX address. If a server hangs and its backlog is full, a blocking
-/// connect would never return, so a nonblocking connect is repeated.
+/// Connects a socket to a UNIX address. If a server hangs and its queue of clients is full, a
+/// blocking connect would never return, so a nonblocking connect is repeated.
 fn connect_unix_stream(path: &Path, deadline: Option<Instant>) -> io::Result<Socket> {
     let limited = Instant::now() + TIMEOUT;
     let until = Some(deadline.map_or(limited, |deadline| deadline.min(limited)));

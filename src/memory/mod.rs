@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `bodies` | [`Bodies`]: handles of bodies, from first byte to end; the limit on all of them |
-//! | `bodies/slots` | takes and frees slots, moves bodies, releases blocks; a turn, a replay |
+//! | `bodies/slots` | slots; moves bodies of [`BodyOwners`]; releases blocks; a turn, a replay |
 //! | `block` | one block: its slots and their marks |
 //! | `level` | [`Level`] and [`Memory`]: whether enough is free; the trait [`Supply`] |
 //! | `supply` | the two supplies of a real daemon: ballast, and a limit on resident memory |

@@ -25,7 +25,7 @@ impl Server {
     }
 
     /// Sends a job to the client for which the job was just reserved. Jobs handed out in one step
-    /// have different instants, so that they time out in the order in which they were handed out.
+    /// are reserved at different instants, so that they time out in the order of these instants.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         let conn = &mut self.conns[client.paired()];

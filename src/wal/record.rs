@@ -218,8 +218,8 @@ impl NewRecord<'_> {
     }
 }
 
-/// A short record that marks a segment as written by this daemon, and has the key of the directory.
-/// The original skips such a record as the delete of an unknown job.
+/// Marks a segment as written by this daemon, and has the key of the directory. Its form is that of
+/// a short record of no job, which the original skips as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// The key of the directory: a random number, the same in all headers.

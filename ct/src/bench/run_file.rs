@@ -1,4 +1,4 @@
-//! Reads the Markdown table of a comparison. The run files of the documents contain such tables.
+//! Reads the Markdown table of a comparison, such as that in `doc/performance/run-1.md`.
 //!
 //! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has the
 //! medians of all figures and the ratios with their ranges, but not the individual samples.
