@@ -15,7 +15,7 @@
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`: `generate`
 //!   makes each `operation`, which has simpler forms, and `runner` executes it and settles;
 //!   `harness` drives both daemons, `side` one of them, and `target` starts them; `tracker`
-//!   follows a connection, `reply` compares replies, `shrink` proposes shorter runs;
+//!   follows a connection, `reply` compares replies, `shrink` shortens runs, `record` writes one;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;
 //! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`:
 //!   `attacks` has the attacks and `attackers` their connections; `probe` is the client;
