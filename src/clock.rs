@@ -3,8 +3,6 @@
 //! A function of the server or the queue gets the present time as an argument, so tests need not
 //! sleep. If the wall clock is set, only the times that were read from a binlog change.
 
-mod testing;
-
 use std::{
     ops::{Add, Sub},
     time::Duration,
@@ -19,6 +17,16 @@ pub struct Time(u64);
 impl Time {
     /// The earliest instant, for a deadline that is always due.
     pub const AT_ONCE: Self = Self(0);
+
+    /// The instant `nanoseconds` after the origin.
+    pub const fn from_nanoseconds(nanoseconds: u64) -> Self {
+        Self(nanoseconds)
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanoseconds(self) -> u64 {
+        self.0
+    }
 
     /// The instant one nanosecond after `self`.
     #[must_use]

@@ -203,7 +203,7 @@ fn run(command: Command, context: &mut Context) -> Result<Outcome> {
         Command::Pause { tubes, length, yes } => {
             commands::pause::run(&tubes, length.max(1), yes, context)
         }
-        Command::Resume { tubes, yes } => commands::pause::run(&tubes, 0, yes, context),
+        Command::Resume { tubes, yes } => commands::resume::run(&tubes, yes, context),
         Command::Drain { switch, yes } => commands::drain::run(&switch, yes, context),
         Command::Work(args) => commands::work::run(&args, context),
         Command::Delete(args) => commands::delete::run(&args, context),

@@ -20,6 +20,7 @@ pub(crate) mod put;
 pub(crate) mod release;
 pub(crate) mod report;
 pub(crate) mod reserve;
+pub(crate) mod resume;
 pub(crate) mod stats;
 pub(crate) mod top;
 mod top_screen;
