@@ -44,8 +44,8 @@ impl Leased {
     fn runs(&self) -> bool {
         let size = || fs::metadata(&self.file).unwrap().len();
         let before = size();
-        (0..20).any(|_| {
-            std::thread::sleep(Duration::from_millis(100));
+        (0..6).any(|_| {
+            std::thread::sleep(Duration::from_millis(300));
             size() > before
         })
     }
