@@ -174,6 +174,10 @@ fn no_command_is_started_for_a_job_that_timed_out_before() {
     let mut child = worker.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
     ct::eventually("it waits", || server.objects(&["stats"])[0]["current-waiting"] == 1);
     send_signal(&child, "STOP");
+    let stat = format!("/proc/{}/stat", child.id());
+    ct::eventually("it is suspended", || {
+        fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") T "))
+    });
     let mut other = server.client();
     other.command("use a").unwrap();
     let id = other.put(5, 0, 1, b"x").unwrap().strip_prefix("INSERTED ").unwrap().parse().unwrap();
