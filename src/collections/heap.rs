@@ -19,7 +19,7 @@ use super::{
 const SHRINK_STEP_ITEMS: usize = 1 << 16;
 
 /// The C library adds at most this many bytes of its own to a small allocation.
-const MALLOC_BYTES: usize = 16;
+const MALLOC_OVERHEAD_BYTES: usize = 16;
 
 /// A heap of keys of items `T`; each item has a sort key `K`, and the smallest one is on top.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     pub fn growth_bytes(&self) -> usize {
         let capacity = self.entries.capacity();
         let next = next_capacity::<(K, Key<T>)>(capacity, self.next_count());
-        if next > capacity { next * size_of::<(K, Key<T>)>() + MALLOC_BYTES } else { 0 }
+        if next > capacity { next * size_of::<(K, Key<T>)>() + MALLOC_OVERHEAD_BYTES } else { 0 }
     }
 
     /// Returns the number of items for which [`Heap::make_room`] ensures memory.

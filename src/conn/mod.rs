@@ -113,7 +113,7 @@ pub struct Conn {
     /// empty. The id of an `INSERTED` is not included, because that reply is held until the commit.
     pub(crate) shown_id: u64,
     /// Whether the client has closed its sending side, so that no more bytes will arrive.
-    pub is_half_closed: bool,
+    pub(crate) is_half_closed: bool,
     /// Whether this connection is in the server's list of dirty connections.
     pub(crate) is_dirty: bool,
 }

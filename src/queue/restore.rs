@@ -20,9 +20,9 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. If
-    /// `delay` is 0, the job must not be `Delayed`. Returns the tube, which is made if necessary.
-    pub fn make_room_to_restore(&mut self, tube: &str, delay: u32) -> Growth<Key<Tube>> {
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. A
+    /// job that may be `Delayed` needs `is_delayed`. Returns the tube, which is made if necessary.
+    pub fn make_room_to_restore(&mut self, tube: &str, is_delayed: bool) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
         let tube = match latest.or_else(|| self.tubes.find(tube)) {
@@ -30,7 +30,7 @@ impl Queue {
             None => self.make_tube(tube)?,
         };
         self.restored_last = Some(tube);
-        self.make_room_to_put(tube, delay).map(|()| tube)
+        self.make_room_to_put(tube, is_delayed).map(|()| tube)
     }
 
     /// Adds a new or restored job to the heap or list of its state, which is not `Reserved`. Hands

@@ -39,15 +39,15 @@ impl Queue {
 
     /// Makes room for a job of this tube, but not for the body, or fails if there is no memory.
     /// O(1), unless a list is reallocated.
-    pub fn make_room_to_put(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
+    pub fn make_room_to_put(&mut self, tube: Key<Tube>, is_delayed: bool) -> Growth {
         self.jobs.make_room()?;
         self.tubes.arena[tube].ready.make_room(self.is_resident)?;
-        self.make_room_to_delay(tube, delay)
+        self.make_room_to_delay(tube, is_delayed)
     }
 
-    /// Makes room for one more delayed job of the tube. A `delay` of 0 needs no room.
-    pub fn make_room_to_delay(&mut self, tube: Key<Tube>, delay: u32) -> Growth {
-        if delay > 0 {
+    /// Makes room for one more delayed job of the tube, if the job `is_delayed`.
+    pub fn make_room_to_delay(&mut self, tube: Key<Tube>, is_delayed: bool) -> Growth {
+        if is_delayed {
             self.tubes.arena[tube].delayed.make_room(self.is_resident)?;
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Queue {
     /// call [`Queue::hand_out`] for the returned tube. If there is no memory, fails and changes
     /// nothing.
     pub fn release(&mut self, job: Key<Job>, pri: u32, delay: u32, now: Time) -> Growth<Key<Tube>> {
-        self.make_room_to_delay(self.jobs.arena[job].tube, delay)?;
+        self.make_room_to_delay(self.jobs.arena[job].tube, delay > 0)?;
         let tube = self.unreserve(job);
         let record = &mut self.jobs.arena[job].record;
         record.pri = pri;

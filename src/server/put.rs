@@ -70,7 +70,7 @@ impl Server {
         }
         let tube = self.queue.client(key.paired()).using;
         self.admit(Growing::Storage)?;
-        self.queue.make_room_to_put(tube, put.header.delay)?;
+        self.queue.make_room_to_put(tube, put.header.delay > 0)?;
         self.permit_put(key, body.len(), now)
     }
 }

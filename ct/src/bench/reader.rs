@@ -97,7 +97,7 @@ pub enum ReplyError {
 }
 
 impl fmt::Display for ReplyError {
-    /// Describes how a reply differs from what was expected.
+    /// Describes how a reply differs from the expected one.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(out, "the daemon answered {line:?}"),

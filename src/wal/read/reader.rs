@@ -234,7 +234,7 @@ impl Reader<'_> {
         if let Some(job) = known {
             if !frame.is_full() && fields.kind != Kind::Deleted {
                 let (tube, record) = (self.queue.job(job).tube, self.known(fields));
-                self.queue.make_room_to_delay(tube, (record.state == State::Delayed).into())?;
+                self.queue.make_room_to_delay(tube, record.state == State::Delayed)?;
                 self.queue.replace_record(job, record, fields.dated());
                 self.index.update(job);
                 return Ok(Ok(()));
@@ -297,7 +297,7 @@ impl Reader<'_> {
         bodies.ensure_storage()?;
         index.make_room()?;
         let is_delayed = frame.fields.kind == Kind::Delayed;
-        let tube = queue.make_room_to_restore(name, is_delayed.into())?;
+        let tube = queue.make_room_to_restore(name, is_delayed)?;
         if length <= Window::BYTES {
             return Ok((tube, bodies.store(&bytes[frame.head_length..length])?));
         }
