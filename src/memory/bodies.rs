@@ -102,7 +102,7 @@ pub struct Bodies {
     /// The limit on `counted`, if there is one. Bodies stay even if `counted` exceeds this limit.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
-    referenced: Arena<Referenced, 256>,
+    referenced: Arena<Referenced>,
     /// Remembered free slots, the smallest first. The block of the largest one is filled next.
     holes: Vec<Hole>,
     /// The memory of empty blocks, in the order in which they became empty.

@@ -110,7 +110,8 @@ pub struct Queue {
     jobs: Jobs,
     tubes: Tubes,
     clients: SmallArena<Client>,
-    watches: Arena<Watch>,
+    /// In long chunks, because the C library takes only pieces from 64 KiB on from the system.
+    watches: Arena<Watch, 8192>,
     timers: Timers,
     counts: Counts,
     default: Key<Tube>,
