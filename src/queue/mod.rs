@@ -110,8 +110,9 @@ pub struct Queue {
     jobs: Jobs,
     tubes: Tubes,
     clients: SmallArena<Client>,
-    /// In long chunks, because the C library takes only pieces from 64 KiB on from the system.
-    watches: Arena<Watch, 8192>,
+    /// In chunks of 64 KiB. A smaller chunk is from the C library's heap, which then cannot shrink;
+    /// for a chunk much larger, no ballast is freed, so a first client would be refused.
+    watches: Arena<Watch, 4096>,
     timers: Timers,
     counts: Counts,
     default: Key<Tube>,
