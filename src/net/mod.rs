@@ -10,7 +10,7 @@
 //! | `accept` | accepts and registers connections; pauses a listener that fails |
 //! | `listen` | opens sockets to listen on, TCP and UNIX, or takes them from a service manager |
 //! | `run_queue` | which connections run in a turn, and their share; those deferred for memory |
-//! | `transfer` | reads, feeds and sends; checks the lock first; closes, also to free memory |
+//! | `transfer` | reads, feeds; checks the lock, then sends; closes, also to free memory |
 //! | `socket` | one socket: its readiness, one read, peek or write, and input not consumed yet |
 //! | `busy_poll` | whether to poll for some microseconds before a sleep, by trials |
 

@@ -103,8 +103,9 @@ impl EventLoop {
         if has_replies && !self.server.write_changes(now) { Ok(()) } else { self.flush() }
     }
 
-    /// Ensures that the lock of the binlog was confirmed within the last quarter of a second. Fails
-    /// if the lock is lost, or if the file system takes too long to confirm the lock.
+    /// Ensures, before replies are sent, that the lock of the binlog was confirmed within the last
+    /// quarter of a second. Fails if the lock is lost, or if the file system takes too long to
+    /// confirm the lock.
     fn ensure_lock(&mut self) -> Result<(), LoopError> {
         if self.server.wal().is_none() {
             return Ok(());

@@ -92,7 +92,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// Of the jobs that the client has reserved, the one that it has reserved longest.
+    /// Of this client's reserved jobs, the one that it has reserved longest.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }

@@ -7,12 +7,12 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | this file | [`Queue`]: join, leave, `mark_…`, lost jobs, `hand_out`, `first_…`, read access |
+//! | this file | [`Queue`]: join, leave, `mark_…`, lost jobs, `hand_out`, a tube's first jobs |
 //! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
 //! | `bulk` | `list-jobs`, and `delete-tube` in steps |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
 //! | `timers`, `waiters` | what a due timer changes: `expire_…`, pauses; who waits at a tube |
-//! | `job`, `tube`, `client` | their types; `Jobs` and `Tubes`, all of them; sort keys of heaps |
+//! | `job`, `tube`, `client` | their types, and access; `Jobs`, `Tubes`: all of them; sort keys |
 //! | `names` | the table of tube names |
 //! | `restore`, `testing` | jobs from a binlog, freeze and thaw, shifted dates; `check` |
 

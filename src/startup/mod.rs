@@ -1,5 +1,5 @@
 //! Startup, from flags to a daemon that serves. This file has the order of the steps, the change of
-//! user, the reading of the binlog, and the limit on memory. `error`: exit statuses, advice;
+//! user, the reading of the binlog, the supply of memory. `error`: exit statuses, advice;
 //! `lock`: waits for the binlog's lock and takes over; `ping`: the health check; `report`: damage,
 //! and the page of `--check-binlog`; `retry`: listens, checks the directory, repeats failed steps.
 
@@ -223,8 +223,8 @@ impl Start<'_> {
     }
 }
 
-/// Gives the server the object that reports free memory. With `--max-memory`, the object also
-/// limits resident memory, if the system reports how much memory is resident.
+/// At startup, gives the server its supply of memory. With `--max-memory`, the supply also limits
+/// resident memory, if the system reports how much memory is resident.
 fn supply_memory(server: &mut Server, config: &Config) {
     server.set_supply(Box::new(SystemMemory));
     let Some(bytes) = config.settings.memory_limit else { return };

@@ -18,8 +18,8 @@
 //! The server calls [`Wal`], in this file, with the types of `interface`. `log` and `segment` write
 //! records and open segments. `record` makes bytes of records, `dates` their fields. `space`
 //! computes what fits; `reserve` makes preallocated files. `index` has the segment of each job.
-//! `removal`, `syncs`, `start`, `recovery`. `disk/` has directory, lock and lease. `read/` makes
-//! jobs from bytes, at startup and for `--check-binlog`. doc/architecture.md has more.
+//! `removal`, `syncs`, `start`, `recovery`. `disk/` has names of files, calls on them, lock, lease.
+//! `read/` makes jobs from bytes, for startup and `--check-binlog`. doc/architecture.md has more.
 
 mod dates;
 mod disk;
@@ -214,7 +214,7 @@ impl Wal {
         self.log.finish(self.recovery.state == State::Sound, queue.next_id())
     }
 
-    /// Releases one piece of the memory of deleted jobs to the system: see [`Queue::release_one`].
+    /// Releases one piece of unused memory of the binlog's index: see [`Queue::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.index.release_one()
     }

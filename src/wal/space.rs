@@ -219,7 +219,8 @@ mod tests {
                         let Some(most) = most_short_records(appender.space(), length) else {
                             continue;
                         };
-                        let case = format!("{length} in {free}, due in {due_in}, then {files:?}");
+                        let case =
+                            format!("{length} bytes, {free} free, due in {due_in}; {files:?}");
                         assert!(appender.append(length), "{case}");
                         for nth in 0..most {
                             assert!(appender.append(SHORT_BYTES), "{case}: short record {nth}");

@@ -249,7 +249,8 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
     assert!(restored.queue.next_id() > 2, "{}", restored.queue.next_id());
 }
 
-/// A segment sets ids aside. If a shutdown did not free them, each restart would skip thousands.
+/// The header of a segment reserves ids, which the next start skips. If a shutdown did not free
+/// them, each restart would skip thousands.
 #[test]
 fn an_orderly_end_skips_no_ids() {
     let (disk, mut server) = serve_slowly();

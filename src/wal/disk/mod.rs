@@ -48,7 +48,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest number of a segment, damaged or not, and the largest of a preallocated file.
+/// Of the names of a disk's files, returns the largest number of a segment, damaged or not, and the
+/// largest number of a preallocated file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -102,8 +103,8 @@ pub trait Disk: fmt::Debug {
     /// Returns how long the sync of [`Disk::begin_sync`] took, or why it failed. If `waits`, waits
     /// for the end of the sync; if not, returns `None` until the sync has ended.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
-    /// Starts a thread for [`Disk::begin_sync`]. The thread calls `wake` after each sync. If there
-    /// is no thread, `begin_sync` itself syncs.
+    /// Asks the disk to call `wake` after each sync, from a thread that then does the syncs of
+    /// [`Disk::begin_sync`]. A disk without such a thread ignores this, and `begin_sync` syncs.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
     /// Closes a file of the disk. The next call on the file opens it again.
     fn close(&mut self, name: Name);
