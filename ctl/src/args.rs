@@ -404,7 +404,7 @@ impl Threshold {
             (Some(warning), Some(critical)) if warning <= critical => {
                 Ok(Self { warning, critical })
             }
-            _ => Err(format!("{text:?} is not WARNING,CRITICAL: two numbers, the smaller first")),
+            _ => Err(format!("{text:?} is not WARNING,CRITICAL: two values, the larger one last")),
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::{cli::Address, sys};
 /// The time limit for the check of one address. To resolve a name is part of the check.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The commands of a ping. The original does not know `capabilities`, so the reply to
-/// `list-tube-used` shows that the server is a beanstalkd.
+/// The commands of a ping. The original answers `capabilities` with an error, so the reply to
+/// `list-tube-used`, which every beanstalkd knows, shows that the server is a beanstalkd.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
 /// The replies of a beanstalkd to all commands of a ping are shorter than this in total.

@@ -57,7 +57,7 @@ pub enum Pacing {
     Closed,
     /// All connections together begin this many cycles a second, at fixed times.
     Open(f64),
-    /// A connection begins a cycle whenever a worker has completed a cycle.
+    /// A free connection begins a cycle whenever a worker of another group has completed a cycle.
     Paired,
 }
 

@@ -115,7 +115,7 @@ pub fn sample(figures: &Figures) -> Sample {
     sample
 }
 
-/// Makes a sample of figures by their names.
+/// Makes a sample from pairs of a figure's name and its value.
 pub(crate) fn named<const N: usize>(figures: [(&str, f64); N]) -> Sample {
     figures.map(|(name, value)| (name.to_owned(), value)).into()
 }

@@ -81,7 +81,7 @@ impl Reply {
         }
     }
 
-    /// Returns a short text of the reply for a message.
+    /// Returns the reply as a short text, which a message shows.
     pub(crate) fn summary(&self) -> String {
         match self {
             Self::Line(line) => show(line),

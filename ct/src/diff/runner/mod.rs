@@ -344,7 +344,7 @@ impl Runner<'_> {
         Outgoing { chunks: command.parts.iter().map(chunk).collect(), put: command.put }
     }
 
-    /// Returns whether the runner may send these commands, because both daemons must answer them in
+    /// Returns whether the runner may send these commands: only if both daemons must answer them in
     /// the same way.
     fn may_send(&self, peer: Peer, outgoing: &[Outgoing]) -> bool {
         if self.half_closed.contains(&peer) {
