@@ -193,7 +193,7 @@ impl Reader<'_> {
         self.number().map(Piece::Id).map_err(|()| "% needs a number or i; \\% is a %".to_owned())
     }
 
-    /// Reads a number in the notation of texts, such as the number of an id.
+    /// Reads a decimal number in a text, such as the 3 of `%3`.
     fn number(&mut self) -> Result<u64, ()> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, after) = self.rest.split_at(end);

@@ -45,7 +45,7 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
     /// The number of bytes of text in the rows.
     size: usize,
-    /// The width of each column in written rows, and whether the column has only numbers.
+    /// For each column: its width in the rows already written, and whether it has only numbers.
     shape: Vec<(usize, bool)>,
 }
 
@@ -66,7 +66,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether the table is large enough to be written now; later rows follow in separate parts.
+    /// Whether the table should be written now, because its rows are many or long.
     pub(crate) fn is_large(&self) -> bool {
         self.rows.len() >= TABLE_ROWS_MAX || self.size >= TABLE_BYTES_MAX
     }

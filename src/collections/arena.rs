@@ -86,8 +86,8 @@ const CHUNK_LENGTH_DEFAULT: usize = 2048;
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
 /// copies the others, and the memory of an empty chunk can be released to the system: see
 /// [`Arena::release_one`]. Invariant: each chunk with free slots is in the list `open` exactly
-/// once. An empty chunk has no memory; only the last of `open` may keep its memory, so that adding
-/// and removing a single item again and again does not allocate each time.
+/// once. An empty chunk has no memory, except that the last of `open` may keep its memory, so that
+/// adding and removing a single item again and again does not allocate each time.
 ///
 /// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
 /// items have the same indexes.

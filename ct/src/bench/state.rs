@@ -86,7 +86,7 @@ impl State {
             client.put(1, |_| (10, delay(tube)))?;
         }
         if self.ready_elsewhere > 0 {
-            progress(&format!("{} ready jobs elsewhere", self.ready_elsewhere));
+            progress(&format!("{} ready jobs in another tube", self.ready_elsewhere));
             client.command("use elsewhere\r\n", Kind::Using)?;
             client.put(self.ready_elsewhere, |_| (10, 0))?;
         }

@@ -127,7 +127,7 @@ struct Report {
 }
 
 impl Report {
-    /// Makes the report of an action, with the number of its jobs or tubes.
+    /// Makes the report of an action; `count` jobs or tubes have changed, or will.
     fn new(count: u64, text: impl Into<String>) -> Self {
         Self { text: text.into(), count, notes: Vec::new() }
     }

@@ -40,7 +40,7 @@ const RECENT_TIME: Duration = Duration::from_secs(60);
 /// If a server has more tubes than this, only the tubes that a page shows have a history.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
-/// The largest number of tubes whose figures are requested with a sample.
+/// With a sample, the waits and next jobs of at most this many tubes are requested.
 const TIMED_TUBES_MAX: usize = 400;
 
 /// Work may wait for replies this long after its time limit; then the commands of the work fail.

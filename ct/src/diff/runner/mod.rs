@@ -88,7 +88,8 @@ enum StopReason {
     Differed,
 }
 
-/// Executes operations by a runner on two daemons; if `inspects`, inspects all state afterwards.
+/// Executes operations on two daemons and compares the replies; if `inspects`, also inspects all
+/// state afterwards.
 pub(crate) fn run_operations(
     harness: Harness,
     operations: &[Operation],
@@ -148,7 +149,7 @@ struct Runner<'a> {
     job_size_limit: u64,
     /// The open connections.
     trackers: BTreeMap<Peer, Tracker>,
-    /// The bytes of cut commands that are not sent yet.
+    /// Of commands that are sent in two pieces: the second piece, if not sent yet.
     unsent: BTreeMap<Peer, Vec<Outgoing>>,
     half_closed: BTreeSet<Peer>,
     /// The id of every inserted job, and the number of the job's put, if known.
