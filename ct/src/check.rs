@@ -23,9 +23,9 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. In scripts, the time
-/// from a statement to the next whole second is longer than this time. On a quiet machine, a script
-/// that runs alone is late by less than half of this time.
+/// A failure is reported only if the script was late by at most this time. A script that is later
+/// may send a command only after a timer that the script expects to be due after the command. On a
+/// quiet machine, a script that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// How long scripts that were late and failed are repeated before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);

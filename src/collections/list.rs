@@ -85,8 +85,8 @@ impl<T: Linked> List<T> {
     }
 
     /// Sorts the items of the list by `key`, and allocates nothing; items with equal keys keep
-    /// their order. O(length · log r) if the list consists of r sorted parts, because these are not
-    /// split.
+    /// their order. A merge sort, O(length · log r) if the list consists of r sorted parts, because
+    /// it does not split what is sorted.
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;

@@ -71,7 +71,7 @@ use crate::{
 
 /// How many steps each kind of large work takes in a turn; each step is for one job. A tick handles
 /// this many timers of each kind, or twice the number of commands since the last tick, if that is
-/// more. A command sets at most one timer, so due timers cannot pile up without bound.
+/// more. For each timer a client has sent a command, so due timers cannot pile up without bound.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// A turn executes at most this many commands of one connection.

@@ -28,7 +28,7 @@ const RESTART_ROUNDS: usize = 3;
 /// Time limit for reading a binlog.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a scenario without a repeated load on one target.
+/// Runs, on one target, a scenario that has no repeated load.
 pub(crate) fn run(
     scenario: &Scenario,
     target: &Target,
