@@ -65,7 +65,7 @@ impl Dialect {
         Some(Self { name: name.to_owned(), masks: masks.collect() })
     }
 
-    /// Returns the names of all masks of the table of dialects.
+    /// Returns the names of all masks: of all known differences of the original.
     pub fn all_masks() -> BTreeSet<String> {
         MASKS.iter().map(|mask| mask.name.to_owned()).collect()
     }

@@ -31,8 +31,8 @@
 //! ends at the next literal or line end.
 //!
 //! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
-//! statement is an error. A mask that [`dialect`](crate::dialect) does not list is an error, too:
-//! the `when` part of a misspelt mask would never be executed.
+//! statement is an error. A `when` with a mask that [`dialect`](crate::dialect) does not list is an
+//! error, too: with a misspelt mask, its part would never be executed.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -13,7 +13,7 @@ pub(super) const UNIT_BYTES: usize = 8;
 /// library maps each block separately, and adds a header and eight bytes: 65 pages in all.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
-/// The length in bytes of the mark that precedes a body in its slot.
+/// The length in bytes of the mark that precedes a body in its slot, and names the slot's owner.
 pub(super) const MARK_BYTES: usize = 4;
 
 /// The owner of a slot.

@@ -87,7 +87,8 @@ impl Plan {
 }
 
 impl Step {
-    /// Prepares a step of the cycle: its command, the expected reply and, if possible, the batch.
+    /// Prepares a step of the cycle: its command, the expected reply and, if every
+    /// batch has the same bytes, these bytes.
     fn new(op: Op, group: &Group, bare: bool) -> Self {
         let expected = if bare { Kind::Inserted } else { op.answer() };
         let body = if expected == Kind::Reserved { group.body.bytes.len() } else { 0 };
