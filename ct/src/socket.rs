@@ -118,8 +118,8 @@ pub struct SocketStage {
 }
 
 impl SocketStage {
-    /// Makes a stage, on which scripts are played, for the daemon at `host:port` or `unix:/path`. Does
-    /// not connect yet.
+    /// Makes a stage, on which scripts are played, for a daemon at `host:port` or `unix:/path`.
+    /// Does not connect yet.
     ///
     /// Scripts can drain the daemon only if its pid is given. The caller must not reap the process
     /// while the stage is in use.

@@ -40,7 +40,7 @@ enum Piece {
     Range(i64, i64),
 }
 
-/// A parsed text, without the ids of a run.
+/// A parsed text of a golden script; a run fills in the ids of jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 

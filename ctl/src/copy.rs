@@ -109,7 +109,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // The next import starts at the first line not put, and puts all lines after it again.
+            // The next import starts at `first`, so it would put later lines a second time.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {

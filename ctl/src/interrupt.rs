@@ -127,7 +127,8 @@ impl Interrupt {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
 
-    /// Sets the notice that is printed after a signal: why the program waits, and what a second signal does.
+    /// Sets the notice that is printed after a signal: why the program waits, and the effect of a
+    /// second signal.
     pub(crate) fn set_notice(&self, text: &'static str) {
         *Self::lock(&self.0.notice) = text;
     }

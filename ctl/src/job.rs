@@ -318,7 +318,7 @@ mod tests {
             r#"{"body":"x","tube":"a\r\ndelete 1"}"#,
             r#"{"body":"x","tube":""}"#,
             r#"{"body":"x","tube":"-a"}"#,
-            // An unknown key, or keys that contradict each other, may be a user's error.
+            // An unknown JSON key, or keys that contradict each other, may be a user's error.
             r#"{"body":"x","priority":1}"#,
             r#"{"body":"x","state":"buried","delay":1}"#,
             r#"{"body":"x","count":1}"#,

@@ -16,7 +16,7 @@ use crate::collections::probe;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
-    /// that is kept must leave this memory free, because without it no client can be served.
+    /// is kept only if this memory then remains free: without it, no client can be served.
     Critical,
     /// Enough for one of the first few connections, or of a client's first few reserved jobs.
     Scarce,

@@ -33,8 +33,8 @@ pub(super) struct Socket {
     pub(super) is_readable: bool,
     /// Whether the kernel may accept a write.
     pub(super) is_writable: bool,
-    /// Whether the kernel reported an urgent byte, where reads stop, or the end of input: only
-    /// `WouldBlock`, and not a short read, then shows that all input has been read.
+    /// Whether the kernel reported an urgent byte (a read stops there) or the end of input. Then
+    /// only `WouldBlock`, not a short read, shows that all input has been read.
     reads_until_blocked: bool,
     /// Whether the client has shut down its output or disconnected, and `half_close` is still due.
     pub(super) has_hung_up: bool,

@@ -350,8 +350,8 @@ impl Frame {
         let body_length = if name_length > 0 { size? } else { 0 };
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
-            // If a missing date were allowed, an incomplete segment header would pass for the
-            // delete of a job, and its segment for a segment of the original.
+            // If a missing date were allowed, an incomplete segment header would be taken for the
+            // delete of a job, and the segment for a segment of the original.
             (fields.created_at == 0, "a missing date"),
             (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
         ];
@@ -378,7 +378,7 @@ impl Frame {
 
     /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
     /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
-    /// that checksum. Hashing is faster if `bytes` have as much of the body as is in memory.
+    /// that checksum. Pass all of the body that is in memory: hashing is faster.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

@@ -140,7 +140,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
         })
     }
 
-    /// Returns the report in Markdown; its table has lines for each row and target.
+    /// Returns the report in Markdown; its table has a line for each workload and target.
     pub fn to_markdown(&self) -> String {
         let mut text = String::new();
         if !self.date.is_empty() {

@@ -76,7 +76,7 @@ struct Worker<'a> {
     args: &'a WorkArgs,
     interrupt: &'a Interrupt,
     client: Client,
-    /// The socket that becomes readable when a command ends or is suspended.
+    /// The socket that becomes readable when a process of the user's command ends or is suspended.
     wake: UnixStream,
 }
 

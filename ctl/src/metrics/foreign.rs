@@ -49,8 +49,9 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Returns the names of `davidtannock`: keys with `_` for `-`, between `beanstalkd_` and a unit. A
-/// single server gets no label.
+/// Returns the metric names of the exporter `davidtannock`: `beanstalkd_`, for tubes also `tube_`,
+/// the key with `_` for `-`, then `_total`, `_count` or `_seconds_total`. A single server gets no
+/// label.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

@@ -71,7 +71,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Guard {
     /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which the page listens on every address; with these, `Host` may have any IP address.
+    /// Ports on which the page listens on every address; with these, `Host` may be any IP address.
     open_ports: Vec<u16>,
     /// The name and password of each user, in base64; empty without `--auth-file`.
     passwords: Vec<String>,

@@ -209,7 +209,7 @@ impl Bodies {
     /// Moves bodies until no block is sparse, even if that takes all memory. Then releases the
     /// memory of all empty blocks, and returns whether any block was empty. O(all bodies).
     pub fn compact(&mut self, owners: &mut impl BodyOwners) -> bool {
-        // A move may need one more block, so moves may take even the last memory.
+        // A move can need one more block, so moves are allowed to take even the last memory.
         let marks = self.memory.set_marks(Marks::default());
         self.expect_shortage();
         self.move_some(owners, u32::MAX, usize::MAX);

@@ -50,7 +50,7 @@ const QUEUED_COMMANDS_MAX: usize = 4;
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
 /// A number that is higher than every job id of a run.
 const JOB_ID_MAX: u64 = 1_000_000_000;
-/// Sent instead of the id of a job that does not exist.
+/// Sent as the id if a command refers to a job that does not exist.
 const NO_JOB: &[u8] = b"4000000000";
 
 /// How a run ended.

@@ -46,7 +46,7 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns when to send a command for each holder of a job, so that the original notices timers:
+    /// Returns when to send a command for each holder of a job, so that the original sees timers:
     /// shortly after each time at which timers may end.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
