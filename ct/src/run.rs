@@ -65,7 +65,7 @@ pub trait Stage {
     fn close(&mut self, connection: &str) -> Result<(), String>;
     /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Sends the daemon of the stage SIGUSR1, or does what the daemon does at that signal.
+    /// Starts draining: by SIGUSR1, or as the daemon does at that signal, if there is no process.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass on the stage.
     fn advance(&mut self, time: Duration) -> Result<(), String>;

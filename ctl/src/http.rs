@@ -237,7 +237,7 @@ impl Listener for BoundedListener {
     type Io = TimedConnection;
     type Addr = SocketAddr;
 
-    /// Accepts an HTTP connection as soon as there is a place for it.
+    /// Accepts an HTTP connection, and returns it once there is a place for it.
     async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let place = loop {

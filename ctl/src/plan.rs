@@ -89,7 +89,7 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Formats the numbers of the plan's jobs, for the question.
+    /// Formats, for the question, how many jobs the plan has, and their states and tubes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
         write!(f, "{}: ", counted(self.count(), "job"))?;

@@ -14,7 +14,7 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The names of the counts of servers and tubes: the ends of keys such as `current-waiting`.
+/// The counts that a server or a tube has: each name is the end of a key, as in `current-waiting`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.

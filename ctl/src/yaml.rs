@@ -1,7 +1,8 @@
 //! The subset of YAML in replies: a flat dictionary, a list, or a list of dictionaries.
 //!
 //! Quotes are only around whole values, so no full YAML parser is needed. A full parser would read
-//! the name `1.5` of a tube as a number. Not all releases of beanstalkd quote the same values.
+//! the name `1.5` of a tube as a number. Releases of beanstalkd differ in the values that
+//! they quote.
 
 use serde_json::{Map, Value};
 

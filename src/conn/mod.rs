@@ -74,7 +74,7 @@ pub struct PendingPut {
 }
 
 impl PendingPut {
-    /// The length of the body that the header of a `put` announces, in bytes with its CR LF.
+    /// How many bytes follow the line of the `put`: the announced size of the body, plus CR LF.
     fn size(&self) -> usize {
         self.header.size as usize + CRLF.len()
     }

@@ -9,8 +9,8 @@
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
 //! entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of
 //! its own, which grows as its bytes arrive. A smaller body has memory of its own until half of its
-//! bytes have arrived, because the rest may never arrive. The owner of a [`Body`] must pass it to
-//! [`Bodies::remove`], because dropping a [`Body`] frees nothing.
+//! bytes have arrived or memory is short: the rest may never arrive. The owner of a [`Body`] must
+//! pass it to [`Bodies::remove`], because dropping a [`Body`] frees nothing.
 //!
 //! The total `counted` includes a body from its first byte until its last handle is removed. A
 //! handle may belong to a job, an unfinished upload or an unsent reply. The total also includes the

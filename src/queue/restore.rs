@@ -7,7 +7,8 @@ use crate::{
     memory::Body,
 };
 
-/// This many slots may be scanned for each job to shift: the scan takes no longer than the shift.
+/// For each job whose dates a call may shift, it scans at most this many slots, of which most may
+/// be empty.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.

@@ -109,8 +109,8 @@ impl Server {
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }
 
-    /// Returns the tube of this name, which is made if it does not exist. A client must begin to
-    /// use or watch a new tube in the same step.
+    /// Returns the tube of this name, which is made if it does not exist. In the same step, the
+    /// caller must make a client use or watch a new tube.
     pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
         if let Some(tube) = self.queue.find_tube(name) {
             return Ok(tube);

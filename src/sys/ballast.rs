@@ -25,13 +25,13 @@ const COUNTED_MIN_BYTES: usize = 512;
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
-/// How many entries of `PIECES` are in use; the entries after these are empty.
+/// How many pieces there are: the first entries of `PIECES`; the entries after these are empty.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of the pieces in use are from the heap.
+/// How many of these pieces are from the heap.
 static HELD_FROM_HEAP: AtomicUsize = AtomicUsize::new(0);
 
-/// The bytes of all allocations of at least `COUNTED_MIN_BYTES`.
+/// The bytes of all allocations so far of at least `COUNTED_MIN_BYTES`, freed ones included.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 const FROM_HEAP: usize = 1;

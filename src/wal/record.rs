@@ -54,7 +54,7 @@ const HEADER_ID: u64 = u64::MAX;
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
 const HEADER_MAGIC: i64 = i64::from_le_bytes(*b"bnstlkRK");
 
-/// The offset of the checksum in the fields.
+/// The offset in bytes of the checksum in the fields of a record.
 const CHECKSUM_AT: usize = 12;
 
 /// The state of a job in a record, with the number that stands for the state in files.

@@ -31,7 +31,7 @@ pub(super) struct SyncTime {
     average: Duration,
     /// Whether syncs take so long that with `-f0` they run in the background.
     pub(super) is_long: bool,
-    /// The histogram of the times that all syncs of records took.
+    /// The histogram of how long each sync of records took.
     pub(super) all: ShortTimes,
 }
 
@@ -57,8 +57,8 @@ pub(super) struct Syncs {
     pub(super) time: SyncTime,
     /// The events that no commit has reported yet.
     pub(super) events: SyncEvents,
-    /// The earliest time for the next background sync with `-f0`, because more changes are expected
-    /// before that time.
+    /// With `-f0`, the next background sync waits until this time, because more changes are
+    /// expected before it.
     pub(super) wait_until: Option<Time>,
     /// How many bytes of the binlog are synced: see [`End::length`].
     pub(super) synced: u64,

@@ -144,7 +144,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
     Ok(holding(attackers, "that sent a line, a byte at a time, 25,000 bytes a second"))
 }
 
-/// Attacks with half-closed connections that do not read thousands of replies.
+/// Attacks with half-closed connections that leave thousands of replies unread.
 fn half_closed_unread(attack: &Attack) -> io::Result<Outcome> {
     let attackers = attack.connect_many_with_small_buffers(10, &b"stats\r\n".repeat(5_000))?;
     for stream in &attackers {
@@ -231,7 +231,7 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Attacks with jobs until the daemon answers `OUT_OF_MEMORY`; the cleanup deletes the jobs.
+/// Attacks with jobs until some batches after the first `OUT_OF_MEMORY`; the cleanup deletes them.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;

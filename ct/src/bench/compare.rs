@@ -196,7 +196,7 @@ impl Participant<'_> {
     }
 
     /// Runs each phase once on one participant, on a daemon in the scenario's state. The current
-    /// daemon is used if it is in the scenario's state.
+    /// daemon is used if it is in the scenario's state, and the scenario has no binlog.
     fn measure(
         &mut self,
         config: &Config,

@@ -17,7 +17,7 @@ use super::report::{Report, number};
 /// A goal that a figure misses by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
-/// The divisor of a figure.
+/// What a goal divides its figure by: a figure of another daemon or row, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,

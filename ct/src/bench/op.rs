@@ -187,7 +187,7 @@ fn put(out: &mut Vec<u8>, priority: Priority, delay: u32, context: &mut Context<
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a number of a command, with bytes before and after it.
+/// Appends to a command the bytes `before`, a number in decimal, and the bytes `after`.
 fn numbered(out: &mut Vec<u8>, before: &[u8], number: u64, after: &[u8]) {
     out.extend_from_slice(before);
     append_number(out, number);

@@ -65,7 +65,7 @@ const BESIDE_RIVAL: [Workload; 10] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
-/// One picture of curves, which show how a figure depends on the variable of a family of rows.
+/// One picture of curves, which show how a figure depends on the number in the rows' names.
 struct Curve {
     /// The name of the file, without `.svg`.
     file: &'static str,
@@ -309,7 +309,7 @@ fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     lines
 }
 
-/// Draws the picture of a curve, with a line for each daemon.
+/// Draws a picture of curves: one line for each daemon.
 fn curves(curve: &Curve, lines: &[Line]) -> Result<String, Box<dyn Error>> {
     const WIDTH: i32 = 760;
     const HEIGHT: i32 = 400;

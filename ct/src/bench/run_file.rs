@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The first words of the label of the base scenario's results; the name of a row follows.
+/// The label of the base scenario's results begins with this; then follows the name of its row.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.

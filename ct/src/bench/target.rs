@@ -74,7 +74,8 @@ impl Target {
         words.join(" ")
     }
 
-    /// Returns the bare responder as a target; its file is in the same directory as this program.
+    /// Returns as a target the bare responder `ct-bare`, whose replies are fixed; its file is in
+    /// the same directory as this program.
     pub fn bare() -> io::Result<Self> {
         let path = std::env::current_exe()?.with_file_name("ct-bare");
         let label = version(&path)?;

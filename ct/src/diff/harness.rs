@@ -119,7 +119,7 @@ impl Harness {
     /// Shuts down the sending side of a connection to both daemons.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // Shutting down fails only if the daemon has closed the connection; a read shows that.
+            // This fails only if the daemon has closed the connection, and a read shows that.
             let _ = connection.stream.shut_down_writing();
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct Record {
     pub(crate) word: String,
 }
 
-/// The maximum length, in a script, of the description of a difference.
+/// The most characters of the description of a difference that are written into a script.
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {

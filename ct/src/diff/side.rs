@@ -1,4 +1,4 @@
-//! One of the two daemons: its connections, its barrier, and its binlog.
+//! One of the two daemons: its connections, the one of the barrier's command, and its binlog.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -44,7 +44,7 @@ pub(super) struct DaemonInfo {
 }
 
 impl DaemonInfo {
-    /// Reads the version and the limits of a daemon to compare, and starts the daemon if necessary.
+    /// Reads the version and `max-job-size` of a daemon to compare; starts it first if necessary.
     pub(super) fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),

@@ -282,7 +282,7 @@ impl AcknowledgedJobs {
         }
     }
 
-    /// Records that the daemon did not keep the acknowledged jobs.
+    /// Records a fault of the daemon: a lost or changed job, or a wrong reply.
     fn fault(&mut self, text: &str) {
         self.faults.push(format!("{}: {text}", self.tube));
     }

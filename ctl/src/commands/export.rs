@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     result
 }
 
-/// Exports the jobs of a server, except jobs that are put during the export.
+/// Exports the jobs of a server that match the filter, except jobs put during the export.
 fn export_server(
     args: &ExportArgs,
     client: &mut crate::client::Client,

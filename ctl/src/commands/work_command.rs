@@ -31,7 +31,7 @@ const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for the end of a command's standard error, which its processes may keep open.
 const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// The longest line of standard error in a notice, in bytes.
+/// How many bytes of a line of the command's standard error a notice has, at most.
 const ERROR_LINE_BYTES_MAX: usize = 500;
 
 /// How a command ended.
@@ -84,7 +84,7 @@ impl<'a> RunningCommand<'a> {
         Ok(command)
     }
 
-    /// Whether the command of `work` still runs, apart from the processes that it started.
+    /// Whether the command of `work` itself still runs; processes that it started may run on.
     pub(super) fn is_running(&self) -> bool {
         self.status.is_none()
     }

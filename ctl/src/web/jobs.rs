@@ -73,7 +73,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// Makes the filter of the page's request.
+    /// Makes the filter that the page requests.
     fn filter(&self) -> Result<Filter, Failure> {
         let text = self.pattern.as_deref();
         let pattern = text.map(|text| Filter::to_pattern(text, self.plain, self.ignore_case));
@@ -84,7 +84,7 @@ impl ListRequest {
 
     /// Finds the jobs that the page requests, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
-        // Return the instance, because another instance may have other jobs with the same ids.
+        // The page gets the server's instance: another one may have other jobs with the same ids.
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let detail = if filter.pattern.is_some() {
             Detail::Whole

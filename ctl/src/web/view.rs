@@ -128,7 +128,7 @@ impl ViewRequest {
     }
 }
 
-/// Responds with servers and tubes.
+/// Responds with a summary of each server, and the tubes of the chosen server.
 pub(super) async fn serve_overview(
     Shared(site): Shared<Arc<Site>>,
     shown: Result<Query<ViewRequest>, QueryRejection>,

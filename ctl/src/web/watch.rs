@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// With a sample, the waits and next jobs of at most this many tubes are requested.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// Work may wait for replies this long after its time limit; then the commands of the work fail.
+/// How long after its time limit an action's connection waits for replies; then the action fails.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -96,7 +96,7 @@ impl TubeHistory {
 
     /// Adds a point to a tube's history, and drops old points.
     fn push_point(&mut self, point: Point) {
-        // If the clock was set back, drop the points, because their times are in the future.
+        // If the clock was set back, drop all points: at least the last one is in the future.
         if self.points.back().is_some_and(|last| last.at > point.at) {
             self.points.clear();
         }
@@ -306,7 +306,7 @@ impl Watched {
         self.now = Some(result);
     }
 
-    /// Adds tubes that have ready jobs but are on no page, to find jobs that wait too long. If
+    /// Adds tubes with ready jobs that no open page shows, to find jobs that wait too long. If
     /// one sample cannot have all these tubes, each sample has the next ones, in rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());

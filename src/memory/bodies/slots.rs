@@ -70,7 +70,7 @@ pub(super) enum Pace {
 
 /// Gives access to the handles of jobs' bodies: a [`Body`] changes when its bytes move.
 pub trait BodyOwners {
-    /// Returns the body of the job with this index.
+    /// Returns the handle to the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
 }
 

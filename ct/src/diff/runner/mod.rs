@@ -35,9 +35,9 @@ use crate::diff::reply::Reply;
 use crate::diff::side::Chunk;
 use crate::diff::tracker::{Change, Quirk, Tracker, Verb};
 
-/// How long a burst of operations may take in a run with pauses.
+/// In a run with pauses, how long the operations between two pauses may take.
 const BURST_TIME_MAX: Duration = Duration::from_millis(130);
-/// How long the inspection may take in a run with pauses.
+/// In a run with pauses, how long the inspection may take.
 const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
 /// How long a run without pauses may take: less than any timer of the protocol.
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
