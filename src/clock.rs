@@ -1,7 +1,7 @@
-//! Instants, their dates, and the only code that reads the system's monotonic and wall clocks.
+//! Instants, their dates, and the only use of the monotonic and wall clocks, except in log lines.
 //!
 //! A function of the server or the queue gets the present time as an argument, so tests need not
-//! sleep. If the wall clock is set, only the times that were read from a binlog change.
+//! sleep. To set the wall clock changes only the times that were read from a binlog.
 
 use std::{
     ops::{Add, Sub},
@@ -68,7 +68,7 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// Converts between instants and dates of the wall clock. Only the binlog needs dates.
+/// Converts between instants and dates of the wall clock, for the binlog.
 #[derive(Debug, Clone, Copy)]
 pub struct Calendar {
     /// The date of the origin in nanoseconds since 1970, normally a negative number.
@@ -88,13 +88,13 @@ impl Calendar {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
 
-    /// The date of an instant in nanoseconds since 1970, or the nearest date that fits an `i64`.
+    /// The date of an instant, in nanoseconds since 1970, or the nearest date that fits an `i64`.
     pub fn date(self, at: Time) -> i64 {
         let date = i128::from(at.0) + self.offset;
         i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The instant of this date, in nanoseconds since 1970; if out of range, the nearest instant.
+    /// The instant of `date`, nanoseconds since 1970; if that is out of range, the nearest instant.
     pub fn instant(self, date: i64) -> Time {
         let at = i128::from(date) - self.offset;
         Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))

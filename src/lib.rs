@@ -19,7 +19,7 @@
 //! 2. [`proto`]: the bytes of commands, replies, lists and YAML documents; [`conn`]: splits the
 //!    input of a connection into lines and bodies, and keeps its unsent output;
 //! 3. [`server`]: carries out commands with the queue and the binlog, answers them, owns all
-//!    bodies, checks free memory, does large work in slices, and has the keys of `stats`;
+//!    bodies, checks free memory, does large work in slices, and collects statistics;
 //! 4. [`net`]: the event loop, which waits for events, accepts, reads, sends and closes;
 //! 5. [`wal`]: the binlog, a third of the code: disk space, records, segments, syncs, recovery, the
 //!    real directory, and a reader that takes any bytes (doc/architecture.md maps the files);
@@ -59,7 +59,7 @@
 //! - Between commands no unpaused tube has both a ready job and a waiting client.
 //! - The state of a job determines which collection of its tube or of its client has the job.
 //! - Every order is total: a job id or a key decides a tie. No two commands have the same time.
-//! - A command takes O(log n). Large work that one event causes is done in slices.
+//! - A command takes O(log n) in jobs and connections. Large work of one event is done in slices.
 //! - No change fails halfway: its memory and disk space are obtained before the change begins.
 //! - No reply confirms a change before the change's record is written, and with `-f0` also synced.
 //! - No bytes from clients or the disk cause a panic: wrong bytes cause error replies or reports.

@@ -1,4 +1,4 @@
-//! Runs the action that the flags request. No other file calls `exit`.
+//! Runs the action that the flags request, and returns the exit status. No file calls `exit`.
 //!
 //! | status | meaning |
 //! |---|---|
@@ -84,7 +84,7 @@ fn check_binlog(path: &Path) -> ExitCode {
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // Checks the permission to write last, because the inspection needs no such permission.
+        // The permission to write is checked last, because the inspection does not need it.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

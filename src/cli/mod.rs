@@ -148,7 +148,7 @@ pub enum Invocation {
     Help,
     /// Print the version and exit.
     Version,
-    /// Print the contents of the binlog in this directory, and exit.
+    /// Print a report on the binlog in this directory, and exit.
     CheckBinlog(PathBuf),
     /// Check whether the daemons at these addresses answer, and exit.
     Ping(Vec<Address>),
@@ -169,7 +169,7 @@ pub enum Address {
 }
 
 impl fmt::Display for Address {
-    /// Formats an address of `-l` for log lines.
+    /// Formats the address for a log line or an error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, service } => write!(f, "{host} port {service}"),
@@ -178,7 +178,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The values of all flags.
+/// The values of the flags, for a daemon that serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The addresses to listen on, from `-l` and `-p`: at least one address.
@@ -241,7 +241,7 @@ impl Error for UsageError {}
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
 /// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
-/// with two dashes, and also the next argument if the flag requires an argument.
+/// with two dashes; and also the rest of the word, or the next word, if the flag takes a value.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
@@ -315,7 +315,7 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// What the arguments request, as far as they have been read.
+/// What the arguments that have been read so far request.
 #[derive(Debug, Default)]
 struct Draft {
     /// The action to take instead of serving, if any. `finish` adds the addresses of a ping.
@@ -378,7 +378,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Parses a size given with a flag. Reduces it to `limit` if it is larger, and adds a warning.
+    /// Parses the size after a flag. If it exceeds `limit`, adds a warning and returns `limit`.
     fn capped(&mut self, text: &str, written: &str, limit: u64) -> Result<u64, UsageError> {
         let size = size(text)?;
         if size > limit {

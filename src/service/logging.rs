@@ -1,7 +1,7 @@
 //! Log lines on standard error.
 //!
 //! A line for the systemd journal, which adds the time itself, begins with a priority. Any other
-//! line begins with the time in UTC, followed by "error" or "warning" if the line has that level.
+//! line begins with the UTC time and "beanstalkd:", then "error:" or "warning:" for these levels.
 
 use std::{
     env,
@@ -78,7 +78,7 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
-    /// Writes a log line, or drops it if the reader is too slow. First notes earlier dropped lines.
+    /// Writes a log line, or drops it if the reader is too slow. First logs how many were dropped.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);

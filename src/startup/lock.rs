@@ -12,8 +12,8 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon that has got the lock waits before it writes anything. A previous daemon that
-/// still runs relies on a check of its lock only for [`LOCK_CONFIRM_INTERVAL`], which is shorter.
+/// How long a daemon that takes over the lock waits before it writes anything: longer than
+/// [`LOCK_CONFIRM_INTERVAL`], for which the previous daemon relies on a check of its lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.
@@ -41,7 +41,7 @@ impl Holder {
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
     /// After a check of its lock, that daemon relies on the lock for a limited time. So this daemon
     /// first waits until that time is over, and then checks its own lock again. Meanwhile the file
-    /// `lock` keeps the other daemon's line: if this process is killed, the next must wait, too.
+    /// `lock` keeps the other daemon's line: if this process is killed, the next daemon waits, too.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,

@@ -33,15 +33,15 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// bodies: for the program, for memory that the levels keep free, and for growth between checks.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// Bytes of resident memory that even the lowest `--max-memory` permits in addition to the bytes in
-/// use after startup, so that workers can connect and delete jobs.
+/// Bytes of resident memory that even the lowest `--max-memory` permits in addition to the memory
+/// that is resident after startup, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
-/// Takes all steps of startup, then serves until a signal ends the daemon. Logs `arguments`, the
-/// words of the command line. Listens before it drops privileges, because a port or a path may
-/// require privileges. Also listens before it reads the binlog, so that clients that connect early
-/// need not try again. With `--wait-for-lock`, drops privileges before it waits for the lock, and
-/// listens only once it has the lock, so that no client waits for a standby.
+/// Takes all steps of startup, then serves until a signal or a failure ends the daemon. Logs
+/// `arguments`, the words of the command line. Listens before it drops privileges, because a port
+/// or a path may require privileges. Also listens before it reads the binlog, so that clients that
+/// connect early need not try again. With `--wait-for-lock`, drops privileges before it waits for
+/// the lock, and listens only once it has the lock, so that no client waits for a standby.
 pub fn serve(config: &Config, arguments: &[OsString]) -> Result<(), StartError> {
     prepare_process(config);
     let identity = identify().map_err(StartError::Identity)?;
@@ -124,8 +124,8 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Makes the server, with the jobs of the binlog if there is a binlog. If the daemon has waited
-    /// for the lock, `directory` is the locked directory. `None` if a signal ends startup.
+    /// Makes the server, with the jobs of the binlog if there is a binlog. With `--wait-for-lock`,
+    /// `directory` is the binlog's locked directory. `None` if a signal ends startup.
     fn make_server(
         &self,
         identity: Identity,

@@ -20,8 +20,8 @@ const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 /// The replies of a beanstalkd to all commands of a ping are shorter than this in total.
 const REPLY_MAX_BYTES: u64 = 4096;
 
-/// Checks that a beanstalkd answers at each address. Fails at the first address where no beanstalkd
-/// answers, with an error that has the address.
+/// Checks that a beanstalkd answers at each address, and reports no failed binlog. Fails at the
+/// first address where this is not so, with an error that has the address.
 pub fn ping(addresses: &[Address]) -> io::Result<()> {
     addresses.iter().try_for_each(|address| {
         let named = |error| io::Error::other(format!("{address}: {error}"));

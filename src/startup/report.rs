@@ -10,7 +10,7 @@ use crate::{
     wal::{Format, Inspection, Name, Report, SegmentReport},
 };
 
-/// Logs the damaged parts of the binlog, and returns the number of damaged files.
+/// Logs damage and unfinished records of the binlog, and returns the number of damaged files.
 pub(super) fn report_damage(path: &Path, report: &Report) -> usize {
     for segment in &report.segments {
         let file = path.join(Name::Segment(segment.number).to_string());
@@ -33,7 +33,7 @@ pub(super) fn report_damage(path: &Path, report: &Report) -> usize {
 }
 
 impl Inspection {
-    /// Whether the binlog is damaged, or has a segment that a daemon has renamed for its damage.
+    /// Whether the binlog is damaged, or has a segment that a daemon renamed because of damage.
     pub fn is_odd(&self) -> bool {
         let was_damaged = |&(name, _): &(Name, u64)| matches!(name, Name::Damaged(_));
         self.report.is_damaged() || self.files.iter().any(was_damaged)
@@ -63,7 +63,7 @@ impl fmt::Display for Inspection {
         writeln!(f, "\n{jobs} jobs need {live} bytes, {} can be freed", used - live.min(used))?;
         let [ready, delayed, buried] = ["ready", "delayed", "buried"];
         writeln!(f, "\n{ready:>12} {delayed:>12} {buried:>12}  tube")?;
-        // There is memory for a list of all names: otherwise the inspection would have failed.
+        // There is memory for a list of all tubes: otherwise the inspection would have failed.
         let mut names: Vec<_> = queue.tube_names(None).collect();
         names.sort_unstable();
         names.iter().try_for_each(|name| write_tube(f, queue, name))?;

@@ -12,7 +12,7 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// The interval between two corrections of dates after changes of the wall clock, because each one
+/// The interval between two corrections of dates after changes of the wall clock: each correction
 /// writes new records of all jobs delayed or buried in this run. Some need not wait: see below.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
@@ -71,7 +71,7 @@ impl Dates {
         }
     }
 
-    /// Takes a new calendar if the wall clock has been set: see
+    /// Takes a new calendar if the wall clock has been set, unless the correction must wait: see
     /// [`Wal::set_calendar`](super::Wal::set_calendar).
     pub(super) fn set(&mut self, calendar: Calendar, now: Time) {
         let may_shift = self.rested_at <= now + (SHIFTS_AT_ONCE_MAX - 1) * SHIFT_INTERVAL;

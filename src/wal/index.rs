@@ -238,8 +238,8 @@ impl SegmentIndex {
 
     /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
     /// other segments up to `rewrite_through`. Last come jobs of the oldest segment that a job
-    /// needs, but only while the closed segments from that one on have more garbage than `eighths`
-    /// eighths of the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// needs, but only while that segment and later closed ones have over `1 + eighths / 8` times
+    /// the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;

@@ -44,7 +44,7 @@ impl<'a> Jobs<'a> {
 /// The options of a binlog, from the flags.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The size of a segment in bytes, rounded up to a multiple of 4096: `-s`.
+    /// The size of a segment in bytes, not yet rounded up to a multiple of 4096: `-s`.
     pub segment_size: u64,
     /// When records are synced: `-f` and `-F`.
     pub sync: SyncPolicy,
@@ -60,7 +60,7 @@ pub enum Error {
     Disk(io::Error),
     /// Another process has locked the directory. The text names that process, if the name is known.
     Locked(String),
-    /// There is not enough memory. The text says for what the memory was meant, or is empty.
+    /// There is not enough memory. The text says what did not fit into memory, or is empty.
     OutOfMemory(String),
     /// Only the program that wrote a segment can read its layout. The text names the segment and
     /// the layout.
@@ -111,7 +111,7 @@ pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and not all jobs have been relocated since then.
+    /// The disk has failed, and not all jobs have been relocated since; or it can create no file.
     Failed,
 }
 

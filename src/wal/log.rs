@@ -33,7 +33,7 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The present time as of the last call.
+    /// The present time that a caller passed last.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
@@ -161,7 +161,7 @@ impl Log {
     pub(super) fn open_next(&mut self, size: u64, next_id: u64) -> io::Result<()> {
         let mut number = number_after(self.end.number, NUMBER_MAX)?;
         loop {
-            // The caller ensured space, so a file is missing only at startup or after a shortage.
+            // The caller has ensured space, except at startup, in recovery and after a shortage.
             if self.reserve.first().is_none_or(|file| file.size < size) {
                 self.reserve.preallocate(self.lease.ask_if_due(self.now)?, size, self.now)?;
             }
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// If a rename failed for lack of space, as on XFS, the error would close all connections.
+    /// If a rename failed for lack of space, as on XFS, unanswered clients would be disconnected.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

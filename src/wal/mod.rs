@@ -16,9 +16,9 @@
 //! is open, no change is acknowledged; then only deletes are, until all jobs are relocated.
 //!
 //! The server calls [`Wal`], in this file, with the types of `interface`. `log` and `segment` write
-//! records and open segments. `record` makes bytes of records, `dates` their fields. `space`
-//! computes what fits; `reserve` makes preallocated files. `index` has the segment of each job.
-//! `removal`, `syncs`, `start`, `recovery`. `disk/` has names of files, calls on them, lock, lease.
+//! records and open segments. `record` converts records to bytes, `dates` makes their fields.
+//! `space` computes what fits; `reserve` makes preallocated files. `index` has the segment of each
+//! job. `removal`, `syncs`, `start`, `recovery`. `disk/` has the files, the lock and the lease.
 //! `read/` makes jobs from bytes, for startup and `--check-binlog`. doc/architecture.md has more.
 
 mod dates;
@@ -83,8 +83,8 @@ pub struct Wal {
 impl Wal {
     /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Neither
     /// damage nor a full disk is an error. Fails if a file cannot be listed, read or created, if
-    /// memory or descriptors are short, or if `progress` returns a break. A call that fails has
-    /// changed no record, but may have removed preallocated files and zeros after records.
+    /// only another program can read it, if memory is short, or if `progress` returns a break. A
+    /// failed call has changed no record, but may have removed preallocated files and final zeros.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -115,8 +115,8 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, syncs them if that is due, and, within a limit, relocates jobs
-    /// and makes files. After a commit, replies may be sent unless the outcome is `Failed`.
+    /// Writes the turn's records, syncs them if that is due, and, within a limit, relocates jobs,
+    /// makes files and removes files. Replies may then be sent unless the outcome is `Failed`.
     ///
     /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
     /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
@@ -206,7 +206,7 @@ impl Wal {
         [work, self.log.syncs.next(self.log.now), retry_at].into_iter().flatten().min()
     }
 
-    /// Writes the last records when the daemon ends, and syncs them, unless the policy is `Never`.
+    /// Writes the last records when the daemon ends and, unless the policy is `Never`, syncs them.
     pub fn shut_down(&mut self, queue: &Queue) -> io::Result<()> {
         if self.lost_lock().is_some() {
             return Ok(());
@@ -310,7 +310,7 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// If the wall clock was set, uses `calendar` from now on; [`Wal::shift_dates`] then has work.
+    /// If the wall clock was set, uses `calendar` from now on, unless the correction must wait.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
@@ -388,9 +388,9 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment early, so that its space can be freed. True if the
-    /// segment was made larger than usual for a large job, if most of the segment is garbage, and
-    /// if preallocated files have space for the deletes of all jobs.
+    /// Whether to close the current segment early, so that its space can be freed. True if more
+    /// than the usual size of a segment is used, most of these bytes are garbage, and preallocated
+    /// files have space for the deletes of all jobs.
     fn should_leave_segment(&self) -> bool {
         let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
         self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)

@@ -277,7 +277,7 @@ impl SegmentHeader {
         signs.into_iter().filter(|&sign| sign).count() >= 2
     }
 
-    /// Whether `bytes` begin with a segment header of a build before 2.0.0, which has another
+    /// Whether `bytes` begin with a segment header that a build before 2.0.0 wrote, with another
     /// magic. The checksums of such a segment start from other salts.
     pub(super) fn is_earlier(bytes: &[u8]) -> bool {
         bytes.starts_with(&[0; 4]) && bytes.get(44..52) == Some(b"bnstlkRS")
@@ -378,7 +378,7 @@ impl Frame {
 
     /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
     /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
-    /// that checksum. Pass all of the body that is in memory: hashing is faster.
+    /// that checksum. Pass all of the body that is in memory: hashing is then faster.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

@@ -55,7 +55,7 @@ pub(super) fn remove_unneeded(
                 }
                 recovery.removal_retry_at = Some(log.now + RETRY_DELAY);
             }
-            // The segment has been removed, perhaps by another process.
+            // The segment has been removed or renamed, perhaps by another process.
             _ => {
                 disk.sync_directory()?;
                 index.drop_closed(segment.number);

@@ -283,8 +283,8 @@ impl Reserve {
         true
     }
 
-    /// Writes some zeros of a preallocated file of a segment's usual size. After a failure, the
-    /// next attempt must wait.
+    /// Fills a piece of a preallocated file of a segment's usual size with zeros. After a failure,
+    /// the next attempt must wait.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
         match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),

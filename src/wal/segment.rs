@@ -70,7 +70,7 @@ pub(super) struct Current {
     /// A restart assigns no ids below this one, unless the daemon has shut down cleanly.
     pub(super) seen_below: u64,
     pub(super) layout: Layout,
-    /// The offset up to which the file has been filled, with records or with zeros.
+    /// The offset up to which zeros were written; the file's size after such a write has failed.
     pub(super) zeroed: u64,
 }
 

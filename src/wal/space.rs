@@ -5,9 +5,9 @@
 //! preallocated files. [`Space::has_room_for`] decides that.
 //!
 //! Because of three rules, the need is more than the sum of the lengths of records. A record never
-//! spans two segments. A segment header, as long as a short record, comes first in each segment,
-//! and again after each [`HEADER_INTERVAL_BYTES`] of records. And once the next segment has begun,
-//! the rest of the previous segment is never used.
+//! spans two segments. A segment header, which has the length of a short record, comes first in
+//! each segment, and again after each [`HEADER_INTERVAL_BYTES`] of records. And once the next
+//! segment has begun, the rest of the previous segment is never used.
 //!
 //! A *slot* is space for one short record.
 
@@ -126,7 +126,7 @@ impl Space {
 pub(super) struct Demand {
     /// The number of jobs: each needs a slot for its delete.
     pub(super) jobs: u64,
-    /// Bytes of live records in the oldest segment, which is removed only after their jobs are
+    /// Bytes of live full records in the oldest segment, which is removed only after their jobs are
     /// relocated.
     pub(super) oldest_live: u64,
     /// The size of a usual segment in bytes.

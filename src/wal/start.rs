@@ -46,7 +46,7 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Startup goes on without a segment: clients get jobs, and an operator may free space.
+            // Startup goes on without a segment; clients get jobs once an operator has freed space.
             // Some file systems, such as btrfs, need more space for a write than they reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);

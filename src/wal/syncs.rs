@@ -58,7 +58,7 @@ pub(super) struct Syncs {
     /// The events that no commit has reported yet.
     pub(super) events: SyncEvents,
     /// With `-f0`, the next background sync waits until this time, because more changes are
-    /// expected before it.
+    /// expected before then.
     pub(super) wait_until: Option<Time>,
     /// How many bytes of the binlog are synced: see [`End::length`].
     pub(super) synced: u64,

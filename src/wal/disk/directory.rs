@@ -24,7 +24,7 @@ use crate::{sys, wal::Error};
 const MODE: u32 = 0o400;
 
 /// The most files that are open for writing at once: the current segment, another file that is
-/// being made or truncated, and a file that the thread for syncs still has.
+/// being made or truncated, and a file that the thread for syncs still has open.
 pub(super) const OPEN_FILES_MAX: usize = 3;
 
 /// If more files than this must be synced, one call syncs the whole file system, because each sync

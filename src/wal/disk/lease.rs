@@ -10,11 +10,11 @@ use super::{Disk, Name};
 use crate::clock::Time;
 
 /// How long the daemon relies on its last check of the lock. A daemon that takes over waits longer
-/// than this: until then, the old daemon may still write and acknowledge changes.
+/// than this, because for this time the old daemon may still write and acknowledge changes.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A disk to which this daemon may write, as long as no other daemon can have the lock. Every call
-/// that writes first checks the lock, if that is due; after a failed check, all calls fail.
+/// that writes first checks the lock, if that is due; after a failed check, all these calls fail.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
@@ -23,7 +23,7 @@ pub(in crate::wal) struct Lease {
     pub(in crate::wal) lost: Option<io::Error>,
 }
 
-/// The files of a directory, which a [`Lease`] returns only while this daemon has the lock.
+/// Access to the files of a directory: a [`Lease`] gives it only while this daemon has the lock.
 #[derive(Debug)]
 pub(in crate::wal) struct Writable {
     disk: Box<dyn Disk>,
@@ -39,7 +39,7 @@ impl Lease {
     }
 
     /// Checks that this daemon still has the lock, and returns the files. If the lock is lost, this
-    /// call and all later calls fail. Call this before a file is renamed, truncated or removed: the
+    /// call and all later calls fail. Call this before a segment is made, truncated or removed: the
     /// last check may be long ago, because calls on the disk can take long.
     pub(in crate::wal) fn ask(&mut self) -> io::Result<&mut Writable> {
         if self.lost.is_none() {

@@ -91,7 +91,7 @@ impl DirectoryLock {
     }
 
     /// Takes the lock again, on the same descriptor. Fails if the lock is not free, or if the file
-    /// shows that another daemon has had the lock meanwhile.
+    /// `lock` has the line of another daemon or has been replaced.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);

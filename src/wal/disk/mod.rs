@@ -103,8 +103,8 @@ pub trait Disk: fmt::Debug {
     /// Returns how long the sync of [`Disk::begin_sync`] took, or why it failed. If `waits`, waits
     /// for the end of the sync; if not, returns `None` until the sync has ended.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
-    /// Asks the disk to call `wake` after each sync, from a thread that then does the syncs of
-    /// [`Disk::begin_sync`]. A disk without such a thread ignores this, and `begin_sync` syncs.
+    /// Asks the disk to start a thread that does the syncs of [`Disk::begin_sync`] and calls `wake`
+    /// after each sync. A disk without such a thread ignores this, and `begin_sync` syncs.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
     /// Closes a file of the disk. The next call on the file opens it again.
     fn close(&mut self, name: Name);

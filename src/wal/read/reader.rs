@@ -1,4 +1,4 @@
-//! Reads segments: applies their records to the queue, and reports all other bytes as damage.
+//! Reads segments: applies their records to the queue, and reports damage and unfinished records.
 
 use std::mem;
 

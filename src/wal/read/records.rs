@@ -4,7 +4,7 @@
 //! The body of a job may be full of bytes that look like records, and a search must check each
 //! place where a record seems to begin. Such bodies must not delay startup. So the searches in a
 //! segment compute the checksums of full records only up to a limit in bytes. Beyond that limit, a
-//! search still finds short records and segment headers, and there is a header in every few KiB.
+//! search still finds short records and segment headers, which follow each 16 KiB of records.
 
 use super::window::Window;
 use crate::{

@@ -100,7 +100,7 @@ impl Report {
 }
 
 /// Called every few hundred KiB with the progress of a replay: the bytes read so far, and in total.
-/// After a break, the replay has changed nothing, and ends with [`Error::Interrupted`].
+/// After a break, the replay ends with [`Error::Interrupted`], and has changed no file.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -118,9 +118,9 @@ pub struct Restored {
 }
 
 /// Reads all segments, oldest first, into `restored`. Returns a report and the index of the
-/// segments. Fails if a file cannot be opened or read, if memory is short, if segment numbers run
-/// out, or if `progress` returns a break. After an error, no file has been changed, so the operator
-/// can remove the cause. Bytes that the disk cannot read (EIO) are reported as damage.
+/// segments. Fails if a file cannot be read, if only another program can read it, if memory is
+/// short, if segment numbers run out, or if `progress` returns a break. After an error, no file has
+/// been changed, so the operator can remove the cause. Unreadable bytes (EIO) are damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -183,7 +183,7 @@ pub(in crate::wal) fn replay(
     Ok((report, reader.index))
 }
 
-/// Adds to an error for lack of memory how many jobs fitted, and which file has the next job.
+/// Makes an error for lack of memory say how many jobs fitted, and which file has the next job.
 fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());

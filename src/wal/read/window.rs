@@ -67,7 +67,7 @@ impl<'a> Window<'a> {
         self.load(0)
     }
 
-    /// Closes the file of the window, which had `size` bytes when the files were listed.
+    /// Closes the window's file, which had `size` bytes when the files were listed.
     pub(super) fn close(&mut self, size: u64) -> Result<(), Error> {
         self.disk.close(self.name);
         self.before += size;
