@@ -22,7 +22,7 @@ use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 /// 4096. For a larger size, the daemon logs a warning and uses this limit.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls before it sleeps, if `--busy-poll` is not given. After a reply, a
+/// How long the event loop polls at most before it sleeps, without `--busy-poll`. After a reply, a
 /// client on the same machine sends its next command within a third of these 50 microseconds.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The interval between two corrections of dates after changes of the wall clock: each correction
-/// writes new records of all jobs delayed or buried in this run. Some need not wait: see below.
+/// writes new records of all jobs delayed or buried in this run. A few corrections need not wait.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.

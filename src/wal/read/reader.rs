@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// The largest id accepted without a checksum. As it may be damaged, larger ids must stay free for
-/// later jobs.
+/// The largest id accepted without a checksum. Such an id may be damaged, so larger ids must stay
+/// free for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id that is accepted from a record with a checksum. The limit exceeds
