@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// With a sample, the waits and next jobs of at most this many tubes are requested.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// After its time limit, the work for a request waits this long for replies, and then fails.
+/// Work that is over its time limit waits this long for the replies of the server, and then fails.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
