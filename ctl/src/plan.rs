@@ -4,8 +4,8 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
 //!   connection from plan to end. The web page uses several connections, so it checks the instance.
-//! - Just before its change, a job must still match the filter, and have the state of the plan, or
-//!   be ready if its delay is over. Another client may still change the job after this check.
+//! - Just before its change, a job must still match the filter, and have the same state as in the
+//!   plan, or be ready if its delay is over. Another client may still change it after this check.
 //! - Jobs are in order of service, so copies are served in the same order as the copied jobs. Ready
 //!   jobs are ordered by priority and id, and delayed jobs by the time until they are ready. Buried
 //!   jobs are in order of burial if the server lists that order, otherwise in order of id.

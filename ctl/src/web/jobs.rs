@@ -130,7 +130,7 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // The search counts as running until its work ends, even if the request has ended before.
+        // The search counts against the limit until its work ends, even if the request ends first.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
