@@ -20,7 +20,7 @@ pub(crate) enum Address {
 impl FromStr for Address {
     type Err = String;
 
-    /// Parses the address of a server: `HOST`, `HOST:PORT` or `unix:PATH`.
+    /// Parses the address of a server: `HOST`, `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let is_named = !path.is_empty();

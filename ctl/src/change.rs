@@ -120,7 +120,7 @@ impl PlannedChange {
         sentences
     }
 
-    /// Makes the planned change of the jobs of a plan. After an interrupt, such as Ctrl-C, no batch
+    /// Makes the change of the plan's jobs. After an interrupt, such as Ctrl-C, no further batch
     /// starts.
     pub(crate) fn carry_out(
         &mut self,
@@ -145,7 +145,7 @@ impl PlannedChange {
         if let Some(file) = &mut self.save {
             jobs = sweep::peek_bodies(client, jobs)?;
             file.write_and_sync(&jobs)?;
-            // Skip jobs that other clients changed while the file was written.
+            // Skip jobs that other clients changed or deleted while the file was written.
             let (count, name) = (counted(jobs.len() as u64, "job"), &file.name);
             let now = sweep::jobs_by_ids(client, jobs.iter().map(|job| job.id))
                 .with_context(|| format!("{count} saved to {name} but not deleted"))?;

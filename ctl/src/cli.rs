@@ -204,8 +204,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing on a server, apart from actions on the page of `web`.
-    /// Only the output of these commands may be closed early, for example by `head`.
+    /// Whether the command changes nothing on a server, apart from `--probe` and the actions of
+    /// `web`. All other commands fail if their output is closed early, for example by `head`.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

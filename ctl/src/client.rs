@@ -21,13 +21,13 @@ use crate::yaml;
 /// The largest number of commands that are sent but not yet answered.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
-/// Commands are buffered, and sent once the buffer has this many bytes.
+/// Commands are buffered, and sent at the latest once the buffer has this many bytes.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The size of the buffer for replies, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The longest line of a reply that is accepted, in bytes; every beanstalkd sends shorter lines.
+/// Each line of a reply must be shorter than this, in bytes; every beanstalkd sends shorter lines.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// The longest body of a job, in bytes: twice the largest value of the daemon's `-z`.
@@ -157,7 +157,7 @@ impl Client {
         Ok((client, stats))
     }
 
-    /// Returns the socket, which becomes readable when the server closes the connection.
+    /// Returns the socket, which becomes readable when the server replies or ends the connection.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
     }

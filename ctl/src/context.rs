@@ -77,9 +77,9 @@ const ITEMS_AHEAD_MAX: usize = 100;
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Runs the `work` of a command for all servers at once, so that a server that hangs does not
-    /// delay the others. Calls `show` with each item that the closure `work` sends, in the
-    /// order of the servers.
+    /// Runs the `work` of a command for all servers at once, so that waits for servers that hang do
+    /// not add up. Calls `show` with each item that the closure `work` sends, in the order of the
+    /// servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
         work: impl Fn(&mut Client, Sender<'_, T>) -> Result<Outcome> + Send + Sync + 'static,
@@ -111,7 +111,7 @@ impl Context {
         Ok(outcome)
     }
 
-    /// Returns the name of a server to show beside its items, if the command has several servers.
+    /// Returns the name of a server to show with its items, if the command has several servers.
     pub(crate) fn label(&self, server: &Address) -> Option<String> {
         (self.servers.len() > 1).then(|| server.to_string())
     }
@@ -153,7 +153,7 @@ impl Context {
     }
 
     /// Shows the plan of a command, and asks for consent unless `--yes` is given. Returns whether
-    /// to continue.
+    /// to continue; a dry run only shows the plan, and returns false.
     pub(crate) fn confirm(&mut self, consent: &Consent, plan: &str) -> Result<bool> {
         if consent.dry_run {
             return self.report_dry_run(plan).map(|()| false);
@@ -167,7 +167,7 @@ impl Context {
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
-    /// Changes jobs by their ids, and reports each job that is missing or in a wrong state.
+    /// Changes jobs by ids unless `is_dry_run`; reports jobs that are missing or in a wrong state.
     pub(crate) fn change_by_ids(
         &mut self,
         ids: &[String],

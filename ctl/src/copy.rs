@@ -1,4 +1,4 @@
-//! Puts copies of jobs into tubes, each in the state of its original.
+//! Puts copies of jobs, each in the state of the copied job; copies of reserved jobs are ready.
 
 use anyhow::{Error, Result};
 
@@ -11,8 +11,8 @@ use crate::message::{conflict, counted};
 /// long that no worker reserves the copy, even if this program is killed before the bury.
 const HOLD_SECONDS: u32 = 365 * 24 * 3600;
 
-/// At most this many copies are delayed by [`HOLD_SECONDS`] at once. If this program is killed in
-/// that time, these copies stay delayed.
+/// At most this many copies are delayed by [`HOLD_SECONDS`] at the same time. If this program is
+/// killed before it has buried these copies, they stay delayed.
 const HELD_COPIES_MAX: usize = 100;
 
 /// The largest number of ranges shown in a list of line numbers.
@@ -62,8 +62,8 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all copies of this batch were put. In earlier batches, the server has accepted
-    /// `before` of the `all` jobs.
+    /// Fails unless all copies of this batch were put, and those of buried jobs were buried. In
+    /// earlier batches, the server has accepted `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
         let open = self.results.iter().filter(|it| **it == Copied::Unconfirmed).count();
@@ -95,9 +95,9 @@ impl Copies {
         })
     }
 
-    /// Lists the numbers of the lines of an imported file that need attention, in one sentence for
-    /// each reason. Also returns the last line that the next import may skip, unless all lines are
-    /// done.
+    /// Names, by their numbers, the lines that the user must look at after an import, in one
+    /// sentence for each reason. Also returns the number of the last line that the next import may
+    /// skip, unless all lines are done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);

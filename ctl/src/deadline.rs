@@ -35,7 +35,7 @@ pub(crate) fn start<T: Send + 'static>(
     receiver
 }
 
-/// Waits for work until its deadline. The outer result is an error only after Ctrl-C.
+/// Waits for work until its deadline. The outer result is an error only after a signal.
 pub(crate) fn wait<T>(
     work: &Receiver<Result<T>>,
     deadline: Instant,

@@ -26,7 +26,7 @@ impl Tubes {
         Ok(Self { globs: Some(globs.build().map_err(usage)?) })
     }
 
-    /// Makes the selection of only the tube of this name.
+    /// Makes a selection of one tube, by its name.
     pub(crate) fn of_name(name: &str) -> Self {
         let glob = Glob::new(&globset::escape(name)).expect("an escaped name is a pattern");
         Self { globs: GlobSetBuilder::new().add(glob).build().ok() }

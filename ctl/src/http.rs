@@ -1,7 +1,7 @@
 //! The HTTP server of `web` and `metrics`: sockets, limits, and a clean shutdown.
 //!
 //! One thread is enough, because `tokio::task::spawn_blocking` runs slow work in other threads.
-//! After SIGINT or SIGTERM, the server ends once requests under way have their responses.
+//! After a signal, the server ends once requests under way are answered, or 5 seconds have passed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ use crate::message::{print_notice, usage};
 /// connection without a complete request head is closed.
 const CONNECTIONS_MAX: usize = 64;
 
-/// A connection without a byte for this time is closed; Prometheus scrapes more often than that.
+/// A connection that transfers no byte for this time is closed; Prometheus scrapes more often.
 const IDLE_TIME: Duration = Duration::from_secs(150);
 
 /// A response is assumed to be complete if no byte is sent for this time although the client reads.
@@ -153,7 +153,7 @@ pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// A piece of a response, with `_permit`, which limits how many responses are in memory.
+/// A piece of a response. Until all pieces are dropped, `_permit` counts the response as in memory.
 struct SharedBodyPiece {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -167,13 +167,13 @@ impl AsRef<[u8]> for SharedBodyPiece {
 }
 
 impl SharedBody {
-    /// Makes the shared body of responses. `permit` is dropped when the last byte has been sent.
+    /// Makes a body that responses share. `permit` is dropped once all pieces are dropped.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece has `permit`, because a piece may be in use after its response is dropped.
+        // Each piece has `permit`, because a piece may still be sent after its response is dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }

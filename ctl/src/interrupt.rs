@@ -1,6 +1,6 @@
-//! Handles Ctrl-C, SIGTERM, SIGQUIT and SIGHUP. The first signal ends the command after its current
+//! Handles Ctrl-C, SIGTERM, SIGQUIT and SIGHUP. The first signal ends the work after its current
 //! batch; if the batch takes long, a notice is printed. A second signal ends the program at once.
-//! In `work`, Ctrl-Z also suspends the running commands, and Ctrl-\ kills them.
+//! In `work`, Ctrl-Z also suspends the user's commands, and Ctrl-\ kills them.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;

@@ -42,7 +42,7 @@ pub(crate) enum Detail {
 pub(crate) struct Request<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) detail: Detail,
-    /// In each tube and state, list at most this many jobs: the first in order of service.
+    /// This many jobs of each tube and state are enough: the first in order of service.
     pub(crate) limit: Option<u64>,
     pub(crate) options: &'a Options,
     pub(crate) interrupt: &'a Interrupt,

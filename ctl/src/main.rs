@@ -35,7 +35,7 @@
 //! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
 //! | `http` | `serve_http`, the server of `metrics` and `web`: sockets, a `BoundedListener`, |
 //! | | each `TimedConnection` with a `RequestHead`, and the `SharedBody` of responses |
-//! | `input` | reads lines and each `Id` from an `InputSource`: a file or standard input |
+//! | `input` | reads lines and ids from an `InputSource`: a file or standard input |
 //! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
 //! | `terminal` | `Terminal`: the full screen and its keys |
 //! | `message` | `Refusal`: kinds of errors, by `usage`, `conflict`; notices; logs; server states |
@@ -49,13 +49,13 @@
 //! | `names` | the `Family` of each metric with its `Kind` and `Source`, by the keys of servers |
 //! | `foreign` | the metrics with the names of two other exporters: `messagebird`, `davidtannock` |
 //! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
-//! | `page` | `Page`: the text format: `Lines` of a family, labels, histograms |
+//! | `page` | `Page`: the text format: `Lines` of a metric, labels, histograms |
 //! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
 //! | `textfile` | writes the text to a file, and replaces the file as a whole |
 //!
-//! `web` serves the page for operators. `web/mod.rs` has the `Site`, which routes requests and
-//! knows the actions in progress, and the type of error responses, `Failure`. The names of the
-//! handlers begin with `serve_`:
+//! `web` serves the page for operators. `web/mod.rs` routes requests, and has the `Site`, the state
+//! that all requests share, and the type of error responses, `Failure`. The names of the handlers
+//! begin with `serve_`:
 //!
 //! | module | content |
 //! |---|---|

@@ -88,8 +88,8 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Logs an action in one line on standard error: the time, the server, the client of the web
-/// page that asked for it, if one did, and what was done.
+/// Logs an action in one line on standard error: the time, the server, the client `from` if the web
+/// page requested the action, and what was done.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
     log_line(&format!("{server}{from}: {done}"));

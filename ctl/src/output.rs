@@ -198,7 +198,7 @@ impl Output {
     }
 }
 
-/// Returns the fields of a JSON object, except null fields: an unknown value is omitted, not 0.
+/// Returns the fields of a JSON object, except null fields: unknown values are omitted.
 pub(crate) fn json_object(value: Value) -> Map<String, Value> {
     let Value::Object(mut object) = value else { unreachable!("it is written as an object") };
     object.retain(|_, value| !value.is_null());
@@ -216,8 +216,8 @@ pub(crate) fn inert_text(text: &str) -> String {
     text.chars().map(|it| if is_terminal_control(it) && it != '\n' { '?' } else { it }).collect()
 }
 
-/// Formats a body as one line. Escapes bytes that are not UTF-8, and characters that a terminal
-/// would act on.
+/// Formats a body as one line. Escapes backslashes, bytes that are not UTF-8, and characters that a
+/// terminal would act on.
 pub(crate) fn inert_body(body: &[u8]) -> String {
     let mut line = String::new();
     for chunk in body.utf8_chunks() {

@@ -4,9 +4,9 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
 //!   connection from plan to end. The web page uses several connections, so it checks the instance.
-//! - Just before its change, a job must still match the filter, and be in the state that it had in
-//!   the plan. Another client may still change the job between this check and the change.
-//! - Jobs are in order of service, so copies are served in the same order as their originals. Ready
+//! - Just before its change, a job must still match the filter, and have the same state as in the
+//!   plan, or be ready if its delay is over. Another client may still change it after this check.
+//! - Jobs are in order of service, so copies are served in the same order as the copied jobs. Ready
 //!   jobs are ordered by priority and id, and delayed jobs by the time until they are ready. Buried
 //!   jobs are in order of burial if the server lists that order, otherwise in order of id.
 
@@ -110,7 +110,7 @@ impl fmt::Display for Summary {
 /// time to change a job after this program has checked the job.
 const BATCH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A position in the order of service: the rank of the state, and a position within that rank.
+/// A position in the order of service: the rank of the state, and a number within that rank.
 type Place = (u8, u32);
 
 /// A planned job: its position in the order of service, and its id.
@@ -128,7 +128,7 @@ fn rank(state: State) -> u8 {
 pub(crate) struct Plan {
     /// The position in the order of service, and the id, of each job.
     jobs: Vec<PlannedJob>,
-    /// Each job must still match this filter just before it is changed.
+    /// A job is changed only if it still matches this filter.
     pub(crate) filter: Filter,
     pub(crate) summary: Summary,
 }
@@ -214,7 +214,7 @@ impl Plan {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps only the first `count` jobs of the plan, if the plan is for one tube and one state.
+    /// Keeps only the first `count` jobs of a plan for one tube, if all its jobs are in one state.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());
         let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };

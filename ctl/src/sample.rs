@@ -125,7 +125,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // The binary search needs totals in order of names. The server's own is empty.
+        // The binary search needs totals in order of names: first the server, whose name is empty.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;

@@ -1,5 +1,5 @@
 //! A new file to which jobs are saved, each as a line of JSON. The file has only whole lines, even
-//! after an error, and its last line has the number of jobs.
+//! after an error. When the file is finished, its last line has the number of jobs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};

@@ -8,8 +8,8 @@
 //!   number put since. Only the selected tubes are counted, so puts and deletes in other tubes do
 //!   not matter.
 //! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
-//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. Since the
-//!   restart, at most `cmd-put` ids were taken, so later jobs have ids among the last `cmd-put`.
+//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. At most `cmd-put` ids were
+//!   taken since then, so no id is larger than `cmd-put` plus the id of any job put since then.
 
 use std::collections::BTreeMap;
 

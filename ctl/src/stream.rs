@@ -74,8 +74,8 @@ fn connect_stream(address: &Address, deadline: Option<Instant>) -> io::Result<So
 }
 
 impl Stream {
-    /// Connects a stream within [`TIMEOUT`], which also limits each later read and write. If a
-    /// deadline is given, all calls fail after the deadline.
+    /// Connects a stream. [`TIMEOUT`] limits the connect to each address of the host, and each read
+    /// and write. If a deadline is given, all calls fail after the deadline.
     pub(crate) fn connect(address: &Address, deadline: Option<Instant>) -> io::Result<Self> {
         let socket = connect_stream(address, deadline)?;
         socket.set_read_timeout(Some(TIMEOUT))?;

@@ -3,7 +3,7 @@
 //! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns,
 //! continues upward and then downward, and ends when the [`Counters`] show that it has found every
 //! job. If the server was restarted with a binlog and no job is younger than the restart, the ids
-//! may have no known bound. A sweep without a known bound ends at the highest known id plus
+//! may have no known bound. A sweep without a known bound goes up to the highest known id plus
 //! `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
@@ -19,10 +19,10 @@ use crate::job::Job;
 use crate::progress::{Pacer, Progress};
 use crate::statistics::{self, Counters, FoundCounts};
 
-/// The number of ids requested between two reads of `stats`.
+/// The largest number of ids requested between two reads of `stats`.
 const BATCH_IDS: u64 = 10_000;
 
-/// A sweep without a known bound ends at the highest known id plus `cmd-put` plus this number.
+/// A sweep without a known bound goes up to the highest known id plus `cmd-put` plus this number.
 const GAP_IDS: u64 = 1_000_000;
 
 /// To choose its first id, a sweep peeks at the first jobs of at most this many tubes.
@@ -51,7 +51,7 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// The sweep has found every job that existed during the whole sweep.
     Complete,
-    /// Jobs may be missing. The fields are the numbers of jobs found, and of jobs on the server.
+    /// Jobs may be missing. The fields count the jobs found, and the jobs in the selected tubes.
     Incomplete(u64, u64),
     /// The function that receives the jobs has ended the sweep.
     Stopped,

@@ -91,7 +91,7 @@ pub(crate) fn run(args: CheckArgs, context: &mut Context) -> Result<Outcome> {
     Ok(Outcome::Exit(worst as u8))
 }
 
-/// Returns the problems of a server: a bad state, and tubes with a number that reaches a threshold.
+/// Returns the problems of a server: a bad state, no matching tube, or numbers beyond thresholds.
 fn check_server(
     args: &CheckArgs,
     selected: &Tubes,

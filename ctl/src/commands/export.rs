@@ -1,4 +1,4 @@
-//! `export`: writes jobs as lines of JSON, in order of service, and a last line with their number.
+//! `export`: writes jobs as JSON in order of service (from a binlog: of ids), then their number.
 
 use std::path::Path;
 
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ExportArgs, context: &mut Context) -> Result<Outcome> {
     result
 }
 
-/// Exports the jobs of a server that match the filter, except jobs put during the export.
+/// Exports the jobs of a server that match the filter; jobs put during the export may be missing.
 fn export_server(
     args: &ExportArgs,
     client: &mut crate::client::Client,

@@ -1,9 +1,9 @@
 //! `move`: moves jobs to another tube, on the same server or on another server.
 //!
-//! For each job, a copy in the same state is put first, and then the original is deleted. A ready
-//! job is reserved before its copy is put, so that no worker gets the job. If another client
-//! reserves, changes or deletes the job nevertheless, the copy is deleted instead. If a connection
-//! fails before the delete, the command reports the jobs that may be in both tubes.
+//! For each job, a copy in the same state is put first, and then the job is deleted. A ready job is
+//! reserved before its copy is put, so that no worker gets the job. If another client reserves,
+//! changes or deletes the job nevertheless, the copy is deleted instead. If a connection fails
+//! before the delete, the command reports the jobs that may be in both tubes.
 
 use anyhow::{Result, ensure};
 
@@ -262,8 +262,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command for the job to be moved: if the job is ready, the command with the name
-    /// `ready`, otherwise the command with the name `other`.
+    /// Returns a command for the job to be moved: `ready` names the command for a ready job, and
+    /// `other` names the command for a job in another state.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

@@ -23,7 +23,7 @@ const TABLE_LINES_MIN: usize = 3;
 /// The least number of characters for a name.
 const NAME_COLUMNS_MIN: usize = 12;
 
-/// The number of rows that `PageUp` and `PageDown` scroll.
+/// The number of rows by which `PageUp` and `PageDown` move the selection.
 const PAGE_KEY_ROWS: usize = 20;
 
 /// Colors and font weights, as parameters of control sequences.

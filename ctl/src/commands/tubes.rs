@@ -1,4 +1,4 @@
-//! `tubes`: shows all tubes in a table.
+//! `tubes`: shows tubes in a table.
 
 use anyhow::Result;
 

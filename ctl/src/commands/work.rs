@@ -4,8 +4,8 @@
 //! a delay that doubles at each failure, and buried after `--bury-after` failures. While the
 //! command runs, `work` touches the job. If a touch fails, or is not answered before the job times
 //! out, another worker may have the job, so the command is ended. After Ctrl-C the running commands
-//! may finish. A second Ctrl-C kills the commands and ends the program, and the server releases
-//! their jobs.
+//! may finish. A second Ctrl-C kills the commands and ends the program, and the server releases the
+//! jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;

@@ -31,14 +31,14 @@ const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for the end of a command's standard error, which its processes may keep open.
 const COPY_TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// How many bytes of a line of the command's standard error a notice has, at most.
+/// A notice quotes at most this many bytes of a line that the command wrote to standard error.
 const ERROR_LINE_BYTES_MAX: usize = 500;
 
 /// How a command ended.
 #[derive(Debug)]
 pub(super) struct CommandEnd {
     pub(super) is_success: bool,
-    /// The exit status, or why the command was killed.
+    /// The exit status or, if `work` ended the command, the reason.
     pub(super) text: String,
     /// The last line of the command's standard error that is not blank.
     pub(super) last_error: String,

@@ -46,8 +46,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes the family of a metric with a single source. A family whose name ends in `_total` is a
-    /// counter.
+    /// Makes a metric with a single source. Unless the source is a histogram, a metric whose name
+    /// ends in `_total` is a counter.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {

@@ -1,7 +1,7 @@
 //! The text format of Prometheus.
 //!
 //! The format requires that all lines of a metric are adjacent. Therefore each server has a
-//! separate text for each family, and the texts of all servers are joined at the end.
+//! separate text for each metric, and the texts of all servers are joined at the end.
 
 use std::mem;
 
@@ -11,7 +11,7 @@ use crate::output::inert_text;
 /// The keys of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by family: the families of the server, then those of its tubes.
+/// The lines of one server, by metric: the metrics of the server, then those of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
@@ -25,7 +25,7 @@ fn escape_label(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
-/// The lines of a family, with their common labels.
+/// The lines of a metric, with their common labels.
 struct Lines<'a> {
     out: &'a mut String,
     name: &'a str,

@@ -1,4 +1,4 @@
-//! `--textfile`: writes a file for `node_exporter`, which never reads an incomplete file.
+//! `--textfile`: writes a file for `node_exporter`; this file is never incomplete.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};

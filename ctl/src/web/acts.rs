@@ -104,7 +104,7 @@ struct Jobs {
     count: Option<u64>,
 }
 
-/// A tube's name that the protocol allows, so that the name is one word of a command.
+/// A tube's name that the protocol allows; such a name is one word of a command.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String")]
 pub(super) struct Tube(String);

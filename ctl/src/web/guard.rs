@@ -5,7 +5,7 @@
 //!
 //! - If another page's name resolves to our address (DNS rebinding), `Host` has the other name.
 //! - If another page sends cross-site requests, the browser says so in `Origin` and
-//!   `Sec-Fetch-Site`. Another page cannot read the token, and cannot send JSON without permission.
+//!   `Sec-Fetch-Site`. Another page cannot read the token, and cannot send JSON unless we allow it.
 //! - The headers of each response forbid other pages to show our page in a frame.
 
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ pub(super) struct Guard {
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// The limits on concurrent requests: first for those without bodies of jobs, then with bodies.
+    /// The limits on concurrent requests without bodies of jobs, and on those with bodies.
     rooms: [Semaphore; 2],
 }
 
@@ -148,7 +148,7 @@ impl Guard {
         self.hosts.contains(&host) || self.open_ports.iter().any(is_address)
     }
 
-    /// Refuses requests for other hosts, and requests with a wrong password.
+    /// Refuses requests for other hosts, and requests with a missing or wrong password.
     fn check_access(&self, request: &Request) -> Result<(), Failure> {
         let headers = request.headers();
         let host = header_of(headers, &header::HOST)?.unwrap_or_default();

@@ -130,7 +130,7 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // Count this search until its work ends, even if the request has ended before.
+        // The search counts against the limit until its work ends, even if the request ends first.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
@@ -201,8 +201,8 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fetches a job with its body. The limit on bodies in memory counts this body until the third
-    /// returned value is dropped.
+    /// Fetches a job with its body. The body counts as in memory until the returned
+    /// [`OwnedSemaphorePermit`] is dropped.
     async fn fetch_job(
         &self,
         site: &Site,

@@ -1,4 +1,4 @@
-//! The questions that pages have not answered yet. A page gets only the random token of one;
+//! The questions that pages have not answered yet. A page gets only the random name of a question;
 //! this module keeps the plan, so that an action changes only the jobs of that question.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ const QUESTION_TIME: Duration = Duration::from_secs(600);
 
 /// The largest number of questions. If there are more, the oldest questions are dropped.
 const QUESTIONS_MAX: usize = 64;
-/// The most bytes of the plans of all questions. If there are more, old questions are dropped.
+/// The most bytes that all questions keep in memory. If there are more, the oldest are dropped.
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
 /// An action that waits for the answer of a page.

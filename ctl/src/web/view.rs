@@ -59,7 +59,7 @@ type Judged<'a> = (&'a TubeSample, [bool; 4]);
 
 impl ViewRequest {
     /// Adds to the page's view the rows of tubes, and the details of one tube. Returns the names of
-    /// the tubes in rows.
+    /// the tubes in these rows.
     fn add_tube_rows(&self, state: &Watched, answer: &mut Map<String, Value>) -> Vec<String> {
         let Some(Ok(sample)) = &state.now else { return Vec::new() };
         let judged = |line| (line, tube_troubles(line, state.next.get(&line.tube).copied()));

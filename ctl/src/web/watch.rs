@@ -43,7 +43,7 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// With a sample, the waits and next jobs of at most this many tubes are requested.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// How long after its time limit an action's connection waits for replies; then the action fails.
+/// Work that is over its time limit waits this long for the replies of the server, and then fails.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -54,9 +54,9 @@ pub(super) struct Point {
     pub(super) counts: [u64; 5],
     /// Puts and deletes per second.
     pub(super) rates: Option<(f64, f64)>,
-    /// The mean wait of jobs reserved since the previous sample.
+    /// The mean wait of jobs reserved since the previous sample, in seconds.
     pub(super) wait: Option<f64>,
-    /// How long the next job has waited so far.
+    /// How long the next job has waited so far, in seconds.
     pub(super) next: Option<f64>,
 }
 
@@ -300,7 +300,7 @@ impl Watched {
                     known.is_seen = true;
                 }
             }
-            // Drop the history of tubes that no longer exist, or that no page shows.
+            // Drop the history of tubes that no longer exist or, of many tubes, that no page shows.
             self.tubes.retain(|_, known| std::mem::take(&mut known.is_seen));
         }
         self.now = Some(result);

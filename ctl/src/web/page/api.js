@@ -48,8 +48,8 @@ export function bodyAddress(server, id) {
   return `api/body?${query({ server, id })}`;
 }
 
-// Plans an action (dry) or carries it out. The action is refused if the server was restarted after it
-// listed the jobs.
+// Plans an action (dry) or carries it out. The action is refused if the server was restarted after the
+// jobs were listed.
 export function act(order, signal) {
   return answer(fetch(new URL("api/act", root), {
     method: "POST",

@@ -73,7 +73,7 @@ export function perform(server, what, { title, verb, isGrave = false, instance }
     let agreed = null;
     let isDone = false;
     let isWorking = false;
-    // The user may close the dialog during the action, and open another dialog before its end.
+    // The user may close the dialog during the action, and open another dialog before the action ends.
     const isShown = () => form.isConnected && dialog.open;
 
     const ask = async () => {
