@@ -38,7 +38,7 @@ impl Attack {
     }
 
     /// Connects an attacker like [`Attack::connect`], but connecting and each write fail after a
-    /// tenth of the time.
+    /// tenth of [`STALL_TIMEOUT`].
     pub(super) fn connect_quickly(&self, number: usize) -> io::Result<TcpStream> {
         self.connect_with(number, None, STALL_TIMEOUT / 10)
     }
@@ -142,7 +142,7 @@ impl PipelineClient {
             });
             let found = self.read_replies(replies);
             if found.is_err() {
-                // Ends the writing thread, which waits for ever if the daemon does not read.
+                // Ends the writing thread, which may wait for a daemon that does not read.
                 let _ = self.reader.get_ref().shutdown(std::net::Shutdown::Both);
             }
             let written = writing.join().expect("the writer does not panic");

@@ -231,7 +231,7 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Attacks with jobs until some batches after the first `OUT_OF_MEMORY`; the cleanup deletes them.
+/// Puts batches of jobs, also some after the first `OUT_OF_MEMORY`; the cleanup deletes the jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;

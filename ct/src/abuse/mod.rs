@@ -2,8 +2,8 @@
 //!
 //! For each attack on each daemon, a new process of the daemon is started. `attacks` has the
 //! attacks, and `attackers` their connections. A client, the `probe`, sends commands before, during
-//! and after the attack. While the attack only keeps connections open, the probe pauses, and the
-//! daemon should be idle. Each attack is repeated on the same process, to detect a memory leak.
+//! and after the attack. While the attack only keeps connections open, the probe pauses once, and
+//! the daemon should be idle. Each attack is repeated on the same process, to detect a memory leak.
 //!
 //! Every wait has a time limit. If a daemon stalls or dies, the run continues with the next daemon.
 //! `missed_goals` has the goals, and [`report`] makes the table of results.
@@ -34,16 +34,16 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// The probe measures this long while connections stay open, and this long after the cleanup.
+/// The probe measures for this time twice: while connections stay open, and after the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// During an attack, the 99th percentile of a latency may reach this time, or three times the
-/// percentile before the attack if that is longer.
+/// During an attack, the 99th percentile of a latency may reach this many milliseconds, or three
+/// times the percentile before the attack if that is longer.
 const P99_GOAL_MS: f64 = 5.0;
-/// CPU use of an idle daemon must stay below this share of a core.
+/// CPU use of an idle daemon must stay below this percentage of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
-/// If memory grows by no more than this from one round to the next, there is no leak.
+/// If memory grows by at most this many bytes from one round to the next, there is no leak.
 const MEMORY_SLACK_BYTES: u64 = 4 << 20;
 /// If memory seems to grow, an attack gets up to this many times the usual number of rounds.
 const GROWTH_ROUNDS_FACTOR: usize = 3;

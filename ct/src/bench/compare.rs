@@ -195,8 +195,8 @@ impl Participant<'_> {
         connections + self.scenario.state.blocked + self.scenario.state.idle + 100
     }
 
-    /// Runs each phase once on one participant, on a daemon in the scenario's state. The current
-    /// daemon is used if it is in the scenario's state, and the scenario has no binlog.
+    /// Runs each phase once on one participant. Before the first phase, connects the loads if they
+    /// are not connected.
     fn measure(
         &mut self,
         config: &Config,
@@ -222,7 +222,7 @@ impl Participant<'_> {
             before = figures.tally.cycles;
             let mut sample = sample(&figures);
             if phase.groups.iter().any(|group| matches!(group.pacing, Pacing::Open(_))) {
-                // Drops the load's CPU time, because an open loop spins before each of its cycles.
+                // Drops the load's CPU figures: an open loop spins before each of its cycles.
                 sample.retain(|figure, _| !figure.starts_with("load_"));
             }
             samples.push(sample);
@@ -230,7 +230,7 @@ impl Participant<'_> {
         Ok(samples)
     }
 
-    /// Connects the loads of all phases to a participant's daemon.
+    /// Connects the loads of all phases, to a new daemon unless the current one fits the scenario.
     fn connect(
         &self,
         config: &Config,

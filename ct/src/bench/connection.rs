@@ -45,7 +45,7 @@ pub(super) struct Run {
     pub(super) stopping: bool,
     /// The number of cycles that may still begin.
     pub(super) cycles_left: u64,
-    /// The number of connections that have begun and not ended a cycle, without workers.
+    /// The number of connections that are within a cycle; workers are not counted.
     pub(super) active: usize,
     /// The number of cycles that paired producers may begin: one per completed cycle of a worker.
     pub(super) permits: u64,
@@ -303,7 +303,7 @@ impl Connection {
     ///
     /// If each reply woke the load, a daemon that writes each reply separately would saturate the
     /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
-    /// kernel acknowledges nothing until the load reads, and allows only some ten small segments
+    /// kernel acknowledges nothing until the load reads, and allows only some ten small packets
     /// without acknowledgement.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
@@ -331,7 +331,7 @@ impl Connection {
     }
 
     /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that the
-    /// cycle has put.
+    /// cycle holds at its end.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

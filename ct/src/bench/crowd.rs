@@ -15,7 +15,7 @@ use super::state::State;
 use super::stats::{Spread, pairwise_ratios};
 use crate::{Daemon, Program};
 
-/// Pipeline depths, tried in this order until one saturates both daemons.
+/// Pipeline depths, tried in this order until a depth saturates both daemons.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// How the comparison is run.
@@ -94,7 +94,7 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 
 impl Config {
     /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs. Half of these are in the load's tube; the load's jobs are more urgent.
+    /// million ready jobs, half of them in the load's tube; the load's jobs are more urgent.
     pub fn new(program: Program) -> Self {
         let background = State {
             tubes: 10_000,

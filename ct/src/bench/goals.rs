@@ -115,7 +115,7 @@ impl Goal {
         }
     }
 
-    /// Returns a word for how well a value meets its goal: met, missed within the slack, or missed.
+    /// Returns one of three words: the goal is met, missed by at most the slack, or missed by more.
     fn rating(&self, value: f64) -> &'static str {
         let is_met = |bound: f64| if self.at_least { value >= bound } else { value <= bound };
         let slack = if self.at_least { 1.0 / (1.0 + SLACK_SHARE) } else { 1.0 + SLACK_SHARE };

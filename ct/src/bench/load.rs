@@ -6,8 +6,8 @@
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
 //! is free at a fixed time, the cycle begins later, but latencies count from the fixed time.
-//! Paired connections put a job whenever a worker has deleted a job, so each producer has one job
-//! in flight.
+//! Paired producers put a job whenever a worker has deleted a job, so each producer has one job in
+//! flight.
 //!
 //! Load and daemon use the event loop of mio. Readiness is edge-triggered; a short read means that
 //! the socket is empty.
@@ -267,7 +267,7 @@ impl Queue {
 }
 
 impl Schedule {
-    /// Makes the schedule of an open loop, with this rate of cycles.
+    /// Makes the schedule of an open loop, with this many cycles a second.
     #[expect(clippy::cast_precision_loss, reason = "runs are shorter than 2^53 nanoseconds")]
     fn new(now: u64, rate: f64) -> Self {
         Self { next: now as f64, interval: 1e9 / rate }

@@ -12,9 +12,9 @@ use crate::{Daemon, Program, os};
 
 /// A daemon or load that uses at least this share of its core is reported as saturated.
 pub const SATURATED_SHARE: f64 = 0.9;
-
-/// The indexes of the cores of daemon and load, if each has a core of its own.
+/// The index of the daemon's core, if daemon and load have a core each.
 const DAEMON: usize = 0;
+/// The index of the load's core, if daemon and load have a core each.
 const LOAD: usize = 1;
 
 /// On which cores the daemon and the load run.
@@ -182,7 +182,7 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kilobytes * 1024)
 }
 
-/// Returns a number of `/proc/PID/smaps_rollup` or `/proc/PID/status`.
+/// Returns a number from the text of `/proc/PID/smaps_rollup` or `/proc/PID/status`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()

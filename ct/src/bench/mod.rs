@@ -6,7 +6,7 @@
 //! - [`group`] describes connections and the limits of a run; `connection` performs the steps of a
 //!   cycle on one connection; [`load`] is the event loop of all, with queues and schedules of
 //!   cycles; [`tally`] has the counters;
-//! - [`state`] lists backlogs, tubes and background connections, and builds them by the client of
+//! - [`state`] lists backlogs, tubes and background connections, and builds them with the client of
 //!   [`setup`];
 //! - [`measure`] pins daemon and load to cores, and reads CPU time, waits and memory; `syscalls`
 //!   counts calls;

@@ -88,7 +88,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Op {
-    /// Returns the command of this name with usual arguments; `None` if it cannot be in a cycle.
+    /// Returns the command of this name with usual arguments; `None` for a name not listed here.
     pub fn named(word: &str) -> Option<Self> {
         let priority = Priority::Fixed(10);
         Some(match word {
@@ -106,7 +106,7 @@ impl Op {
         })
     }
 
-    /// Returns whether the command of a cycle always has the same bytes, so that batches can be
+    /// Returns whether the command of a cycle always has the same bytes; if so, its batches can be
     /// prepared.
     pub(crate) fn is_constant(self, body: &Body) -> bool {
         match self {
@@ -202,7 +202,7 @@ pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&digits[zeros..]);
 }
 
-/// Fills `digits`, the stamp of a body, with a number in decimal and leading zeros.
+/// Fills `digits`, such as the stamp of a body, with a number in decimal and leading zeros.
 fn write_stamp(digits: &mut [u8], mut number: u64) {
     for digit in digits.iter_mut().rev() {
         *digit = b"0123456789"[usize::try_from(number % 10).expect("a digit")];

@@ -20,8 +20,8 @@ pub struct Row {
     pub curve: Option<(String, f64)>,
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// The first target's results in the base scenario, which has no background state. Their label
-    /// is not a target's: it is the name of the base scenario's own row.
+    /// The first target's results in the base scenario, which has fewer tubes, jobs or workers. The
+    /// label of these results is not a target's: it is the name of the base scenario's own row.
     pub base: Option<Outcome>,
 }
 

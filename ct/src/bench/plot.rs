@@ -1,4 +1,4 @@
-//! Draws a run's results: bars for gains of workloads, and curves of figures against a variable.
+//! Draws a run's results: bars that compare two daemons, and curves of figures against a variable.
 //!
 //! All pictures are drawn from the Markdown table of a run, so the run files suffice to draw the
 //! pictures of the documents. A logarithmic axis cannot show zero, so it has a gap if a curve
@@ -287,7 +287,7 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Returns the points of a line for each daemon that has figures for the curve.
+/// Returns the line of each daemon that has figures for the curve.
 fn lines(run: &RunFile, curve: &Curve) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &run.rows {
@@ -403,8 +403,8 @@ struct Scale {
     most: f64,
     from: i32,
     to: i32,
-    /// The pixel of the gap between zero and the smallest positive value, if a logarithmic axis has
-    /// zero.
+    /// The pixel in the middle of the gap between zero and the smallest positive value; `None` for
+    /// an axis without this gap.
     gap: Option<i32>,
     ticks: Vec<f64>,
 }
@@ -435,7 +435,7 @@ impl Scale {
         }
     }
 
-    /// Makes an axis from zero, or a logarithmic axis, with ticks at round numbers.
+    /// Makes an axis with ticks at round numbers: from zero, or logarithmic for a wide range.
     fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values.clone());
         if most > least * Self::LINEAR {
@@ -451,7 +451,7 @@ impl Scale {
     /// Makes a logarithmic axis that contains the values, with ticks at 1, 2, 5, 10 and so on.
     fn logarithmic(values: impl Iterator<Item = f64>, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values);
-        // The lowest tick is below all points, because a point on the tick would hide its line.
+        // The lowest tick is below all points: a point on the tick's line would hide that line.
         let mut ticks = vec![round_down(least * 0.95)];
         while let Some(&last) = ticks.last().filter(|last| **last < most) {
             ticks.push(round_up(last * 1.01));
@@ -481,14 +481,14 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-/// Rounds the end of an axis up to 1, 2 or 5 times a power of ten.
+/// Rounds a value on an axis up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power >= value * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
-/// Rounds the end of an axis down to 1, 2 or 5 times a power of ten.
+/// Rounds a value on an axis down to 1, 2 or 5 times a power of ten.
 fn round_down(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     let fits = |digit: &f64| digit * power <= value * (1.0 + 1e-9);

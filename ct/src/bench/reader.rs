@@ -148,7 +148,7 @@ pub struct Reader {
     state: State,
     /// The beginning of an incomplete line.
     partial_line: Vec<u8>,
-    /// The stamp of the current body, as far as its digits have arrived.
+    /// The stamp of the current body; complete only after all its digits have arrived.
     stamp: u64,
 }
 
@@ -324,7 +324,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() { None } else { append_digits(0, digits) }
 }
 
-/// Adds decimal digits of a body's stamp to a number; `None` if a byte is no digit.
+/// Appends decimal digits to a number; `None` if a byte is no digit or the number exceeds 64 bits.
 fn append_digits(mut number: u64, digits: &[u8]) -> Option<u64> {
     for &digit in digits {
         let value = digit.wrapping_sub(b'0');

@@ -37,7 +37,7 @@ pub struct Build {
     pub sha256: String,
 }
 
-/// The figures in the columns of the table; all other figures have lines of their own.
+/// The figures in the columns of the terminal's table; all others have lines of their own.
 const COLUMNS: [&str; 12] = [
     "rate",
     "cpu",

@@ -1,14 +1,14 @@
 //! Reads the Markdown table of a comparison, such as that in `doc/performance/run-1.md`.
 //!
-//! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has the
-//! medians of all figures and the ratios with their ranges, but not the individual samples.
+//! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has
+//! medians of figures, and ratios with their ranges, but not the individual samples.
 
 use std::collections::BTreeMap;
 
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The label of the base scenario's results begins with this; then follows the name of its row.
+/// The label of the base scenario's results is this, followed by the name of that scenario's row.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
@@ -46,7 +46,7 @@ pub struct Figure {
     pub text: String,
     /// The median.
     pub value: f64,
-    /// The median, the smallest and the largest of the ratios; `None` for the first daemon.
+    /// The median, the smallest and the largest of the ratios; `None` if the table has no ratio.
     pub ratio: Option<Spread>,
 }
 

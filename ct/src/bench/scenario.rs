@@ -1,7 +1,7 @@
 //! The presets: scenarios, each with work for a daemon and the daemon's state before the work.
 //!
-//! The name of a preset is its family, a slash and its variant. If a family is plotted as a curve,
-//! its variants are numbers.
+//! The name of a preset is its family, mostly followed by a slash and a variant. If a family is
+//! plotted as a curve, its variants are numbers.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub struct Scenario {
     pub state: State,
     /// The work to measure.
     pub work: Work,
-    /// The base scenario: the same work without background state. The first daemon runs both
-    /// scenarios in each round, for comparison.
+    /// The base scenario: the same work with fewer tubes, jobs or workers. The first daemon runs
+    /// both scenarios in each round, for comparison.
     pub base: Option<Box<Scenario>>,
 }
 
@@ -213,14 +213,14 @@ impl Scenario {
         Self { base: base.map(Box::new), ..self }
     }
 
-    /// Returns the name of the row of this phase of the scenario.
+    /// Returns the name of the row that this phase of the scenario has in the table.
     pub fn row_name(&self, phase: &str) -> String {
         if phase.is_empty() { self.name.clone() } else { format!("{} {phase}", self.name) }
     }
 }
 
 impl Phase {
-    /// Makes a phase of a scenario, whose number of cycles is not limited.
+    /// Makes a phase of a scenario; the number of the phase's cycles is not limited.
     fn endless(name: &'static str, groups: Vec<Group>) -> Self {
         Self { name, groups, cycles: Some(u64::MAX) }
     }
@@ -284,7 +284,7 @@ fn burst(depth: u32) -> Scenario {
     Scenario::new(name, about, Work::Phases(phases)).quick_if(depth == 64)
 }
 
-/// Makes the two phases of a `burst` scenario: puts; reserves and deletes.
+/// Makes the two phases of a `burst` scenario: first puts, then reserves and deletes.
 fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     let group = |ops: &[Op]| vec![Group::new(connections, depth, ops, Body::plain(body))];
     vec![
@@ -346,7 +346,7 @@ fn idle(idle: u32) -> Scenario {
         .with_state(State { idle: size(idle), ..State::default() })
 }
 
-/// Makes the scenario `tubes/N`: commands of each kind on a daemon that has N tubes.
+/// Makes the scenario `tubes/N`: commands of several kinds on a daemon that has N tubes.
 fn tubes(tubes: u32) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let count = u64::from(tubes);
@@ -384,8 +384,8 @@ fn watches(tubes: u32) -> Scenario {
     Scenario::one(format!("watches/{tubes}"), about, vec![group])
 }
 
-/// Makes the scenario `held/N`: one connection that holds many reserved jobs and works on one after
-/// the other.
+/// Makes the scenario `held/N`: one connection that holds N reserved jobs and works on 8 of them at
+/// a time.
 fn held(held: u64) -> Scenario {
     let ops = [
         Op::Touch,
@@ -406,7 +406,7 @@ fn held(held: u64) -> Scenario {
         .beside((held > 10).then(|| self::held(10)))
 }
 
-/// Makes `backlog/VARIANT`: commands on a daemon with many ready, delayed or buried jobs.
+/// Makes the scenarios `backlog/VARIANT`: commands on a daemon with no jobs, or many in one state.
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
     let none = backlog_of("none", 0, equal, State::default());
@@ -425,7 +425,7 @@ fn backlogs(backlog: u64) -> Vec<Scenario> {
     all
 }
 
-/// Makes one scenario `backlog/VARIANT`, with a phase for each command.
+/// Makes one scenario `backlog/VARIANT`, with a phase for each of three cycles of commands.
 fn backlog_of(variant: &str, backlog: u64, priority: Priority, state: State) -> Scenario {
     let group = |ops: &[Op]| vec![Group::new(10, 1, ops, Body::plain(BODY_BYTES))];
     let put = put(priority);
@@ -533,7 +533,7 @@ fn kick(jobs: u64) -> Scenario {
         .quick_if(true)
 }
 
-/// Makes the scenario `replay/VARIANT`: a restart with a full binlog.
+/// Makes the scenario `replay/VARIANT`: a restart with many jobs in the binlog.
 fn replay(jobs: u64, (variant, body, tubes): (&str, usize, u64)) -> Scenario {
     let about = format!("restart with {jobs} jobs of {body} bytes in the binlog, tubes: {tubes}");
     let work = Work::Replay { jobs, body, tubes };

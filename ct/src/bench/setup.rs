@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::op::append_number;
 use super::reader::{Body, Kind, Reader, Reply};
 
-/// The most commands in flight.
+/// The most commands, or groups of commands, in flight.
 const COMMANDS_PER_WINDOW: u64 = 400;
 /// Time limit of a read or write.
 const IO_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-/* Makes each fdatasync take at least SLOW_SYNC_MICROSECONDS, and appends a byte to the file
- * SLOW_SYNC_COUNT for it. Loaded into a daemon by LD_PRELOAD. */
+/* Makes each fdatasync or fsync take at least SLOW_SYNC_MICROSECONDS, and appends a byte to the
+ * file SLOW_SYNC_COUNT for each. Loaded into a daemon by LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! Scenarios without a repeated load: memory, restart, a command that moves a million jobs.
+//! Scenarios without a repeated load: memory, a restart, and a kick that moves a whole backlog.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::state::State;
 use super::target::{Config, PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// The time in which a daemon should free memory after its last job is deleted.
+/// The time in which a daemon should free memory after its jobs or its clients are gone.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// The number of commands that one client sends before the memory of connections is measured.
 const WARM_UP_COMMANDS: usize = 1000;
@@ -158,7 +158,7 @@ fn end(mut daemon: Daemon) {
     }
 }
 
-/// Returns the bytes of memory per job or connection.
+/// Divides bytes of memory by a number of jobs or connections, or by the bytes of a MiB.
 #[expect(clippy::cast_precision_loss, reason = "bytes stay below 2^53")]
 fn each(bytes: u64, count: u64) -> f64 {
     bytes as f64 / count as f64

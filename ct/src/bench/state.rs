@@ -10,7 +10,7 @@ use crate::Prng;
 
 /// Time limit for bringing a daemon into a state.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The shortest delay of jobs that must stay delayed during all measurements.
+/// The shortest delay, in seconds, of jobs that must stay delayed during all measurements.
 const DELAY_SECONDS: u32 = 1_000_000;
 
 /// The tubes, jobs and connections that exist before the load begins and after the load has ended.
@@ -24,7 +24,7 @@ pub struct State {
     pub idle: usize,
     /// The number of ready jobs in a tube that no client watches.
     pub ready_elsewhere: u64,
-    /// Ready jobs in `default`.
+    /// The number of ready jobs, all in `default` unless `ready_tubes` is above 1.
     pub ready: u64,
     /// The number of tubes over which the ready jobs are spread; 1 means `default` alone.
     pub ready_tubes: u64,
@@ -72,7 +72,7 @@ impl State {
         self.connect_background(address, progress)
     }
 
-    /// Puts the state's jobs into tubes other than `default`.
+    /// Puts the jobs that the state has in tubes other than `default`.
     fn fill_tubes(
         &self,
         client: &mut SetupClient,
@@ -142,8 +142,8 @@ impl State {
     }
 }
 
-/// Returns the delay of a backlog's job; the delays spread the deadlines of jobs over a quarter of
-/// an hour.
+/// Returns the delay of a backlog's job in seconds; the delays spread the deadlines of jobs over
+/// 1,000 seconds.
 fn delay(number: u64) -> u32 {
     DELAY_SECONDS + u32::try_from(number % 1_000).expect("below 1,000")
 }

@@ -104,8 +104,8 @@ pub fn make_labels_unique(targets: &mut [Target]) {
     }
 }
 
-/// Returns the first line that a target's program prints for `-v`; if there is none, its file's
-/// name.
+/// Returns the first line that a target's program prints for `-v`; if there is none, the name of
+/// the program's file.
 fn version(path: &Path) -> io::Result<String> {
     let output = Command::new(path).arg("-v").output();
     let output = output
@@ -161,7 +161,7 @@ impl PreparedDaemon {
         })
     }
 
-    /// Returns whether the prepared daemon has this state and placement, and no binlog, so that a
+    /// Returns whether the prepared daemon has this state and placement, and no binlog; if so, a
     /// scenario without a binlog can use the daemon.
     pub fn is_in(&self, state: &State, placement: Placement) -> bool {
         self.state == *state && self.placement == placement && self.binlog.is_none()

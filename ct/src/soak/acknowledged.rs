@@ -1,9 +1,9 @@
 //! The acknowledged jobs of one client, and the checks that the daemon keeps these jobs.
 //!
-//! Every client has a tube of its own, so no other client uses its jobs. A job whose `put` was
+//! Every client has a tube of its own, so no client uses another's jobs. A job whose `put` was
 //! acknowledged must exist, with its body, until its `delete` is acknowledged. A deleted job must
-//! never exist again. Commands that were unanswered when the daemon was killed may or may not have
-//! been executed.
+//! never exist again. Commands that were unanswered when the daemon ended may or may not have been
+//! executed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -53,8 +53,9 @@ pub(super) struct AcknowledgedJobs {
     held: Vec<u64>,
     deleted: VecDeque<u64>,
     sent: VecDeque<Sent>,
-    /// The serials of puts and the ids of deletes without a reply when the daemon was killed.
+    /// The serials of the puts that were unanswered when the daemon ended.
     maybe_put: BTreeSet<u64>,
+    /// The ids in the deletes that were unanswered when the daemon ended.
     maybe_deleted: BTreeSet<u64>,
     /// The number of commands that were answered.
     pub(super) commands: u64,
@@ -65,7 +66,7 @@ pub(super) struct AcknowledgedJobs {
 }
 
 impl AcknowledgedJobs {
-    /// Makes the record of a client without acknowledged jobs.
+    /// Makes the state of a client that has put no jobs yet.
     pub(super) fn new(number: usize, seed: u64) -> Self {
         Self {
             prng: Prng::new(seed),
@@ -91,7 +92,7 @@ impl AcknowledgedJobs {
         )
     }
 
-    /// Returns the size of the live records of these jobs in the binlog, in bytes.
+    /// Returns the size of the live records of the client's jobs in the binlog, in bytes.
     pub(super) fn live_bytes(&self) -> u64 {
         let tube = self.tube.len() as u64;
         self.jobs.values().map(|job| JOB_OVERHEAD_BYTES + tube + job.size as u64).sum()
@@ -269,7 +270,7 @@ impl AcknowledgedJobs {
         let serial = serial_of(body);
         let job = match (known, serial) {
             (Some(job), _) => job,
-            // The job's put was unanswered when the daemon was killed.
+            // The job's put was unanswered when the daemon ended.
             (None, Some(serial)) if self.maybe_put.remove(&serial) => {
                 let job = Job { serial, size: body.len() };
                 self.jobs.insert(id, job);
@@ -287,7 +288,7 @@ impl AcknowledgedJobs {
         self.faults.push(format!("{}: {text}", self.tube));
     }
 
-    /// Marks the commands without a reply as perhaps executed, after a kill of the daemon.
+    /// After the daemon has ended, marks puts and deletes without a reply as perhaps executed.
     pub(super) fn mark_unanswered(&mut self) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
@@ -336,8 +337,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Reserves and deletes all jobs of the client. Acknowledged jobs that cannot be reserved are
-    /// lost.
+    /// Reserves and deletes all the client's jobs; jobs that cannot be reserved count as lost.
     pub(super) fn drain(&mut self, client: &mut Client) -> io::Result<()> {
         client.command("kick 1000000")?;
         loop {

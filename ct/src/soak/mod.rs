@@ -3,8 +3,8 @@
 //!
 //! A *run* is the time from a start of the daemon to its end. In each run, clients send commands
 //! (`acknowledged`) while short connections are opened and closed, and `monitor` samples memory,
-//! descriptors and the binlog's size. The daemon syncs within 50 ms in one run, and before every
-//! reply in the next run. The last run takes a third of the test, to detect slow growth.
+//! descriptors and the binlog's size. The daemon syncs within 50 ms in one run, and before it
+//! confirms a change in the next. The last run takes a third of the test, to detect slow growth.
 //!
 //! A [`PlantedDefect`] tests the checks, which must find the defect.
 
@@ -24,9 +24,9 @@ pub use self::monitor::Descriptors;
 use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
-/// The durations of the runs; after the last duration, the first is used again.
+/// The durations of the runs in seconds; after the last duration, the first is used again.
 const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
-/// The size of a segment: small, so that segments fill up and are removed all the time.
+/// The size of a segment in bytes: small, so that segments fill up and are removed all the time.
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// The number of clients that put, reserve and delete.
 const CLIENT_COUNT: usize = 4;
@@ -95,7 +95,7 @@ pub struct Outcome {
     pub binlog_bytes: u64,
     /// The longest time for which the binlog was larger than its bound.
     pub over_bound: Duration,
-    /// The most descriptors at the starts of runs, and the most at their ends without clients.
+    /// The most descriptors at the start of a run, and at the end of a run; both without clients.
     pub files: (Descriptors, Descriptors),
     /// The most resident bytes in the second and in the last quarter of the last run.
     pub last_run: (u64, u64),
@@ -169,7 +169,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // Waits until the daemon has opened its files, and has noticed that clients closed.
+        // Gives the daemon time to open its files, and to notice that the clients have gone.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -274,7 +274,7 @@ fn verify(
     Ok(())
 }
 
-/// Adds two clients' numbers of jobs that must exist, and that may exist.
+/// Adds the counts of two clients: jobs that must exist, and further jobs that may exist.
 fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
     (a + c, b + d)
 }
@@ -292,7 +292,7 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
 }
 
 /// Lets the clients send commands for `time` and samples the daemon; `before` has the descriptors
-/// at the start. Returns the daemon's memory in the second and in the last quarter of `time`.
+/// at the start. Returns the most memory in the second and in the fourth quarter of `time`.
 fn run_once(
     config: &Config,
     records: &mut [AcknowledgedJobs],

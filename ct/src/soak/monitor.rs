@@ -28,7 +28,7 @@ pub(super) struct Sample {
     pub(super) faults: u64,
 }
 
-/// Samples the daemon in a run. Returns the most memory in the second and in the last quarter.
+/// Samples the daemon in a run. Returns the most memory in the run's second and fourth quarters.
 pub(super) fn monitor(
     daemon: &mut Daemon,
     folder: &Path,
@@ -100,7 +100,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Raises these numbers of open descriptors to those of another sample if those are higher.
+    /// Raises each number of open descriptors to the number in another sample, if that is higher.
     pub(super) fn raise(&mut self, other: Self) {
         self.binlog = self.binlog.max(other.binlog);
         self.others = self.others.max(other.others);
