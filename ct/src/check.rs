@@ -273,7 +273,7 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a job into a running daemon, deletes it, and returns its id, which is the highest so far.
+/// Puts a job into a running daemon, deletes the job, and returns its id, the highest so far.
 pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());

@@ -97,7 +97,7 @@ pub(crate) enum Action {
 /// An error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// The script's file, if it is known.
+    /// The script's file: `NAME.txt`, or the path if the file could not be read.
     pub file: String,
     /// The number of the line, from 1; 0 if the file could not be read.
     pub line: usize,

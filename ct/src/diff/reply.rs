@@ -240,7 +240,7 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Returns the counters of a reply's YAML body that never decrease.
+    /// Returns those counters of a reply's YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));

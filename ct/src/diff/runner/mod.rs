@@ -264,8 +264,8 @@ impl Runner<'_> {
 
 /// Sends commands, and omits those that may be answered in more than one way.
 impl Runner<'_> {
-    /// Sends the commands of an operation, and omits those that may be answered in more than one
-    /// way.
+    /// Sends the commands of an operation, or omits all of them if one may be answered in more than
+    /// one way.
     fn send(
         &mut self,
         peer: Peer,
