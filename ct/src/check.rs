@@ -23,9 +23,9 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. A script that is later
-/// may send a command only after a timer that the script expects to be due after the command. On a
-/// quiet machine, a script that runs alone is late by less than half of this time.
+/// A failure is reported only if the script was late by at most this time. In a script that is
+/// later, a timer may end before a command that is meant to come first. On a quiet machine, a
+/// script that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// How long scripts that were late and failed are repeated before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
@@ -78,7 +78,7 @@ pub struct Report {
     pub transcript: String,
     /// How long the script took, including the start of its daemon.
     pub duration: Duration,
-    /// How late the script was at the end, compared with its schedule.
+    /// How late the script was at its end, compared with its schedule; zero from [`check_at`].
     pub lateness: Duration,
 }
 
@@ -160,7 +160,7 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Other daemons know no flags with long names. If a script has one, they get no flags at all.
+    // Only our daemon knows flags with long names; others get no flags of a script that has one.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -206,7 +206,7 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds the daemon's output to a failure. If the daemon has ended, a passed script fails, too.
+/// Adds a daemon's exit status and output to a failure. A daemon's end is itself a failure.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,
@@ -273,7 +273,7 @@ fn require_no_jobs(stats: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a job into a running daemon, deletes it, and returns its id, which is the highest so far.
+/// Puts a job into a running daemon, deletes the job, and returns its id, the highest so far.
 pub(crate) fn highest_id(probe: &mut Client) -> io::Result<u64> {
     let reply = probe.put(u32::MAX, u32::MAX, 1, b"")?;
     let id = reply.strip_prefix("INSERTED ").and_then(|id| id.parse().ok());

@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Starts a daemon's program with exactly these arguments, and returns at once.
     ///
-    /// [`Daemon::address`] is empty for this program; call [`Daemon::wait_until_accepts`].
+    /// [`Daemon::address`] is empty; [`Daemon::wait_until_accepts`] waits for the daemon's start.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -80,7 +80,7 @@ impl Daemon {
         Self::launch(command, anonymous_file()?)
     }
 
-    /// Starts the daemon's process, whose output goes to files.
+    /// Starts the daemon's process, whose standard error goes to a file.
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
         let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
@@ -109,7 +109,7 @@ impl Daemon {
         self.wait_until_listening(number)
     }
 
-    /// Returns the daemon's address, `127.0.0.1:PORT`; empty after [`Daemon::spawn_raw`].
+    /// Returns the daemon's address, `127.0.0.1:PORT`; empty unless [`Daemon::start`] was used.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -174,7 +174,7 @@ impl Daemon {
         })
     }
 
-    /// Waits until `ready` is true of the daemon; fails if the daemon ends first.
+    /// Waits until `ready` is true of the daemon; fails if the daemon ends, or after `timeout`.
     fn wait_until(&mut self, timeout: Duration, ready: impl Fn(u32) -> bool) -> io::Result<()> {
         let start = Instant::now();
         loop {
@@ -208,7 +208,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns a port of 127.0.0.1 that is free now, for a daemon to start.
+/// Returns a port of 127.0.0.1 that is free now, so that a daemon can listen on it.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -222,7 +222,7 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
         // The fields: sl, local address, remote address, state (0A is listening), …, inode.
         let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Listening sockets come first; thousands of lines on closed connections may follow.
+        // Listening sockets come first; thousands of lines about closed connections may follow.
         if *fields.get(3)? != "0A" {
             break;
         }
@@ -241,8 +241,8 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     Some(targets.any(|target| target.as_os_str() == wanted.as_str()))
 }
 
-/// Opens a file for a daemon's output and deletes its name, so that the file vanishes once it is
-/// closed.
+/// Opens a file for a daemon's output and deletes the file's name, so that the file vanishes once
+/// it is closed.
 fn anonymous_file() -> io::Result<File> {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let number = COUNTER.fetch_add(1, Ordering::Relaxed);

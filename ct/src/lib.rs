@@ -13,7 +13,7 @@
 //! - [`daemon`] starts a daemon, [`client`] talks to it, [`original`] finds the original; [`prng`]
 //!   draws numbers, [`wait`] awaits conditions, [`mod@skip`] reports skips, `os` has system calls;
 //! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`: `generate`
-//!   makes each `operation`, which has simpler forms, and `runner` executes it and settles;
+//!   makes each `operation`, which has simpler forms, and `runner` executes the operations;
 //!   `harness` drives both daemons, `side` one of them, and `target` starts them; `tracker`
 //!   follows a connection, `reply` compares replies, `shrink` shortens runs, `record` writes one;
 //! - [`mod@bench`] measures and compares, for the program `ct-bench`;

@@ -32,7 +32,7 @@ const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// Pause between two checks of whether a signal is still pending.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Waits until a signal was delivered to a process, but not longer than `timeout`.
+/// Waits, up to `timeout`, until a signal was delivered to a process, then for the signal's effect.
 ///
 /// On a busy system, the signal stays pending while the process waits for a processor. On a system
 /// without `/proc`, this function only waits for [`SIGNAL_EFFECT_TIME`].
@@ -52,8 +52,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Waits, up to `timeout`, for an event on one of the descriptors. Returns whether each descriptor
-/// is readable, closed or failed; false for all if a signal interrupts the wait.
+/// Waits, up to `timeout`, for an event on one of the descriptors. Returns, for each descriptor,
+/// whether it is readable, closed or failed; false for all if a signal interrupts the wait.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -183,7 +183,7 @@ pub(crate) fn set_limit(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lowers the priority of the thread (on Linux) or of the process. Ignores errors.
+/// Lowers the priority of the calling thread (on Linux) or of this process. Ignores errors.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
 pub(crate) fn lower_priority() {
     // SAFETY: takes no pointers.

@@ -65,7 +65,7 @@ pub trait Stage {
     fn close(&mut self, connection: &str) -> Result<(), String>;
     /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Starts draining: by SIGUSR1, or as the daemon does at that signal, if there is no process.
+    /// Starts draining: by SIGUSR1 or, if there is no process, as the daemon does at that signal.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass on the stage.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
@@ -83,7 +83,7 @@ pub struct Outcome {
 /// A script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The number of the line in the script.
+    /// The number of the line in the script; 0 if the failure belongs to no line.
     pub line: usize,
     /// The expectation and the actual result, in a sentence.
     pub message: String,
@@ -368,7 +368,7 @@ impl Run<'_> {
         Err(format!("expected silence on {connection}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Fails unless the daemon closes the connection without sending anything else before.
+    /// Fails unless the daemon closes the connection without sending anything more.
     fn expect_closed(&mut self, connection: &str) -> Result<(), String> {
         let expectation = format!("expected the end of {connection}");
         if self.unread(connection).is_empty() {

@@ -32,7 +32,7 @@
 //!
 //! [`run()`](crate::run()) executes a script. Every error names the file and the line. An unknown
 //! statement is an error. A `when` with a mask that [`dialect`](crate::dialect) does not list is an
-//! error, too: with a misspelt mask, its part would never be executed.
+//! error, too: the part after a misspelt mask would never be executed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -97,7 +97,7 @@ pub(crate) enum Action {
 /// An error in a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScriptError {
-    /// The script's file, if it is known.
+    /// The script's file: `NAME.txt`, or the path if the file could not be read.
     pub file: String,
     /// The number of the line, from 1; 0 if the file could not be read.
     pub line: usize,
@@ -171,7 +171,7 @@ impl Script {
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Returns how much time the script lets pass; over sockets, the script takes at least as long.
+    /// Returns the most time that the script lets pass: of a `when`, only the longer part counts.
     pub fn total_delay(&self) -> Duration {
         total_delay(&self.lines)
     }
@@ -198,7 +198,7 @@ fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     }
 }
 
-/// Returns how much time the lines of a script let pass.
+/// Returns the most time that these lines of a script let pass.
 fn total_delay(lines: &[Line]) -> Duration {
     let each = lines.iter().map(|line| match &line.statement {
         Statement::Advance(time) => *time,

@@ -39,7 +39,7 @@ pub fn knows_localhost() -> bool {
     is_known
 }
 
-/// Returns the name of the thread, which is the name of its test; `a test` for other threads.
+/// Returns a test's name, which is its thread's name; `a test` for `main` and nameless threads.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

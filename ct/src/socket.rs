@@ -128,8 +128,8 @@ impl SocketStage {
         Self { address: address.to_owned(), pid, streams, began, time_waited }
     }
 
-    /// Returns how late the script is: the time spent on sending and receiving, and on sleeps that
-    /// took too long.
+    /// Returns how late the script is: the time spent on sending and receiving, and the time by
+    /// which sleeps were too long.
     pub fn lateness(&self) -> Duration {
         self.began.elapsed().saturating_sub(self.time_waited)
     }

@@ -359,7 +359,7 @@ fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
 
 /// At least this many equal bytes in a row are written as `{x*N}`.
 const RUN_MIN_BYTES: usize = 24;
-/// The length at which [`show`] cuts a text off.
+/// The number of characters after which [`show`] cuts a text off.
 const SHOWN_MAX_CHARS: usize = 1500;
 
 /// Writes bytes in the notation of scripts, with `|` for CR LF and `{x*N}` for equal bytes.

@@ -225,7 +225,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number in range"))
 }
 
-/// Runs `ct-bench compare`; returns false if a measurement failed or a goal was missed.
+/// Runs `ct-bench compare`; returns false if a measurement of the first daemon failed.
 fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
     let cores = Cores::take().map_err(|error| error.to_string())?;
     let mut targets = Vec::new();
@@ -358,7 +358,7 @@ fn load_one(options: &Options, address: &str) -> Result<(), String> {
     let until = Until::time(Duration::from_secs(options.seconds.unwrap_or(5)));
     let mut load = Load::connect(address, &[options.group()?], false, 1)
         .map_err(|error| format!("{address}: {error}"))?;
-    // Without the daemon's process id, only the load's own figures are shown.
+    // Without the daemon's process id, the CPU time of the daemon is not shown.
     let pid = options.pid.unwrap_or_else(std::process::id);
     let figures = Figures::measure(&mut load, pid, until).map_err(|error| error.to_string())?;
     let quantile = |share| {

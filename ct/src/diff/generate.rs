@@ -218,7 +218,7 @@ impl Generator {
         self.put_of(format!("put 1 0 120 {announced}\r\n"), body(sent), end)
     }
 
-    /// Makes a generated `put` from its line, its body and its end, and counts the put.
+    /// Makes a `put` from a line, a body and the bytes after the body, and counts the put.
     fn put_of(&mut self, line: String, body: Vec<u8>, end: &[u8]) -> Command {
         self.puts += 1;
         let bytes = [line.into_bytes(), body, end.to_vec()].concat();
@@ -265,7 +265,7 @@ impl Generator {
         }
     }
 
-    /// Picks a number for a generated command, valid or not.
+    /// Picks a number, valid or not, for a generated command.
     fn number(&mut self) -> &'static str {
         self.pick(&[
             "0",

@@ -2,10 +2,10 @@
 //!
 //! Every operation is performed on the left daemon, then on the right one. Then [`Harness::settle`]
 //! waits until neither daemon sends more. It first awaits the replies that are certain to come.
-//! Further replies may come, for example to waiting clients. So the harness makes round trips: it
-//! sends a command on a connection of its own, the barrier, and awaits the reply. In each round
-//! trip the daemon reads all sockets. Once several round trips bring no other data, replies are
-//! compared. If replies differ, the slower daemon gets time to catch up.
+//! Further replies may come, for example to waiting clients. So the harness makes round trips: on a
+//! connection of its own it sends an unknown command, the barrier, and awaits the reply. In each
+//! round trip the daemon reads all sockets. Once enough round trips bring only the barrier's reply,
+//! the other replies are compared. If replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -16,14 +16,14 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// How many quiet round trips suffice if all expected replies have come. The daemon has then
-/// executed the last command, so all other replies come before the reply to the barrier.
+/// How many round trips that bring only the barrier's reply suffice if the expected replies show
+/// that all commands were executed: all further replies then come before the barrier's reply.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// How many quiet round trips are needed if more replies may come.
+/// How many round trips that bring only the barrier's reply are needed if more replies may come.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// Per this number of bytes sent, one more quiet round trip is needed, because some daemons read a
+/// Per this number of bytes sent, one more such round trip is needed, because some daemons read a
 /// large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 

@@ -43,8 +43,8 @@ use crate::socket::SocketStage;
 
 /// A run that is too slow is attempted at most this many times.
 const ATTEMPTS_PER_RUN: usize = 4;
-/// How often a run with a difference is repeated at most, until the difference appears again. The
-/// shortened run is repeated exactly as often, to show how reliably the difference appears.
+/// A run with a difference is repeated until a difference appears again, at most this many times.
+/// The shortened run is always repeated this many times, to show how often it differs.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up when a run is executed for the first time.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of the left and the right daemon; `None` means that of the daemon's version.
+    /// The dialects of the left and the right daemon; `None`: the dialect of the daemon's version.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -121,13 +121,13 @@ pub struct Finding {
 pub struct Summary {
     /// Runs without a difference.
     pub agreed: u64,
-    /// The number of events in the runs without a difference: sends, replies, closed connections.
+    /// The number of events, such as sends and replies, in the runs without a difference.
     pub events: u64,
     /// Seeds of runs that were too slow in every attempt.
     pub too_slow: Vec<u64>,
     /// Differences that were reproduced.
     pub findings: Vec<Finding>,
-    /// Differences that did not appear again, because of a race in a daemon or a busy machine.
+    /// Differences that no repetition showed, because of a race in a daemon or a busy machine.
     pub unreproduced: Vec<Finding>,
 }
 

@@ -68,8 +68,8 @@ impl Command {
 /// One operation of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// Sends commands in one write. With a cut, only this many thousandths of the bytes are sent
-    /// now. The other bytes are sent before the connection's next operation.
+    /// Sends commands in one write. With a cut, only `cut` thousandths of the bytes are sent now.
+    /// The other bytes are sent before the connection's next commands.
     Send { peer: Peer, commands: Vec<Command>, cut: Option<u16> },
     /// Shuts down the sending side of a connection.
     HalfClose(Peer),
@@ -124,8 +124,8 @@ impl Operation {
     }
 }
 
-/// Lists sequences of the same length with one simpler operation, or with two connections merged,
-/// for [`shrink`](super::shrink()).
+/// Lists, for [`shrink`](super::shrink()), sequences of the same length with one simpler operation,
+/// or with the operations of one connection moved to another connection.
 pub(crate) fn simpler(operations: &[Operation]) -> Vec<Vec<Operation>> {
     let mut candidates = Vec::new();
     for (index, operation) in operations.iter().enumerate() {

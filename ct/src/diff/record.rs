@@ -14,7 +14,7 @@ use super::side::Chunk;
 pub(crate) enum Event {
     Sent(Peer, Vec<Chunk>),
     Answered(Peer, Reply),
-    /// The right daemon sent nothing, but the left daemon sent something.
+    /// The right daemon sent nothing, but the left daemon sent something or closed the connection.
     Silent(Peer),
     /// The daemon closed the connection.
     Closed(Peer),
@@ -35,7 +35,7 @@ pub(crate) struct Record {
     pub(crate) word: String,
 }
 
-/// The most characters of the description of a difference that are written into a script.
+/// The most characters of a difference's description in a script.
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {

@@ -1,8 +1,8 @@
 //! Takes replies from a stream, compares them, and writes them as expectations of a script.
 //!
 //! Two replies are the same if all bytes are equal. Only values that depend on the machine or the
-//! process, or are named by a mask, may differ. Ages and remaining times must be equal, too: runs
-//! send no commands when a second ends. The announced length of a YAML body is checked.
+//! process, or are named by a mask, may differ. Ages and remaining times must be equal, too: no run
+//! sends a command while they change. The announced length of a YAML body is checked.
 
 use std::collections::BTreeMap;
 
@@ -240,7 +240,7 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Returns the counters of a reply's YAML body that never decrease.
+    /// Returns those counters of a reply's YAML body that never decrease.
     pub(crate) fn counters(yaml: &str) -> BTreeMap<String, u64> {
         let never_goes_down = |key: &str| {
             let start = ["cmd-", "total-"].iter().any(|start| key.starts_with(start));
@@ -342,7 +342,7 @@ fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }
 
-/// Escapes a space at the end of an expectation, where scripts allow none.
+/// Escapes a space at the end of a statement, where scripts allow none.
 pub(crate) fn trimmed(shown: &str) -> String {
     match shown.strip_suffix(' ') {
         Some(start) => format!("{start}\\x20"),

@@ -1,4 +1,4 @@
-//! One of the two daemons: its connections, the one of the barrier's command, and its binlog.
+//! One of the two daemons: its connections, its connection for the barrier, and its binlog.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::check::Program;
 use crate::daemon::Daemon;
 use crate::socket::Stream;
 
-/// A daemon has failed if it takes longer than this to answer a barrier or to read a batch.
+/// How long a daemon may take to answer a barrier, to read a batch, or to get a signal.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two checks of a condition.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);

@@ -105,7 +105,7 @@ pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;
     let top = highest_id(&mut client)?;
-    // A job reserved by a closed connection can be deleted once the daemon has noticed the close.
+    // A job reserved by a closed connection can be deleted only after the daemon noticed the close.
     for _ in 0..100 {
         for id in top.saturating_sub(JOBS_PER_RUN_MAX)..top {
             client.command(&format!("delete {id}"))?;

@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
-/// The longest line, CR LF included.
+/// The longest line in bytes, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
 
 /// The meaning of a command for a run.
@@ -178,8 +178,8 @@ impl Tracker {
         self.input == Input::Ended { has_more: true }
     }
 
-    /// Returns whether the commands after a reserve that may wait affect no other connection, so
-    /// that they may be executed at any time.
+    /// Returns whether the commands after a reserve that may wait affect no other connection, and
+    /// may therefore be executed at any time.
     pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
@@ -206,8 +206,8 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of a job that the tracked connection holds: 0 is the job reserved last, 1 the
-    /// job before, and so on.
+    /// Returns the id of a job that the tracked connection holds: for `back` 0 the job reserved
+    /// last, for 1 the job before, and so on.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }

@@ -61,8 +61,8 @@ impl Runner<'_> {
         Ok(tubes)
     }
 
-    /// Repeats these commands of the inspection until `is_last` accepts the first line of the reply
-    /// to the last command.
+    /// Repeats commands of the inspection, at most [`DRAIN_ROUNDS_MAX`] times, until `is_last`
+    /// accepts the first line of the reply to the last command.
     fn inspect_until(
         &mut self,
         lines: &[&str],

@@ -6,8 +6,8 @@
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all other connections send one
 //! command at a time. A connection with queued commands is not closed: it is unknown how many of
-//! them would be executed. Before a pause, and at the end, the runner half-closes connections, so
-//! that queued commands are executed. Commands that affect no other connection may stay queued.
+//! them would be executed. Before a pause, and at the end, a connection with queued commands is
+//! half-closed, to execute them; commands that affect no other connection stay queued in a pause.
 //!
 //! Which further commands are omitted or added depends on the masks of the two daemons:
 //!
@@ -264,8 +264,8 @@ impl Runner<'_> {
 
 /// Sends commands, and omits those that may be answered in more than one way.
 impl Runner<'_> {
-    /// Sends the commands of an operation, and omits those that may be answered in more than one
-    /// way.
+    /// Sends the commands of an operation, or omits all of them if one may be answered in more than
+    /// one way.
     fn send(
         &mut self,
         peer: Peer,

@@ -46,8 +46,8 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns when to send a command for each holder of a job, so that the original sees timers:
-    /// shortly after each time at which timers may end.
+    /// Returns when every holder of a job sends a keep-alive: shortly after each time at which a
+    /// timer may end, because the original may notice the end only at such a command.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
