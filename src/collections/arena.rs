@@ -81,7 +81,7 @@ impl<T> fmt::Debug for Key<T> {
 /// each chunk from the system separately.
 const CHUNK_LENGTH_DEFAULT: usize = 2048;
 
-/// Owns items, and hands out keys to them.
+/// Owns items, each of which has a key.
 ///
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
 /// copies the others, and the memory of an empty chunk can be released to the system: see
@@ -104,7 +104,7 @@ pub struct Arena<T, const CHUNK_LENGTH: usize = CHUNK_LENGTH_DEFAULT> {
 }
 
 /// An arena with short chunks, for large items: tubes, clients and connections. A chunk takes 68 to
-/// 132 KiB, so the C library takes each chunk from the system separately, too.
+/// 132 KiB, so the C library takes each chunk from the system separately.
 pub type SmallArena<T> = Arena<T, 512>;
 
 impl<T, const CHUNK_LENGTH: usize> Default for Arena<T, CHUNK_LENGTH> {

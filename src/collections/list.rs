@@ -86,7 +86,7 @@ impl<T: Linked> List<T> {
 
     /// Sorts the items of the list by `key`, and allocates nothing; items with equal keys keep
     /// their order. A merge sort, O(length · log r) if the list consists of r sorted parts, because
-    /// it does not split what is sorted.
+    /// a sorted list is not split.
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;

@@ -1,5 +1,5 @@
-//! The replies that wait to be sent to a client. Small replies are copied into buffers, and large
-//! bodies are shared with their jobs. One `writev` sends several buffers and bodies.
+//! The replies that wait to be sent to a client. Replies and small bodies are copied into buffers;
+//! large bodies are shared with their jobs. One `writev` sends several buffers and bodies.
 //!
 //! Invariant: `len` is the number of unsent bytes. Bytes that have been sent but not freed are all
 //! in the first piece. An empty output owns no memory.
@@ -202,7 +202,7 @@ impl Output {
     }
 
     /// The first bytes of this output to send, as `IoSlice`s for one `writev`, and how many of
-    /// these are in use.
+    /// the slices are set.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());

@@ -1,16 +1,16 @@
 //! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
-//! Bodies of all sizes share blocks; each body has a slot of its own size. So little memory is
-//! wasted. A few free slots are remembered, and new bodies fill these first. Other free slots stay
-//! unused until their whole block is empty and can be released. If free slots take too much memory,
+//! Bodies of all sizes share blocks; each has a slot of its own size. This wastes little memory.
+//! A few free slots are remembered, and new bodies fill these first. Other free slots stay unused
+//! until their whole block is empty and can be released. If free slots take too much memory,
 //! bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
 //!
 //! A small body belongs to a job, whose [`Body`] says where the bytes are. A large body may be
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
 //! entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of
-//! its own, which grows as its bytes arrive. A smaller body has memory of its own until half of its
-//! bytes have arrived or memory is short: the rest may never arrive. The owner of a [`Body`] must
-//! pass it to [`Bodies::remove`], because dropping a [`Body`] frees nothing.
+//! its own, which grows as its bytes arrive. A smaller unfinished body has memory of its own until
+//! half of it has arrived or memory is short: the rest may never arrive. The owner of a [`Body`]
+//! must pass it to [`Bodies::remove`], because dropping a [`Body`] frees nothing.
 //!
 //! The total `counted` includes a body from its first byte until its last handle is removed. A
 //! handle may belong to a job, an unfinished upload or an unsent reply. The total also includes the

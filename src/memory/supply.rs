@@ -12,7 +12,7 @@ use crate::{
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
 /// Minimum time between two releases of free memory, for each byte of the limit. For a limit of 100
-/// MB the time is a second; a release takes some milliseconds, about a hundredth of a second.
+/// MB the time is a second, and a release takes about a hundredth of it: some milliseconds.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
 /// The time that must pass between two releases is never longer than this.

@@ -44,7 +44,7 @@ impl fmt::Display for ListenError {
 
 impl Error for ListenError {}
 
-/// Adds the address to listen on to an error of the system.
+/// Makes a [`ListenError`] from this address and an error of the system.
 fn at(address: impl fmt::Display) -> impl FnOnce(io::Error) -> ListenError {
     move |error| ListenError { address: address.to_string(), error }
 }

@@ -51,8 +51,8 @@ const SYNC_ENDED: Token = Token(usize::MAX - 2);
 /// The token of the first listener. The tokens of connections are far smaller.
 const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 
-/// The most bytes that are read from one connection in a turn. A job of the default largest size
-/// fits in one read, so the job's body is copied only once.
+/// One read takes at most this many bytes, plus the length of a line. A job of the default largest
+/// size fits in one read, so the job's body is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
 /// The most events of one poll. Handling an event is far faster than running a connection.
@@ -120,9 +120,9 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Makes the event loop: registers the listeners and the signals. The loop may poll for
-    /// `busy_poll` before it sleeps. The loop ends once the binlog has failed for
-    /// `binlog_failure_max`.
+    /// Makes the event loop: registers the listeners and the signals. Before a sleep, the loop
+    /// polls for at most the time `busy_poll`. The loop ends once the binlog has failed for the
+    /// time `binlog_failure_max`.
     pub fn new(
         mut server: Server,
         listeners: Vec<Listener>,

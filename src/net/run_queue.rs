@@ -20,7 +20,7 @@ const COMMANDS_PER_VISIT_MIN: u32 = 32;
 /// microseconds, even if the connection has few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// The most connections of the queue `busy` that run in a turn; others have just become ready.
+/// The most connections of `busy` that run in a turn; the others that run are from `runnable`.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections with work to do.

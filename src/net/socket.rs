@@ -48,7 +48,7 @@ pub(super) struct Socket {
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
-    /// Bytes that were read but not consumed: at most one read, none while the connection is idle.
+    /// Bytes that were read but not consumed: at most one read; if idle, at most part of a line.
     pub(super) unconsumed: Vec<u8>,
 }
 

@@ -26,8 +26,8 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// closed in order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// After the loop has closed a connection to free memory, it waits this long for each freed byte
-/// before it closes the next connection (0.5 MB/s).
+/// If resident memory is limited, the loop waits this long for each byte that a closed connection
+/// has freed, before it closes the next connection to free memory (0.5 MB/s).
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
@@ -122,7 +122,7 @@ impl EventLoop {
         Err(LoopError::LockLost("the file system is too slow to confirm it".into()))
     }
 
-    /// Sends a connection's replies, as far as its socket takes them, and queues what remains.
+    /// Sends as many replies as the socket takes, and queues the connection if work remains.
     fn send(&mut self, key: Key<Conn>) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         if socket.has_ended {

@@ -12,7 +12,7 @@ pub enum Command<'a> {
     /// The header of a `put` whose body, of this many bytes, exceeds the limit; the body follows.
     TooBig(u32),
     /// A command with an error that the original finds only after it has counted the command. So
-    /// `stats` counts the command, too.
+    /// this daemon counts the command, too.
     Malformed,
     Use(&'a str),
     /// `None` for `reserve`; for `reserve-with-timeout`, the seconds to wait.

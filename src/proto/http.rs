@@ -3,12 +3,12 @@
 //! A web page can make a browser send an HTTP request to any port. A daemon that took the request
 //! for commands would execute the lines of the request's body, which the page has chosen.
 
-/// Whether `line`, the first line of a connection, begins an HTTP request. The HTTP version may be
-/// missing, and any white space may precede or separate the words of the line. If `is_whole` is
-/// false, `line` is only the beginning of a line longer than any command.
+/// Whether `line`, the first line of a connection, begins an HTTP request. Any white space may
+/// precede or separate the words of the line. If `is_whole` is false, `line` is only the beginning
+/// of a line longer than any command.
 ///
-/// A line is a request if an upper-case word precedes a word that looks like an address, because no
-/// command is upper case.
+/// The first word of a request is upper case, as no command is, and is `CONNECT` or precedes an
+/// address or HTTP version. A whole line is also a request if its third word is an HTTP version.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };

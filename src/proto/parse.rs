@@ -4,7 +4,7 @@
 //! line may begin with a known command and still be malformed. Which error the client then gets
 //! depends on how far the original reads. If a command takes arguments, its prefix ends in a space
 //! (except for `pause-tube` and commands that the original does not know). If a command takes no
-//! arguments, any byte after its name makes the line malformed.
+//! arguments, any byte after its name makes the line malformed (except after `quit`).
 
 use super::{
     Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,

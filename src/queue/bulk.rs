@@ -85,7 +85,7 @@ impl Queue {
         });
         // A job that moved in its client's heap of deadlines may have been found twice.
         found.dedup();
-        // `collect` reuses the memory of `found`: a key is smaller, and has the same alignment.
+        // `collect` reuses the memory of `found`: keys are smaller than pairs, and aligned alike.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }

@@ -36,8 +36,8 @@ pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
     /// The watched tubes in the original's order: a new tube is appended, and an ignored tube is
-    /// replaced by the last one. The key of each tube is stored with its watch, so a search reads
-    /// only this list.
+    /// replaced by the last one. Each entry includes the tube's key, so that a search reads no
+    /// [`Watch`].
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
     /// The index in `watching` at which the last search found a job; the list may now be shorter.
     pub(super) found_at: usize,
@@ -92,7 +92,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// Of this client's reserved jobs, the one that it has reserved longest.
+    /// Of this client's reserved jobs, the one that it reserved first.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }

@@ -110,7 +110,7 @@ impl Record {
     /// this function caused.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial caused here,
-    /// that difference is one less than `limit`, and a kick raises `limit` by `max - 1`. A job
+    /// `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by `max - 1`. A job
     /// exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then gets
     /// fewer tries, but at least one.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {

@@ -1,9 +1,9 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! No method for a command hands out jobs to waiting clients. After a call that makes a job ready
-//! or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`,
-//! which restores the **resting invariant**: no unpaused tube has both a ready job and a waiting
-//! client. So a `put` checks only its tube for waiting clients, and a `reserve` only watched tubes.
+//! No method for a command hands out jobs. After a call that makes a job ready or ends a pause, the
+//! caller repeats [`Queue::hand_out`] for the tube until the result is `None`, which restores the
+//! **resting invariant**: no unpaused tube has both a ready job and a waiting client. So a `put`
+//! looks for waiting clients only at its tube, and a `reserve` for jobs only in the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -111,7 +111,7 @@ pub struct Queue {
     tubes: Tubes,
     clients: SmallArena<Client>,
     /// In chunks of 64 KiB. A smaller chunk is from the C library's heap, which then cannot shrink;
-    /// for a chunk much larger, no ballast is freed, so a first client would be refused.
+    /// for a much larger chunk, no ballast is freed, so even the first client might be refused.
     watches: Arena<Watch, 4096>,
     timers: Timers,
     counts: Counts,
@@ -240,7 +240,7 @@ impl Queue {
 
 /// Reserving and waiting.
 impl Queue {
-    /// How many tubes [`Queue::best_ready_job`] would scan: 0 if no unpaused tube has a ready job.
+    /// The most tubes that [`Queue::best_ready_job`] scans: 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.with_ready_job > 0 { self.clients[client].watching() } else { 0 }
     }
@@ -314,8 +314,8 @@ impl Queue {
         }
     }
 
-    /// Reads since when this ready job has waited for a worker; never before the daemon began to
-    /// serve, even if the binlog shows that the job was ready earlier.
+    /// Reads since when this ready job has waited for a worker: at the earliest since the daemon
+    /// began to serve, even if the binlog shows that the job was ready before.
     pub fn ready_since(&self, job: Key<Job>) -> Time {
         self.jobs.arena[job].record.state_at.max(self.started_at)
     }

@@ -4,7 +4,7 @@
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
 //! Many small tables would lie among other memory of the C library, which could then not be
 //! released to the system. Instead, one list, indexed by tube, has all names and chains;
-//! `list-tubes` reads only this list. A bucket takes four bytes. The hash is keyed with random
+//! `list-tubes` reads no buckets. A bucket takes four bytes. The hash is keyed with random
 //! bytes, so that no client can choose names with equal hashes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
@@ -108,7 +108,7 @@ impl Names {
     }
 
     /// The bucket of a hash. Of 2^n buckets, the last n bits of the hash select one. Of up to
-    /// 2^(n+1) buckets, the last n+1 bits select one, or the last n bits if it does not exist.
+    /// 2^(n+1), the last n+1 bits select one; if that one does not exist, the last n bits do.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");

@@ -7,8 +7,8 @@ use crate::{
     memory::Body,
 };
 
-/// For each job whose dates a call may shift, it scans at most this many slots, of which most may
-/// be empty.
+/// A call that shifts the dates of at most n jobs scans at most n times this many slots, because
+/// most slots may be empty.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.
@@ -21,8 +21,8 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. A
-    /// job that may be `Delayed` needs `is_delayed`. Returns the tube, which is made if necessary.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Pass
+    /// `is_delayed` if the job may be `Delayed`. Returns the tube, which is made if necessary.
     pub fn make_room_to_restore(&mut self, tube: &str, is_delayed: bool) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);

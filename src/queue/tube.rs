@@ -51,7 +51,7 @@ pub struct Tube {
     pub users: u32,
     /// Connections that watch the tube.
     pub watchers: u32,
-    /// The number of long commands in progress; for `default`, one more, so that it stays.
+    /// The number of long commands in progress; for `default`, one more, so that the tube stays.
     pub(super) pins: u32,
     /// Ready jobs with a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
@@ -67,7 +67,7 @@ pub struct Tube {
     pub buried_for_losses: u64,
     /// Histograms of waits and runs; `None` before the first job of the tube, to save memory.
     pub times: Option<Box<Times>>,
-    /// The tube's position in the heap of tubes sorted by their earliest end of a delay.
+    /// The tube's position in the heap that is sorted by the earliest end of a delay in each tube.
     pub(super) delay_timer: Option<u32>,
     /// The tube's position in the heap of paused tubes.
     pub(super) pause_timer: Option<u32>,

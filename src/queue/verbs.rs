@@ -26,8 +26,8 @@ impl Queue {
         self.drop_if_idle(before);
     }
 
-    /// Makes a tube with a name that no tube has, or fails if there is no memory. A client must
-    /// begin to use or watch the tube in the same step.
+    /// Makes a tube with a name that no tube has, or fails if there is no memory. In the same step,
+    /// the tube must get a user, a watcher or a job.
     pub fn make_tube(&mut self, name: &str) -> Growth<Key<Tube>> {
         self.tubes.make_room()?;
         self.timers.delays.make_room(self.is_resident)?;

@@ -1,4 +1,4 @@
-//! Admission: how much memory must be free before each kind of growth. If less is free, the command
+//! Admission: how much memory must be free before each kind of growth. If less is free, a command
 //! gets `OUT_OF_MEMORY`, as does a `put` if the limit on bodies is reached or the disk is full.
 //!
 //! The server takes a step only if the memory of [`Level::Critical`] is free, which is more than
@@ -27,7 +27,7 @@ const FEW_LONG_COMMANDS: usize = 16;
 /// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// A list may take this many bytes besides its own, as earlier replies may be copied with it.
+/// How many bytes a list may take in addition to its size: its buffer may have older replies.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.

@@ -13,7 +13,7 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// How many reserved jobs a step of `list-jobs` visits. So many visits take as long as one delete.
+/// A step of `list-jobs` visits this many clients and reserved jobs, in the time of one delete.
 const RESERVED_PER_STEP: usize = 16;
 
 /// How many bytes of bodies may move in a turn; later turns move the others.
@@ -45,7 +45,7 @@ pub(super) struct Slices {
     pub(super) long_steps: u32,
     /// Closed connections whose clients still have reserved jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
-    /// How many reservations and watches of closed connections have ended in this turn.
+    /// How often this turn has tried to end a reservation or a watch of a closed connection.
     pub(super) disconnect_steps: u32,
     /// Closed connections whose clients have no reserved jobs and no watches any more.
     pub(super) reclaimable: Vec<Key<Conn>>,

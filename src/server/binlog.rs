@@ -13,7 +13,7 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// Whether all commands can be executed. If several states apply, the first of them is reported.
+/// Whether all commands can be executed. If several states apply, the first of this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: commands that change something get an error reply.
@@ -182,8 +182,8 @@ impl Server {
         }
     }
 
-    /// Since when the binlog has refused all changes because of a failure; `None` if, at the last
-    /// commit, the binlog worked or was only full.
+    /// Since when the binlog, because of a failure, refuses changes or is about to; `None` if, at
+    /// the last commit, the binlog worked or was only full.
     pub fn binlog_failed_since(&self) -> Option<Time> {
         let (reason, since) = self.trouble?;
         (reason == Unavailable::Failed).then_some(since)

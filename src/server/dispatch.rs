@@ -210,7 +210,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a `list-jobs` of one state, with the jobs in the order in which they will leave it.
+    /// Answers a `list-jobs`: the jobs in a state, in the order in which they will leave the state.
     fn list_jobs(
         &mut self,
         key: Key<Conn>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Time;
 
-/// After this many waits in vain in a row, only one of `2^MISSES_MAX` commits waits.
+/// After this many waits in vain in a row, the next `2^MISSES_MAX` commits do not wait.
 const MISSES_MAX: u32 = 8;
 
 /// A sync in the server's thread waits at most this long for more changes: long enough for a worker
@@ -53,7 +53,7 @@ pub(super) struct Gathering {
     expected: u32,
     /// How many of the next commits do not wait for more changes.
     skip: u32,
-    /// How many waits in a row have been in vain up to now.
+    /// How many waits in a row have been in vain up to now; at most [`MISSES_MAX`] are counted.
     misses: u32,
     /// The wait before the next commit, if this wait has begun.
     wait: Option<Wait>,
@@ -63,7 +63,7 @@ pub(super) struct Gathering {
 struct Wait {
     /// When the wait ends at the latest.
     until: Time,
-    /// When the wait began: how many connections were expected to send a change.
+    /// How many connections were expected to send a change when the wait began.
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),

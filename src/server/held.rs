@@ -32,8 +32,8 @@ impl Dirty {
         }
     }
 
-    /// Adds the connection of a worker, whose wait has ended, to the dirty ones, unless it is dirty
-    /// already.
+    /// After a worker's wait, marks its connection as dirty, unless the connection is so already.
+    /// [`Dirty::next`] returns the connection before all that [`Dirty::mark`] has added.
     pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.first.push_back(key);

@@ -69,9 +69,9 @@ use crate::{
     wal::{Restored, Unavailable, Wal},
 };
 
-/// How many steps each kind of large work takes in a turn; each step is for one job. A tick handles
-/// this many timers of each kind, or twice the number of commands since the last tick, if that is
-/// more. For each timer a client has sent a command, so due timers cannot pile up without bound.
+/// How many steps each kind of large work takes in a turn; most steps are for one job. A tick
+/// handles at most this many timers of each kind, or twice the commands since the last tick if that
+/// is more. For each timer a client has sent a command, so due timers cannot pile up without bound.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// A turn executes at most this many commands of one connection.
@@ -101,7 +101,7 @@ pub enum FeedResult {
     More,
     /// The connection's share of this turn is used up: feed the other bytes in the next turn.
     Later,
-    /// The connection takes no input until [`Server::next_dirty`] returns its key.
+    /// The connection takes no input until it becomes dirty, or some of its output has been sent.
     Paused,
     /// There is no memory for the next step. The caller must feed the unconsumed bytes again when
     /// there may be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.
@@ -122,7 +122,7 @@ pub struct Server {
     settings: Settings,
     figures: Figures,
     is_draining: bool,
-    /// Why the binlog refused changes at the last commit, and since when; `None` if it worked then.
+    /// Why the binlog refused changes at the last commit, or was about to, and since when.
     trouble: Option<(Unavailable, Time)>,
     /// The latest instant at which a command or a step was executed.
     latest: Time,
@@ -302,7 +302,7 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        // A tick needs no new instant: if it is repeated for lack of memory, no date must change.
+        // A tick takes no new instant, so repeating a tick for lack of memory changes no date.
         let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;
@@ -335,7 +335,7 @@ impl Server {
     }
 
     /// The first bytes to send on a connection, as `IoSlice`s for one `writev`, and how many of
-    /// these are in use.
+    /// the slices are set.
     pub fn output(&self, key: Key<Conn>) -> ([IoSlice<'_>; SLICES], usize) {
         self.conns[key].output.slices(&self.bodies)
     }

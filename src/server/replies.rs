@@ -59,7 +59,7 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Marks a connection as dirty after an append to its output.
+    /// Marks a connection as dirty after a change to its output or to its readiness for input.
     pub(super) fn mark_dirty(&mut self, key: Key<Conn>) {
         self.dirty.mark(key, &mut self.conns[key]);
     }

@@ -38,7 +38,7 @@ pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) started_at: Time,
-    /// How often each command was executed, at the index [`proto::place`] of the command.
+    /// How often clients have sent each command, at the index [`proto::place`] of the command.
     pub(super) commands: [u64; COMMAND_COUNT],
     /// How long turns take.
     pub(super) turns: ShortTimes,
@@ -101,8 +101,8 @@ impl Server {
         out.end()
     }
 
-    /// Adds the length of a turn to the figures of `metrics`. A turn lasts from the end of the wait
-    /// for events until all replies have been sent.
+    /// Adds the length of a turn to the figures of `metrics`. A turn lasts from the end of one wait
+    /// for events until the next wait begins.
     pub fn count_turn(&mut self, began: Time, ended: Time) {
         self.figures.turns.add(began.nanoseconds_until(ended));
     }

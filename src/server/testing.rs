@@ -6,7 +6,7 @@ use super::Server;
 use crate::{clock::Time, collections::Key, wal::Jobs};
 
 impl Server {
-    /// How many connections take memory, including closed ones whose clients still have jobs.
+    /// How many connections take memory, including closed ones that are not yet reclaimed.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }

@@ -28,10 +28,10 @@ static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
 /// How many pieces there are: the first entries of `PIECES`; the entries after these are empty.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of these pieces are from the heap.
+/// How many pieces of ballast are from the heap.
 static HELD_FROM_HEAP: AtomicUsize = AtomicUsize::new(0);
 
-/// The bytes of all allocations so far of at least `COUNTED_MIN_BYTES`, freed ones included.
+/// The bytes of all allocations of `COUNTED_MIN_BYTES` or more, plus what [`count_written`] adds.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 const FROM_HEAP: usize = 1;

@@ -92,7 +92,7 @@ fn link_and_unlink(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Returns the first offset, not before `offset`, at which a file may have a byte other than zero;
-/// `None` if the file has only zeros from there on. If the system or the file system does not
+/// `None` if the file has only zeros from `offset` on. If the system or the file system does not
 /// report holes, returns `offset` itself.
 #[cfg(any(target_os = "linux", target_os = "freebsd"))]
 pub fn next_data(file: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {

@@ -48,7 +48,7 @@ pub fn tune_allocator() {
 }
 
 /// Makes the C library release its free memory to the kernel. By default the library keeps free
-/// memory of the heap that lies below a block in use.
+/// pieces of the heap that lie below a block in use.
 pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes no pointers, and leaves all blocks in use as they are.

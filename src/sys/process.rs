@@ -134,7 +134,7 @@ fn text(array: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// Returns the CPU time that this process has used in user mode, and that in the kernel.
+/// Returns the CPU times that this process has used in user mode and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is valid for one rusage.

@@ -113,7 +113,7 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
 }
 
 /// Stores the signal and wakes the loop by an atomic store and a write, which are allowed in a
-/// handler, even in one that interrupts another. A socket too full for a write wakes it, too.
+/// handler, even in one that interrupts another. A full socket wakes the loop without the write.
 extern "C" fn on_signal(signal: c_int) {
     let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
     last.store(signal, Ordering::Relaxed);

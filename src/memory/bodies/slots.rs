@@ -97,7 +97,7 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest of the hole keeps its index, because the holes before are smaller.
+            // Usually the rest takes the hole's place in the list: the holes before are smaller.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
