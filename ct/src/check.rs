@@ -231,7 +231,7 @@ fn with_daemon_output(
     Err(failure)
 }
 
-/// Adds a line to the message of a failed script.
+/// Adds a line to the message of a script that failed a check, such as its daemon's exit status.
 fn add_line(message: &mut String, line: std::fmt::Arguments<'_>) {
     write!(message, "\n{line}").expect("a String takes everything");
 }

@@ -151,7 +151,7 @@ pub(crate) enum Command {
     /// Delete all jobs of tubes, or some of them
     ///
     /// Only the jobs counted in the question are deleted; jobs put later stay. The command reports
-    /// how many counted jobs other clients changed or deleted first.
+    /// how many of the counted jobs were changed or deleted by others before that.
     #[command(alias = "purge")]
     Clear(ClearArgs),
     /// Move jobs to another tube or server

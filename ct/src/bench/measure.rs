@@ -63,7 +63,7 @@ impl Cores {
         self.place(placement, LOAD)
     }
 
-    /// Starts a daemon, pinned to the cores that `placement` assigns to daemons.
+    /// Starts a daemon to be measured, pinned to the cores that `placement` assigns to daemons.
     pub fn start(
         &self,
         placement: Placement,

@@ -8,7 +8,7 @@
 //!   cycles; [`tally`] has the counters;
 //! - [`state`] lists backlogs, tubes and background connections, and builds them with the client of
 //!   [`setup`];
-//! - [`measure`] pins daemon and load to cores, and reads CPU time, waits and memory; `syscalls`
+//! - [`measure`] starts a daemon on its cores, pins the load, reads CPU time, waits, memory; `syscalls`
 //!   counts calls;
 //! - [`scenario`] makes the presets, each a scenario with phases; `special` runs those without a
 //!   repeated load;

@@ -256,7 +256,7 @@ fn title(figure: &str) -> &str {
     known.map_or(figure, |(_, title)| title)
 }
 
-/// Returns the lines of the Markdown table for one target in one row.
+/// Returns the lines of the Markdown table for the results of one target in one [`Row`].
 fn markdown_line(row: &Row, index: usize, result: &Outcome) -> String {
     let subject = row.results.first().filter(|_| index > 0);
     let median = |figure: &str| result.spread(figure).map(|spread| number(spread.median));

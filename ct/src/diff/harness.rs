@@ -19,7 +19,7 @@ use crate::os;
 /// How many round trips that bring only the barrier's reply suffice if the expected replies show
 /// that all commands were executed: all further replies then come before the barrier's reply.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// How many round trips that bring only the barrier's reply are needed if more replies may come.
+/// If more replies may come, so many round trips in a row must bring only the barrier's reply.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
