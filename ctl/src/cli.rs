@@ -226,7 +226,7 @@ impl Command {
     }
 }
 
-/// The headings of `--help`, each after the name of the first command below that heading.
+/// The headings of `--help`: pairs of a command and the heading that is printed above it.
 const HEADINGS: [(&str, &str); 5] = [
     ("tubes", "Look"),
     ("put", "Act"),

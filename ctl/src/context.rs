@@ -73,7 +73,7 @@ impl Outcome {
 /// The largest number of items of a server that wait to be shown.
 const ITEMS_AHEAD_MAX: usize = 100;
 
-/// Sends an item of a server to be shown; fails if the command no longer shows items.
+/// Passes an item from a server on, to be shown; fails if the command no longer shows items.
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {

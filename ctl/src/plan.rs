@@ -153,7 +153,7 @@ impl Plan {
         let mut others = Vec::new();
         let missing = ids.len() - found.len();
         if missing > 0 {
-            others.push(format!("No job has {missing} of {}.", counted(ids.len() as u64, "id")));
+            others.push(format!("Not found: {missing} of {}.", counted(ids.len() as u64, "id")));
         }
         let filter = Filter { states: states.to_vec(), ..Filter::default() };
         let (jobs, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|job| filter.matches(job));

@@ -7,8 +7,8 @@ use crate::{
     memory::Body,
 };
 
-/// A call that shifts the dates of at most n jobs scans at most n times this many slots, because
-/// most slots may be empty.
+/// A call that shifts the dates of at most n jobs also ends after n times this many slots: most
+/// slots may be empty.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.

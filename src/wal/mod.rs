@@ -430,7 +430,7 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Returns why the lock is lost, if so: then the binlog writes nothing more, and the process ends.
+    /// Returns why the lock is lost, if so: the binlog then writes nothing, and the process ends.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }

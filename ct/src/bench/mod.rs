@@ -8,8 +8,8 @@
 //!   cycles; [`tally`] has the counters;
 //! - [`state`] lists backlogs, tubes and background connections, and builds them with the client of
 //!   [`setup`];
-//! - [`measure`] starts a daemon on its cores, pins the load, reads CPU time, waits, memory; `syscalls`
-//!   counts calls;
+//! - [`measure`] starts a daemon on its cores, pins the load, reads CPU time, waits, memory;
+//!   `syscalls` counts calls;
 //! - [`scenario`] makes the presets, each a scenario with phases; `special` runs those without a
 //!   repeated load;
 //! - [`target`] parses and starts the daemons, and makes scratch directories; [`compare`] runs the
