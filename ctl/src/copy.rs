@@ -62,7 +62,7 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all copies of this batch were put, and those of buried jobs were buried. In
+    /// Fails unless all copies of this batch were put, and copies of buried jobs were buried. In
     /// earlier batches, the server has accepted `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));

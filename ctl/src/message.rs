@@ -89,7 +89,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
 }
 
 /// Logs an action in one line on standard error: the time, the server, the client `from` if the web
-/// page requested the action, and what was done.
+/// page requested the action, and the result.
 pub(crate) fn log_action(server: &Address, from: Option<&str>, done: &str) {
     let from = from.map_or(String::new(), |from| format!(" from {from}"));
     log_line(&format!("{server}{from}: {done}"));

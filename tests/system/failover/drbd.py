@@ -62,7 +62,7 @@ class DrbdGuest(Guest):
 
     def leave(self):
         """The same, while it waits."""
-        self.ask("touch /run/stopped; MAINPID=$(pgrep -f sbin/jobs-promote) jobs-demote")
+        self.ask("touch /run/stopped; MAINPID=$(pidof jobs-promote) jobs-demote")
 
     def lose_writes(self):
         entries = read_log(self.log)
