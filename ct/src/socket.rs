@@ -168,6 +168,7 @@ impl Stage for SocketStage {
         let stream = self.stream(connection)?;
         stream.set_read_timeout(timeout).map_err(describe("set a time limit", connection))?;
         let mut buffer = vec![0; 64 << 10];
+        let begun = Instant::now();
         loop {
             let error = match stream.read(&mut buffer) {
                 Ok(0) => return Ok(Arrived::Closed),
@@ -180,7 +181,12 @@ impl Stage for SocketStage {
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    self.time_waited += timeout;
+                    // The kernel may end a long wait seconds late. If a reply is missing, that is
+                    // no reason to call the script late: the daemon has failed.
+                    self.time_waited += match patience {
+                        Patience::Reply => begun.elapsed(),
+                        Patience::Silence => timeout,
+                    };
                     return Ok(Arrived::Nothing);
                 }
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
