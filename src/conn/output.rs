@@ -4,7 +4,7 @@
 //! Invariant: `len` is the number of unsent bytes. Bytes that have been sent but not freed are all
 //! in the first piece. An empty output owns no memory.
 
-use std::{collections::VecDeque, io::IoSlice, iter, mem};
+use std::{collections::VecDeque, io::IoSlice, iter, mem, ops::ControlFlow};
 
 use crate::{
     memory::{Bodies, Body, COPIED_BODY_MAX_BYTES},
@@ -133,17 +133,23 @@ impl Output {
 
     /// Appends a list of names to this output, in buffers that take little more memory than the
     /// list.
-    pub fn list<'a>(&mut self, list: List, names: impl Iterator<Item = &'a str>) {
-        let mut names = names.peekable();
+    pub fn list<'a>(&mut self, list: List, mut names: impl Iterator<Item = &'a str>) {
         self.write(|buffer| list.begin(buffer));
-        while names.peek().is_some() {
+        let mut next = names.next();
+        while let Some(name) = next {
             self.write(|buffer| {
                 buffer.reserve_exact(list.size().min(BUFFER_USUAL_BYTES - buffer.len()));
-                while let Some(name) = names
-                    .next_if(|name| List::line_length(name) <= buffer.capacity() - buffer.len())
-                {
-                    List::add_name(buffer, name);
-                }
+                List::add_name(buffer, name);
+                // One loop for each buffer.
+                next = names
+                    .try_for_each(|name| {
+                        if List::line_length(name) > buffer.capacity() - buffer.len() {
+                            return ControlFlow::Break(name);
+                        }
+                        List::add_name(buffer, name);
+                        ControlFlow::Continue(())
+                    })
+                    .break_value();
             });
         }
         self.write(|buffer| buffer.extend_from_slice(CRLF));
