@@ -50,6 +50,6 @@ pub use original::Original;
 pub use prng::Prng;
 pub use run::{Arrived, Failure, Outcome, Patience, Stage, run};
 pub use script::{Script, ScriptError};
-pub use skip::{knows_localhost, skip};
+pub use skip::{has_git, knows_localhost, skip};
 pub use socket::SocketStage;
 pub use wait::{LONG, eventually};

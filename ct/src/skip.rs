@@ -9,6 +9,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::ToSocketAddrs as _;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 /// The environment variable that names the file for the list of skipped tests.
@@ -37,6 +38,15 @@ pub fn knows_localhost() -> bool {
         skip("localhost has no address here: see /etc/hosts");
     }
     is_known
+}
+
+/// Returns whether this machine has git. Without git, reports the test in this thread as skipped.
+pub fn has_git() -> bool {
+    let has_git = Command::new("git").arg("--version").output().is_ok();
+    if !has_git {
+        skip("there is no git");
+    }
+    has_git
 }
 
 /// Returns a test's name, which is its thread's name; `a test` for `main` and nameless threads.

@@ -89,6 +89,9 @@ mod tests {
 
     #[test]
     fn a_commit_is_named_only_if_its_files_are_unchanged() {
+        if !crate::has_git() {
+            return;
+        }
         let scratch = ScratchDir::new(&std::env::temp_dir()).unwrap();
         let folder = scratch.path();
         assert_eq!(commit_of(folder), None);

@@ -287,6 +287,10 @@ fn kill_at(server: &Server, word: &'static str, count: usize, arguments: &[&str]
 fn copies_that_a_killed_server_left_delayed_are_buried() {
     for program in programs() {
         for (word, count) in [("bury ", 250), ("put ", 250)] {
+            // If the original is killed within a put, it may restore the job with zeros as its body.
+            if word == "put " && program != ours() {
+                continue;
+            }
             let mut durable = Durable::start(&program);
             let file = durable.server.file("jobs");
             std::fs::write(&file, lines(1_000, "buried")).unwrap();
