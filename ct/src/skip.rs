@@ -23,7 +23,7 @@ const LIST_VARIABLE: &str = "SKIPPED";
 pub fn skip(reason: &str) {
     let current = thread::current();
     let test = test_name(current.name());
-    // Ignores errors, because there is no other way to report the test.
+    // Errors of these writes are ignored, because there is no other way to report a skipped test.
     let _ = std::io::stderr().write_all(format!("\n*** SKIPPED: {test}: {reason}\n").as_bytes());
     if let Some(list) = env::var_os(LIST_VARIABLE) {
         let _ = append(list.as_ref(), &format!("{reason}\t{test}"));

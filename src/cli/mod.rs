@@ -240,8 +240,10 @@ impl Error for UsageError {}
 /// Parses the arguments of the command line, which do not include the name of the program.
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
-/// it gets. So this function passes one flag at a time to getopts: a letter, or a word that begins
-/// with two dashes; and also the rest of the word, or the next word, if the flag takes a value.
+/// it gets. So this function passes one flag at a time to getopts: a dash and one letter, or a word
+/// that begins with two dashes. If getopts reports that a value is missing, the function passes the
+/// flag again, with its value: the letters that follow the flag, or, if there are none, the next
+/// word.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
