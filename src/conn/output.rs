@@ -152,7 +152,7 @@ impl Output {
                     .break_value();
             });
         }
-        self.write(|buffer| buffer.extend_from_slice(CRLF));
+        self.write(|buffer| buffer.extend_from_slice(b"\n\r\n"));
     }
 
     /// Appends to this output a reply that announces a body, and then the body with its CR LF.

@@ -97,11 +97,11 @@ impl List {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends to `out` the beginning of a reply with a list of tubes. The caller must then append
-    /// all names, and CR LF.
+    /// Appends to `out` the beginning of a reply with a list of tubes, without the end of its last
+    /// line. The caller must then append all names, and LF CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
-        text(out, HEAD);
+        text(out, HEAD.trim_end());
     }
 
     /// The length in bytes of the line for a tube's name in a list.
@@ -109,11 +109,11 @@ impl List {
         "- \n".len() + name.len()
     }
 
-    /// Appends to `out` the line of a list for the tube `name`.
+    /// Appends to `out` the end of the line before, and then the tube `name`, whose line remains
+    /// open: two appends for each name, not three.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
-        text(out, "- ");
+        text(out, "\n- ");
         text(out, name);
-        out.push(b'\n');
     }
 }
 
