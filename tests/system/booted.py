@@ -119,7 +119,7 @@ def furnish(root, theirs, ours, packages):
     shutil.copy(ours, root / OURS.relative_to("/"))
     run("dpkg", "--extract", ours, str(stage / "tree"))
     (stage / "target/release").symlink_to("../tree/usr/bin")
-    for script in (SCRIPT, __file__, trial.__file__, trial.PACKAGING / "works"):
+    for script in (SCRIPT, __file__, trial.__file__, Path(__file__).with_name("works")):
         shutil.copy(script, stage)
     (stage / "output").touch()
     (root / "etc/systemd/system/story.service").write_text(UNIT)
