@@ -2,8 +2,9 @@
 .PHONY: failover power-cuts metrics page targets packages
 
 # A second machine that takes over, while daemons, machines and storage fail: as root on Debian, more
-# than an hour. STAGE=cephfs, glusterfs, drbd, nfs or cephfs-kernel, ONLY=kill,cut and ROUNDS=n choose;
-# SEED=n is another load; PLANT=no-fencing and protocol-a are defects that must be found.
+# than an hour. STAGE=cephfs, glusterfs, drbd, nfs, cephfs-kernel or rbd, ONLY=kill,cut and ROUNDS=n
+# choose; SEED=n is another load; PLANT=no-fencing, protocol-a and no-lock are defects that must be
+# found.
 failover: all
 	tests/system/failover/try --install $(if $(STAGE),--stage $(STAGE)) $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(PLANT),--plant $(PLANT)) --seed $(or $(SEED),1) --rounds $(or $(ROUNDS),2) $(DAEMON)

@@ -340,6 +340,7 @@ EXPERIMENTS = {
     "drbd": DRBD,
     "nfs": (kill, cut, idle, early, frozen, asleep, server),
     "cephfs-kernel": (kill, cut, idle, evict, early, frozen, asleep),
+    "rbd": (kill, power, cut, idle, evict, early, frozen, asleep, moved),
     "glusterfs": (kill, cut, idle, early, fuse, asleep, stores, silent, cleared, returned),
 }
 # What the first active daemon ends with: 10 if the lock is lost, 11 if a write has failed; or its

@@ -27,6 +27,8 @@ class Storage:
 
     devices = ("/dev/fuse",)
     plant = None
+    # Further ways in which the first active daemon may end.
+    ends = ()
     # The nodes that mount it.
     mounted = CANDIDATES
 
