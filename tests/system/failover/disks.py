@@ -44,6 +44,11 @@ FILES = {
     "usr/local/sbin/systemctl": SYSTEMCTL,
 }
 IMAGE = "jobs/disk"
+# The guests have no udev.
+RBD_WITHOUT_UDEV = """#!/bin/sh
+[ "$1" != unmap ] || set -- "$@" --options noudev
+exec /usr/lib/rbd "$@"
+"""
 # As systemd would: jobs-disk.service, and a daemon that jobs-volume wants.
 SYSTEMCTL_OF_IMAGE = """#!/bin/sh
 case "$*" in
@@ -51,7 +56,7 @@ case "$*" in
     "stop --no-block beanstalkd") rm -f /run/wanted; kill $(pidof beanstalkd) ;;
     "kill --signal=KILL beanstalkd") kill -9 $(pidof beanstalkd) ;;
     *) exit 1 ;;
-esac
+esac 2> /dev/null
 """
 SERVICE_ON_IMAGE = """#!/bin/sh
 shift
@@ -205,8 +210,8 @@ class Rbd(Virtual, Ceph):
         lines = [line for line in lines if line.startswith(("[", "mon_host", "auth_"))]
         script = (PACKAGING / "failover/rbd/jobs-volume").read_text()
         files = {
-            "usr/bin/rbd": shutil.which("rbd"),
-            # The guests have no udev.
+            "usr/lib/rbd": shutil.which("rbd"),
+            "usr/local/sbin/rbd": RBD_WITHOUT_UDEV,
             "etc/ceph/ceph.conf": "\n".join([*lines, "rbd_default_map_options = noudev\n"]),
             "usr/local/sbin/jobs-volume": planted(script, self.plant),
             "usr/local/sbin/systemctl": SYSTEMCTL_OF_IMAGE,
