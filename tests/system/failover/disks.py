@@ -225,8 +225,8 @@ class Rbd(Virtual, Ceph):
         self.disk = self.nodes["cl"].folder / "disk"
         self.remove_image()
         self.make_disk(self.disk, folder, "64M")
-        features = ("--image-feature", "layering", "--image-feature", "exclusive-lock")
-        self.rbd("import", "--no-progress", *features, self.disk, IMAGE)
+        features = "layering" if self.plant else "layering,exclusive-lock"
+        self.rbd("import", "--no-progress", "--image-feature", features, self.disk, IMAGE)
         self.guests = {name: RbdGuest(self, name) for name in CANDIDATES}
         for guest in self.guests.values():
             run("truncate", "-s", "1M", guest.disk)
