@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 
 SECTOR = 512
+SUPERBLOCK_END = 4096
 MAGIC = 0x6A736677736872
 FLUSH, DISCARD = 1, 4
 # The shares of the writes not yet flushed that an image has.
@@ -108,7 +109,9 @@ class Images:
             entries = self.entries[cut.flush : cut.last + 1]
             writes = [entry.write for entry in entries if entry.write]
             kept = [write for write in writes if chance.random() < share]
-            torn = chance.choice(kept) if kept and cut.is_torn else None
+            # ext4 cannot be mounted if the 1 KiB of its superblock, which has a checksum, is torn.
+            may_tear = [write for write in kept if write.at >= SUPERBLOCK_END]
+            torn = chance.choice(may_tear) if may_tear and cut.is_torn else None
             with open(self.image, "r+b") as image:
                 for write in kept:
                     if write is not torn:
