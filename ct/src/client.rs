@@ -69,7 +69,7 @@ impl Client {
         self.line()
     }
 
-    /// Puts a job by the client, as in `put(0, 0, 60, b"x")`, and returns the reply.
+    /// Puts a job through this client, as in `put(0, 0, 60, b"x")`, and returns the reply.
     pub fn put(&mut self, priority: u32, delay: u32, ttr: u32, body: &[u8]) -> io::Result<String> {
         let head = format!("put {priority} {delay} {ttr} {}\r\n", body.len());
         self.send([head.as_bytes(), body, b"\r\n"].concat())?;

@@ -14,8 +14,9 @@
 //! a< OK               alone: the header of a YAML body, which follows
 //!   ---               in indented lines; its size is checked, too
 //! a: silent           nothing more has come
-//! a: closed           the daemon closed; also close and shutdown (by the script), connect,
-//!                     urgent X
+//! a: closed           the daemon has closed the connection
+//! a: connect          opens the connection; also close, shutdown, and urgent X, which sends the
+//!                     byte X as urgent data
 //! +2s                 time passes; also +500ms
 //! drain               the daemon gets SIGUSR1
 //! when MASK           this part runs on a daemon known to differ (see `dialect`),

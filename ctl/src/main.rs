@@ -63,8 +63,8 @@
 //! | `assets` | the page itself and its files |
 //! | `view` | `ViewRequest`: servers and tubes as JSON: rows, rates, troubles, history |
 //! | `watch` | `Watcher`: a thread that answers each `SampleRequest` of a page; `SharedState` |
-//! | | of the `Watched` server; each `TubeHistory`; clients, with an `InterruptOnDrop` |
-//! | `metrics` | `Histogram` and other `Figures` of tubes, by the daemon's `metrics` |
+//! | | of the `Watched` server; each `TubeHistory`; `InterruptOnDrop` ends a request |
+//! | `metrics` | `Histogram` and other `Figures` of tubes, read by the command `metrics` |
 //! | `jobs` | `ListRequest`, `JobRequest`: jobs as JSON: lists, searches, previews, bodies |
 //! | `questions` | `Questions`: each `Question` with its plan, kept until a page answers it |
 //! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; |

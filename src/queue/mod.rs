@@ -122,7 +122,7 @@ pub struct Queue {
     is_frozen: bool,
     /// The tube of the job that was restored last.
     restored_last: Option<Key<Tube>>,
-    /// Whether memory that is kept for later steps is written to at once, so that it is resident.
+    /// Whether to write at once to memory reserved for later steps, so that it becomes resident.
     pub is_resident: bool,
     /// When the daemon began to serve: the waits of restored jobs are measured from then on.
     started_at: Time,

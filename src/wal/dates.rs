@@ -83,8 +83,8 @@ impl Dates {
         }
     }
 
-    /// Visits up to `count` jobs, and converts dates from the binlog by the new calendar. Returns
-    /// the jobs that need a new record, because the dates in their records are by the old calendar.
+    /// Visits up to `count` jobs, and computes times that come from dates in the binlog anew, with
+    /// the new calendar. Returns the jobs whose records need new dates.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };

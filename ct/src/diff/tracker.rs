@@ -11,7 +11,7 @@ use std::mem;
 /// The longest line in bytes, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
 
-/// The meaning of a command for a run.
+/// The effect of a command, as far as a run depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// A put, with the number by which other operations name its job, if known.

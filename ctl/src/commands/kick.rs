@@ -20,7 +20,7 @@ use crate::sweep::Options;
 use crate::yaml;
 
 /// Returns the state of the jobs that a kick of the tube makes ready, and the number of jobs in
-/// this state. The state is buried, or delayed if no job is buried.
+/// this state: `buried`, or `delayed` if no job is buried.
 fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     let text = statistics::existing_tube_stats(client, tube)?;
     let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));

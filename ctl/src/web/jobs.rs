@@ -201,8 +201,8 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fetches a job with its body. The body counts as in memory until the returned
-    /// [`OwnedSemaphorePermit`] is dropped.
+    /// Fetches a job with its body. The body counts against the limit on bodies in memory until the
+    /// returned [`OwnedSemaphorePermit`] is dropped.
     async fn fetch_job(
         &self,
         site: &Site,
