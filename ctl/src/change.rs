@@ -120,7 +120,7 @@ impl PlannedChange {
         sentences
     }
 
-    /// Makes the change of the plan's jobs. After an interrupt, such as Ctrl-C, no further batch
+    /// Applies the change to the plan's jobs. After an interrupt, such as Ctrl-C, no further batch
     /// starts.
     pub(crate) fn carry_out(
         &mut self,

@@ -37,8 +37,9 @@ const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 /// of a MiB, and after a restart, which arranges jobs anew, a client must be able to connect.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
-/// The marks while a binlog is read, when there are no clients: enough for lists that are small
-/// compared to the jobs. Jobs that fitted before the restart must fit again.
+/// The marks while a binlog is read. There are no clients yet, so the free memory need only suffice
+/// for lists, which are small compared to the jobs. Jobs that fitted before the restart must fit
+/// again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
 /// A source of memory; some tests use sources with little or no memory.

@@ -1,8 +1,8 @@
 //! Messages to the service manager, as systemd defines them: datagrams of `KEY=value` lines to the
 //! socket that `NOTIFY_SOCKET` names. Without the variable `NOTIFY_SOCKET`, no message is sent.
 //!
-//! The messages report the progress and the end of a long startup, and the daemon's state. Messages
-//! for a watchdog report that the event loop still runs.
+//! The messages report the progress and the end of a long startup, and the daemon's state. If
+//! there is a watchdog, further messages report that the event loop still runs.
 
 use std::{
     ffi::{OsStr, OsString},

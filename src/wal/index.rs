@@ -237,9 +237,9 @@ impl SegmentIndex {
     }
 
     /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
-    /// other segments up to `rewrite_through`. Last come jobs of the oldest segment that a job
-    /// needs, but only while that segment and later closed ones have over `1 + eighths / 8` times
-    /// the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment still
+    /// needed, but only while the size of that segment and of the later closed ones is over `1 +
+    /// eighths / 8` times the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
