@@ -1,7 +1,7 @@
-//! Instants, their dates, and the only use of the monotonic and wall clocks, except in log lines.
+//! Instants and dates. Only this file reads the clocks, except that log lines read the wall clock.
 //!
 //! A function of the server or the queue gets the present time as an argument, so tests need not
-//! sleep. To set the wall clock changes only the times that were read from a binlog.
+//! sleep. Setting the wall clock changes only the times that were read from a binlog.
 
 use std::{
     ops::{Add, Sub},
@@ -23,7 +23,7 @@ impl Time {
         Self(nanoseconds)
     }
 
-    /// Nanoseconds since the origin.
+    /// The nanoseconds from the origin to this instant.
     pub const fn as_nanoseconds(self) -> u64 {
         self.0
     }
@@ -76,14 +76,15 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// The calendar in which `now` has this date, in nanoseconds since 1970.
+    /// The calendar in which `now` has a date of this many nanoseconds since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
     /// Whether two calendars differ by a second or more, which shows that the wall clock was set. A
-    /// smaller difference may only show that the two clocks are not read at the same instant: the
-    /// caller then keeps its calendar, so that dates keep their order.
+    /// smaller difference can arise because the monotonic clock and the wall clock are not read at
+    /// the same instant. After a smaller difference, the caller keeps its calendar, so that later
+    /// instants have later dates.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }
@@ -94,7 +95,7 @@ impl Calendar {
         i64::try_from(date).unwrap_or(if date < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// The instant of `date`, nanoseconds since 1970; if that is out of range, the nearest instant.
+    /// The instant of `date`, in nanoseconds since 1970, or the nearest instant that fits a `u64`.
     pub fn instant(self, date: i64) -> Time {
         let at = i128::from(date) - self.offset;
         Time(u64::try_from(at).unwrap_or(if at < 0 { 0 } else { u64::MAX }))
@@ -112,7 +113,7 @@ pub fn now() -> Time {
     Time(sys::monotonic_nanoseconds()) + ORIGIN_BEFORE_START
 }
 
-/// Reads the wall clock, and returns the calendar in which `now` has the date that was read.
+/// Reads the wall clock, and returns a calendar that converts `now` to the date on that clock.
 pub fn calendar(now: Time) -> Calendar {
     Calendar::new(now, i64::try_from(sys::wall_nanoseconds()).unwrap_or(i64::MAX))
 }

@@ -1,13 +1,13 @@
-//! Runs the action that the flags request, and returns the exit status. No file calls `exit`.
+//! Runs the action that the flags request, and returns the exit status. No code calls `exit`.
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or a help, version, check or ping succeeded |
-//! | 1 | the event loop, printing or a ping failed; the checked binlog is damaged |
+//! | 0 | ended by SIGTERM, SIGINT or SIGHUP; or `-h`, `-v`, a binlog check or a ping succeeded |
+//! | 1 | the event loop, printing or a ping failed; or the checked binlog is damaged |
 //! | 5 | the arguments are wrong |
-//! | 10 | the binlog, used or checked, cannot be opened for writing; its lock is lost |
-//! | 11 | the binlog has failed, with `--exit-on-binlog-failure` |
-//! | 32, 33, 34 | `-u`: the user database failed; there is no such user; not permitted |
+//! | 10 | the binlog (`-b`, `--check-binlog`) cannot be opened for writing, or its lock is lost |
+//! | 11 | the binlog has failed for the time of `--exit-on-binlog-failure` |
+//! | 32, 33, 34 | `-u`: the user database failed; it has no such user; `-u` is not permitted |
 //! | 50 | the names of the machine and its system, for `stats`, cannot be read |
 //! | 111 | cannot listen on an address, or cannot catch signals |
 
@@ -78,13 +78,13 @@ fn print(text: impl Display) -> ExitCode {
     }
 }
 
-/// Prints the page of `--check-binlog`, and returns the exit status.
+/// Prints the report of `--check-binlog`, and returns the exit status.
 fn check_binlog(path: &Path) -> ExitCode {
     let now = clock::now();
     let checked = Directory::read_only(path).and_then(|mut disk| {
         let inspection = wal::inspect(&mut disk, clock::calendar(now), now)?;
         let printed = print(&inspection);
-        // The permission to write is checked last, because the inspection does not need it.
+        // The inspection needs no permission to write, so this permission is checked last.
         disk.check_writable()?;
         Ok(if inspection.is_odd() { ExitCode::FAILURE } else { printed })
     });

@@ -3,7 +3,7 @@
 //! [`check_all`] gives every script a daemon of its own and plays many scripts in parallel, because
 //! scripts mostly sleep. If a script fails because the machine is too slow for its schedule, the
 //! script is played again alone. [`check_at`] plays one script after another on a running daemon,
-//! and skips those that need a daemon of their own.
+//! and skips scripts that need a daemon of their own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,14 +23,14 @@ use crate::socket::SocketStage;
 
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
-/// A failure is reported only if the script was late by at most this time. In a script that is
-/// later, a timer may end before a command that is meant to come first. On a quiet machine, a
-/// script that runs alone is late by less than half of this time.
+/// A failure is reported only if the script was late by at most this time. If a script is later
+/// than that, a timer can end before a command that should come first. On a quiet machine, a script
+/// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// How long scripts that were late and failed are repeated before they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
-/// How to start a daemon: a binary, and flags in addition to those of a script.
+/// How to start a daemon: a binary, and flags in addition to a script's flags.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The binary.
@@ -40,12 +40,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Makes the program of a daemon without flags of its own.
+    /// Makes a program with this binary and without flags.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), flags: Vec::new() }
     }
 
-    /// Starts the daemon for a script, with the program's flags and those of the script.
+    /// Starts the daemon for a script, with the program's flags and the script's flags.
     pub fn start(&self, flags: &[String]) -> io::Result<Daemon> {
         let flags: Vec<&str> = self.flags.iter().chain(flags).map(String::as_str).collect();
         Daemon::start(&self.path, &flags)
@@ -59,7 +59,7 @@ pub enum Verdict {
     Passed,
     /// An expectation was not met.
     Failed(Failure),
-    /// The script was not played, or its result says nothing about the daemon, for this reason.
+    /// The script was not played, or its result proves nothing; the value is the reason.
     Skipped(String),
 }
 
@@ -78,7 +78,8 @@ pub struct Report {
     pub transcript: String,
     /// How long the script took, including the start of its daemon.
     pub duration: Duration,
-    /// How late the script was at its end, compared with its schedule; zero from [`check_at`].
+    /// How late the script was at its end, compared with its schedule; zero in the reports of
+    /// [`check_at`].
     pub lateness: Duration,
 }
 
@@ -103,7 +104,7 @@ impl Report {
         matches!(self.result, Verdict::Failed(_))
     }
 
-    /// Returns whether the script failed while it was late, perhaps only because of the machine.
+    /// Returns whether the script failed and was late; a slow machine may be the cause.
     fn is_late_failure(&self) -> bool {
         self.is_failure() && self.lateness > LATENESS_MAX
     }
@@ -112,8 +113,8 @@ impl Report {
 /// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all scripts together take about as long as the
-/// longest one. Scripts that were late and failed are played again alone, for up to three minutes
-/// in total. Scripts that were late and failed even then are reported as skipped.
+/// longest script. Scripts that were late and failed are played again alone, for up to three
+/// minutes in total. A script that is late and fails again is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -160,7 +161,8 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only our daemon knows flags with long names; others get no flags of a script that has one.
+    // Only our daemon knows flags with long names. If a script has such a flag, other daemons get
+    // none of the script's flags.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };
@@ -179,7 +181,7 @@ pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> 
 
 /// Plays scripts one after another against the daemon at `host:port` or `unix:/path`.
 ///
-/// After each script, all jobs that it has not deleted are deleted. Fails if no daemon answers, or
+/// After each script, the jobs that the script has left are deleted. Fails if no daemon answers, or
 /// if the daemon has jobs, because scripts and those jobs would affect each other.
 pub fn check_at(scripts: &[Script], address: &str, dialect: &Dialect) -> io::Result<Vec<Report>> {
     let mut probe = Client::connect(address)?;
@@ -206,7 +208,8 @@ fn failure(message: String) -> Failure {
     Failure { line: 0, message, transcript: String::new(), masks_used: BTreeSet::new() }
 }
 
-/// Adds a daemon's exit status and output to a failure. A daemon's end is itself a failure.
+/// Adds a daemon's exit status and output to a failure. If the daemon has ended, the script has
+/// failed, too.
 fn with_daemon_output(
     result: Result<Outcome, Failure>,
     daemon: &mut Daemon,

@@ -1,7 +1,7 @@
 //! A small blocking client for tests that are easier to write in Rust than as a script.
 //!
-//! The client knows lines and bodies, but not the meaning of commands. Every read and write has a
-//! time limit, so a daemon that does not answer fails a test instead of blocking the test.
+//! The client reads lines and bodies, but does not check replies. Every read and write has a time
+//! limit, so a daemon that does not answer fails a test instead of blocking the test.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Client {
         Ok(rest)
     }
 
-    /// Sends a command by the client, adding CR LF, and returns the first line of its reply.
+    /// Sends a command and CR LF, and returns the first line of the reply.
     pub fn command(&mut self, command: &str) -> io::Result<String> {
         self.send(format!("{command}\r\n"))?;
         self.line()
@@ -76,8 +76,8 @@ impl Client {
         self.line()
     }
 
-    /// Sends, by the client, a command whose reply has a body, as in `OK <bytes>`,
-    /// `FOUND <id> <bytes>` or `RESERVED <id> <bytes>`; returns the reply's line and body.
+    /// Sends a command whose reply has a body, as in `OK <bytes>`, `FOUND <id> <bytes>` or
+    /// `RESERVED <id> <bytes>`; returns the reply's line and body.
     pub fn with_body(&mut self, command: &str) -> io::Result<(String, Vec<u8>)> {
         let line = self.command(command)?;
         let length = line.rsplit(' ').next().and_then(|word| word.parse::<usize>().ok());
@@ -90,7 +90,7 @@ impl Client {
         Ok((line, body))
     }
 
-    /// Sends, by the client, a command with the reply `OK <bytes>` and a body; returns the body.
+    /// Sends a command that is answered with `OK <bytes>` and a body; returns the body.
     pub fn yaml(&mut self, command: &str) -> io::Result<String> {
         let (_, body) = self.with_body(command)?;
         Ok(String::from_utf8_lossy(&body).into_owned())

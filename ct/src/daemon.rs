@@ -1,11 +1,11 @@
 //! Starts a daemon for a test, and stops it.
 //!
-//! The daemon may be any beanstalkd. The daemon listens on a free port of 127.0.0.1, and writes its
-//! output to files without names, which can be read at any time. Dropping the [`Daemon`] kills
-//! exactly the started process. No threads are started.
+//! The daemon can be any beanstalkd. It listens on a free port of 127.0.0.1, and writes its output
+//! to files without names, which can be read at any time. Dropping the [`Daemon`] kills exactly the
+//! started process. This module starts no threads.
 //!
-//! Whether the daemon listens is read from `/proc`: a test connection would change the counters in
-//! `stats`. On a system without `/proc`, such a connection is made.
+//! `/proc` shows whether the daemon listens: a test connection would change the counters in
+//! `stats`. On a system without `/proc`, a test connection is made.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::os;
 use crate::socket::Stream;
 
-/// The number of ports that are tried.
+/// The number of ports that are tried for one daemon.
 const PORT_ATTEMPTS: u32 = 10;
 /// How long a daemon may take to listen or to end; long enough for a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,7 +62,8 @@ impl Daemon {
 
     /// Starts a daemon's program with exactly these arguments, and returns at once.
     ///
-    /// [`Daemon::address`] is empty; [`Daemon::wait_until_accepts`] waits for the daemon's start.
+    /// [`Daemon::address`] of a daemon started in this way is empty. [`Daemon::wait_until_accepts`]
+    /// waits until the daemon has started.
     pub fn spawn_raw(program: &Path, arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null());
@@ -74,7 +75,7 @@ impl Daemon {
         Self::launch(&mut command, stdout)
     }
 
-    /// Starts a daemon by a command, and returns at once. Only the command's standard error is
+    /// Starts a daemon with a command, and returns at once. Only the command's standard error is
     /// redirected, so [`Daemon::stdout`] is empty.
     pub fn spawn_command(command: &mut Command) -> io::Result<Self> {
         Self::launch(command, anonymous_file()?)
@@ -119,12 +120,12 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns what the daemon has written to standard error so far.
+    /// Returns the daemon's output to standard error so far.
     pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// Returns what the daemon has written to standard output so far.
+    /// Returns the daemon's output to standard output so far.
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
@@ -133,7 +134,7 @@ impl Daemon {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match self.status {
             Some(_) => Err(io::Error::other("the daemon has ended")),
-            None => os::send_signal(self.pid(), signal), // Not reaped, so the pid is still its own.
+            None => os::send_signal(self.pid(), signal), // A pid is not reused until reaped.
         }
     }
 
@@ -201,7 +202,7 @@ impl Drop for Daemon {
     /// Kills the daemon's process if it still runs.
     fn drop(&mut self) {
         if self.exit_status().is_none() {
-            // Both calls fail only if the daemon has just ended by itself.
+            // `kill` and `wait` fail only if the daemon has just ended by itself.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -219,10 +220,10 @@ fn is_listening(pid: u32, port: u16) -> Option<bool> {
     let suffix = format!(":{port:04X}");
     let mut inode = None;
     for line in table.lines().skip(1) {
-        // The fields: sl, local address, remote address, state (0A is listening), …, inode.
+        // The columns are sl, local address, remote address, state (0A is listening), …, inode.
         let line = line.ok()?;
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Listening sockets come first; thousands of lines about closed connections may follow.
+        // Listening sockets come first; thousands of lines about closed connections can follow.
         if *fields.get(3)? != "0A" {
             break;
         }

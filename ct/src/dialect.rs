@@ -1,9 +1,9 @@
-//! The known differences between our daemon and the original: one table of masks.
+//! The known differences between our daemon and the original beanstalkd, as a table of masks.
 //!
 //! A golden script states the behaviour of our daemon. If the original is known to answer
-//! differently, the script has a `when MASK` part, and this table lists the releases with this
+//! differently, the script has a `when MASK` part, and this table lists the releases that have the
 //! mask. A mask is one line of the table: its name, a sentence about the difference, and the
-//! releases. A mask hides nothing: the `when` part states exactly what the original answers.
+//! releases. A mask hides nothing: the `when` part states the exact answers of the original.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +20,12 @@ pub struct Mask {
     pub in_1_13: bool,
 }
 
-/// All known differences: name, behaviour of the original, whether in 1.12, whether in 1.13.
+/// All known differences. The two booleans are `in_1_12` and `in_1_13`.
 #[rustfmt::skip] // One line each.
 pub const MASKS: &[Mask] = &[
     mask("unquoted-names", "Names in stats bodies are printed without quotes.", true, false),
     mask("timeout-unchecked", "reserve-with-timeout takes text as 0, wraps numbers.", true, false),
-    mask("lone-cr-mutes", "A CR in a line makes the connection mute up to byte 224.", true, true),
+    mask("lone-cr-mutes", "A line with a CR is answered only after 224 of its bytes.", true, true),
     mask("cr-at-224-eats", "A line whose CR is byte 224 swallows the next command.", true, true),
     mask("upload-visible", "A job is found by its id while its body still arrives.", true, true),
     mask("waiters-swap", "Waiters are served out of order: 1, 2, 4, 3; two as 2, 1.", true, true),
@@ -35,7 +35,7 @@ pub const MASKS: &[Mask] = &[
     mask("half-close-spins", "A half-closed client with unread replies makes it spin.", true, true),
 ];
 
-/// Makes one line of the table.
+/// Makes one line of the table of masks.
 const fn mask(name: &'static str, sentence: &'static str, in_1_12: bool, in_1_13: bool) -> Mask {
     Mask { name, sentence, in_1_12, in_1_13 }
 }
@@ -50,7 +50,7 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// The names that [`Dialect::named`] knows.
+    /// The names of dialects that [`Dialect::named`] accepts.
     pub const NAMES: [&str; 3] = ["ours", "1.13", "1.12"];
 
     /// Finds a dialect by one of [`Self::NAMES`]; the dialect `ours` has no masks.
@@ -65,7 +65,7 @@ impl Dialect {
         Some(Self { name: name.to_owned(), masks: masks.collect() })
     }
 
-    /// Returns the names of all masks: of all known differences of the original.
+    /// Returns the names of all masks in the table.
     pub fn all_masks() -> BTreeSet<String> {
         MASKS.iter().map(|mask| mask.name.to_owned()).collect()
     }

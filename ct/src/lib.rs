@@ -1,28 +1,25 @@
 //! Tools that test and measure any beanstalkd through its socket.
 //!
 //! This crate shares no code with the server, and judges daemons by their replies. So the same
-//! scripts test our daemon and the original. The crate is never shipped.
+//! scripts test our daemon and the original beanstalkd. The crate is never shipped.
 //!
-//! Reading order:
-//! - [`script`] parses a golden script, and `text` the texts that it sends and expects; `text` also
-//!   matches received bytes against a pattern;
-//! - [`mod@run`] executes a script on a [`Stage`], statement by statement; [`socket`] has TCP and
-//!   UNIX sockets, and the stage for real daemons;
-//! - [`dialect`] lists known differences between daemons;
-//! - [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`;
-//! - [`daemon`] starts a daemon, [`client`] talks to it, [`original`] finds the original; [`prng`]
-//!   draws numbers, [`wait`] awaits conditions, [`mod@skip`] reports skips, `os` has system calls;
-//! - [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`: `generate`
-//!   makes each `operation`, which has simpler forms, and `runner` executes the operations;
-//!   `harness` drives both daemons, `side` one of them, and `target` starts them; `tracker`
-//!   follows a connection, `reply` compares replies, `shrink` shortens runs, `record` writes one;
-//! - [`mod@bench`] measures and compares, for the program `ct-bench`;
-//! - [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`:
-//!   `attacks` has the attacks and `attackers` their connections; `probe` is the client;
-//! - [`soak`] loads, kills and restarts a daemon for a given time, for the program `ct-soak`:
-//!   `acknowledged` has each client's jobs and commands, `monitor` samples the daemon.
+//! The modules in reading order:
+//! * [`script`] parses a golden script, and `text` parses the texts that a script sends or expects.
+//!   `text` also matches received bytes against a pattern.
+//! * [`mod@run`] executes a script on a [`Stage`], statement by statement. [`socket`] has TCP and
+//!   UNIX sockets, and the stage for real daemons.
+//! * [`dialect`] lists the known differences between our daemon and the original.
+//! * [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`.
+//! * [`daemon`] starts a daemon, [`client`] sends commands to a daemon, and [`original`] finds the
+//!   original. [`prng`] makes random numbers, [`wait`] waits for conditions, [`mod@skip`] reports
+//!   skipped tests, and `os` makes system calls.
+//! * [`mod@diff`] sends the same traffic to two daemons, for the program `ct-diff`.
+//! * [`mod@bench`] measures and compares daemons, for the program `ct-bench`.
+//! * [`mod@abuse`] attacks a daemon and measures a well-behaved client, for the program `ct-abuse`.
+//! * [`soak`] loads, kills and restarts a daemon for a given time, for the program `ct-soak`.
 //!
-//! The programs in `bin` read arguments and print results; `ct-bare` is the bare responder.
+//! The programs in `bin` read arguments and print results. `ct-bare`, the bare responder, answers
+//! commands but keeps no jobs.
 
 pub mod abuse;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! Finds the installed original and its release.
+//! Finds the installed original beanstalkd and its release.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use crate::skip::skip;
 /// The path of the daemon in Debian's package `beanstalkd`.
 const DEFAULT_PATH: &str = "/usr/bin/beanstalkd";
 
-/// An installed release of the original.
+/// An installed release of the original beanstalkd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
-    /// The binary.
+    /// The path of the binary.
     pub path: PathBuf,
     /// The release's known differences from our daemon.
     pub dialect: Dialect,
@@ -30,7 +30,7 @@ impl Original {
         Self::at(path).map_err(|reason| skip(&reason)).ok()
     }
 
-    /// Asks the original's binary for its release. The error says why no comparison is possible.
+    /// Asks the original's binary for its release. The error is the reason to skip a comparison.
     pub fn at(path: PathBuf) -> Result<Self, String> {
         let shown_path = path.display();
         let version = version(&path).map_err(|error| match error.kind() {
@@ -52,7 +52,7 @@ fn version(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the dialect of a release of the original; `None` for ours and for unknown releases.
+/// Returns the dialect of a release of the original; `None` for our daemon and unknown releases.
 fn dialect(version: &str) -> Option<Dialect> {
     let release = version.strip_prefix("beanstalkd ")?;
     Dialect::named(release).filter(|dialect| dialect.name != "ours")

@@ -53,7 +53,8 @@ fn is_pending(pid: u32, signal: i32) -> bool {
 }
 
 /// Waits, up to `timeout`, for an event on one of the descriptors. Returns, for each descriptor,
-/// whether it is readable, closed or failed; false for all if a signal interrupts the wait.
+/// whether it is readable, closed or failed. If a signal interrupts the wait, every result is
+/// false.
 #[expect(unsafe_code, reason = "std waits for one descriptor only")]
 pub(crate) fn readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Vec<bool> {
     let asked =
@@ -93,8 +94,8 @@ fn set_option<T>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects from the given source address, with a receive buffer of the given size, if any.
-/// Connecting and each write fail after `timeout`.
+/// Connects from the given source address, with a receive buffer of the given size, if a size is
+/// given. The connect and each later write fail if they take longer than `timeout`.
 #[expect(unsafe_code, reason = "std lets the system choose the source address")]
 pub(crate) fn connect_from(
     source: Ipv4Addr,
@@ -102,14 +103,14 @@ pub(crate) fn connect_from(
     receive_buffer: Option<usize>,
     timeout: Duration,
 ) -> io::Result<TcpStream> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the function `socket` takes no pointers.
     let number = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor is new, so it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: takes no pointers. Processes that are started later do not inherit the socket.
+    // SAFETY: `F_SETFD` takes no pointers. Processes started later do not inherit the socket.
     unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
     let stream = TcpStream::from(socket);
     if let Some(bytes) = receive_buffer {
@@ -135,7 +136,7 @@ pub(crate) fn connect_from(
     Ok(stream)
 }
 
-/// Converts an IPv4 address to the form of the system calls.
+/// Converts an IPv4 address to the structure that system calls take.
 #[expect(unsafe_code, reason = "an address has fields that differ by system")]
 fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
     // SAFETY: all zeros is a valid address.
@@ -151,7 +152,7 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 pub(crate) enum Limit {
     /// The number of open files: one more than the largest allowed descriptor.
     Files,
-    /// Bytes of address space, as with `ulimit -v`. An existing limit of the process is kept.
+    /// Bytes of address space, as with `ulimit -v`. A limit that the process already has is kept.
     Memory,
 }
 
@@ -183,14 +184,15 @@ pub(crate) fn set_limit(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lowers the priority of the calling thread (on Linux) or of this process. Ignores errors.
+/// Lowers the priority of the calling thread on Linux, and of this process on other systems.
+/// Ignores errors.
 #[expect(unsafe_code, reason = "std has no call for priorities")]
 pub(crate) fn lower_priority() {
-    // SAFETY: takes no pointers.
+    // SAFETY: the function `setpriority` takes no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
 }
 
-/// Returns the cores on which this process may run; empty on other systems than Linux.
+/// Returns the cores on which this process is allowed to run; none on systems other than Linux.
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "std only reports their number")]
 pub(crate) fn cores() -> io::Result<Vec<usize>> {
@@ -248,7 +250,7 @@ pub(crate) fn cpu_time(pid: u32) -> io::Result<Duration> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::elsewhere::{cores, cpu_time, pin_to_cores, set_limit};
 
-/// Stubs for other systems, on which the crate must compile but is not used.
+/// Stubs for systems other than Linux, on which the crate must compile but is not used.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use super::{Duration, Limit, io};

@@ -10,7 +10,7 @@ pub struct Prng {
 }
 
 impl Prng {
-    /// Starts the random numbers of `seed`; neighbouring seeds give unrelated sequences.
+    /// Starts the random sequence of `seed`; neighbouring seeds give unrelated sequences.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }

@@ -5,10 +5,10 @@
 //! conversation for the report. `run` does not measure time, and never repeats a statement.
 //!
 //! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
-//! connection `b`. So a barrier precedes every statement that must not be processed before an
-//! earlier statement. A barrier is two round trips of an unknown command on a separate connection,
+//! connection `b`. So a barrier precedes every statement that must wait until earlier statements
+//! are processed. A barrier is two round trips of an unknown command on a separate connection,
 //! opened at the first barrier. Before the second reply, the daemon has read all sockets. All
-//! stages have the same barriers, because the daemon's counters include them.
+//! stages make the same barriers, because barriers increase the daemon's counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use crate::dialect::Dialect;
 use crate::script::{Action, Line, Script, Statement};
 use crate::text::{Ids, Match, Pattern, Text, show};
 
-/// The name of the connection for barriers; no script can have this name.
+/// The name of the connection for barriers; no connection of a script can have this name.
 pub const BARRIER_CONNECTION: &str = "(barrier)";
 
-/// The largest body that `OK <bytes>` may announce; a larger one is a wrong reply.
+/// The largest body that `OK <bytes>` may announce; a larger size is a wrong reply.
 const BODY_MAX_BYTES: usize = 64 << 20;
 
 /// The most bytes of a wrong reply that are collected for the message.
@@ -41,7 +41,7 @@ pub enum Arrived {
 /// How long a stage waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A reply is expected: the stage waits for seconds.
+    /// A reply is expected: the stage waits up to several seconds.
     Reply,
     /// Silence is expected: the stage waits for a fraction of a second.
     Silence,
@@ -65,13 +65,13 @@ pub trait Stage {
     fn close(&mut self, connection: &str) -> Result<(), String>;
     /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
-    /// Starts draining: by SIGUSR1 or, if there is no process, as the daemon does at that signal.
+    /// Starts drain mode: by SIGUSR1 or, for a server in the same process, by a function call.
     fn drain(&mut self) -> Result<(), String>;
     /// Lets time pass on the stage.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
 }
 
-/// A script that ran to its end.
+/// The result of a script that ran to its end.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The masks whose `when` part was executed.
@@ -80,7 +80,7 @@ pub struct Outcome {
     pub transcript: String,
 }
 
-/// A script whose expectations were not met.
+/// The result of a script whose expectations were not met.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The number of the line in the script; 0 if the failure belongs to no line.
@@ -130,7 +130,7 @@ struct Run<'a> {
     dialect: &'a Dialect,
     stage: &'a mut dyn Stage,
     ids: Ids,
-    /// The number of the current line, for a failure.
+    /// The number of the current line, which a failure reports.
     line: usize,
     /// The open connections, with the received bytes that no statement has matched yet.
     unread: BTreeMap<String, Vec<u8>>,
@@ -157,7 +157,7 @@ impl Run<'_> {
     fn statement(&mut self, statement: &Statement) -> Result<Flow, String> {
         match statement {
             Statement::On { connection, action } => {
-                // Before a connection is opened, an old one with the same name must have ended.
+                // An old connection must have ended before its name is used for a new connection.
                 let all = matches!(action, Action::Silent) || !self.unread.contains_key(connection);
                 self.synchronize(|other| all || other != connection)?;
                 self.on_connection(connection, action)?;
@@ -278,8 +278,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for more bytes of what a statement expects. If no bytes come, the error's message
-    /// begins with `expectation`.
+    /// Waits for more bytes of the reply that a statement expects. If no bytes come, the error's
+    /// message begins with `expectation`.
     fn receive_more(
         &mut self,
         connection: &str,
@@ -301,8 +301,7 @@ impl Run<'_> {
         Err(format!("{}, got `{}`, then {end}", expectation(), show(unread)))
     }
 
-    /// Waits a moment for the rest of a line that is not as expected, and returns all received
-    /// bytes as text.
+    /// Waits a moment for the rest of a wrong reply, and returns all received bytes as text.
     fn describe_rest(&mut self, connection: &str) -> Result<String, String> {
         while self.unread(connection).len() < UNEXPECTED_MAX_BYTES {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -349,7 +348,7 @@ impl Run<'_> {
         Err(format!("{}, got {}", expectation(), self.describe_rest(connection)?))
     }
 
-    /// Fails if anything has come that no statement has matched.
+    /// Fails if the daemon has sent unmatched bytes or has closed the connection.
     fn expect_silence(&mut self, connection: &str) -> Result<(), String> {
         if self.unread(connection).is_empty() {
             match self.stage.receive(connection, Patience::Silence)? {
@@ -385,8 +384,8 @@ impl Run<'_> {
         Err(format!("{expectation}, got {}", self.describe_rest(connection)?))
     }
 
-    /// Makes a barrier unless the daemon has certainly processed the last action of each connection
-    /// for which `concerns` is true.
+    /// Makes a barrier if the daemon may not have processed the last action of a connection for
+    /// which `concerns` is true.
     fn synchronize(&mut self, concerns: impl Fn(&str) -> bool) -> Result<(), String> {
         if !self.unsynchronized.iter().any(|other| concerns(other)) {
             return Ok(());
@@ -413,8 +412,8 @@ impl Run<'_> {
 }
 
 impl Action {
-    /// Returns whether the daemon may process this action after the next action of another
-    /// connection.
+    /// Returns whether the daemon may process a later action of another connection before this
+    /// action.
     fn awaits_no_reply(&self) -> bool {
         match self {
             Self::Send(_) | Self::Close | Self::Shutdown | Self::Urgent(_) | Self::Connect => true,

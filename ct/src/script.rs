@@ -20,11 +20,11 @@
 //! +2s                 time passes; also +500ms
 //! drain               the daemon gets SIGUSR1
 //! when MASK           this part runs on a daemon known to differ (see `dialect`),
-//! otherwise           this part, which may be missing, runs on the others
+//! otherwise           this part, which is optional, runs on other daemons
 //! end
 //! repeat 3            repeats the lines three times; %i, %i+5 in them count the rounds
 //! end
-//! stop                the end of the script, from inside a `when`
+//! stop                ends the script, from inside a `when`
 //! ```
 //!
 //! In texts, `\r \n \0 \t \\ \| \% \{ \xHH` are escapes, `%N` is the script's N-th job id and
@@ -102,7 +102,7 @@ pub struct ScriptError {
     pub file: String,
     /// The number of the line, from 1; 0 if the file could not be read.
     pub line: usize,
-    /// The reason.
+    /// A description of the error.
     pub message: String,
 }
 
@@ -164,21 +164,21 @@ impl Script {
         masks
     }
 
-    /// Returns whether the script needs a daemon of its own: if the script has flags or `fresh`, or
-    /// drains the daemon.
+    /// Returns whether the script needs a daemon of its own, because the script has flags or
+    /// `fresh`, or drains the daemon.
     pub fn needs_own_daemon(&self) -> bool {
         let mut drains = false;
         walk(&self.lines, &mut |statement| drains |= matches!(statement, Statement::Drain));
         drains || self.fresh || !self.flags.is_empty()
     }
 
-    /// Returns the most time that the script lets pass: of a `when`, only the longer part counts.
+    /// Returns the longest time that the script can let pass, whichever part of a `when` runs.
     pub fn total_delay(&self) -> Duration {
         total_delay(&self.lines)
     }
 }
 
-/// Makes the error that the file of a script cannot be read.
+/// Makes the error for a script's file that cannot be read.
 fn unreadable(path: &Path, error: &std::io::Error) -> ScriptError {
     ScriptError { file: path.display().to_string(), line: 0, message: error.to_string() }
 }
@@ -199,7 +199,7 @@ fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     }
 }
 
-/// Returns the most time that these lines of a script let pass.
+/// Returns the longest time that these lines of a script can let pass.
 fn total_delay(lines: &[Line]) -> Duration {
     let each = lines.iter().map(|line| match &line.statement {
         Statement::Advance(time) => *time,
@@ -376,7 +376,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a `when` with both parts, up to its `end`.
+    /// Parses both parts of a `when`, up to its `end`.
     fn when(&mut self, mask: &str, enclosing: Enclosing) -> Result<Statement, LineError> {
         let start = self.line_number;
         if enclosing.when {
@@ -416,8 +416,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the statements of a connection, `a> …`, `a>> …`, `a< …` and `a: …`; other lines give
-    /// `None`.
+    /// Parses the statements of a connection, `a> …`, `a>> …`, `a< …` and `a: …`; returns `None`
+    /// for other lines.
     fn on_connection(
         &mut self,
         line: &str,
@@ -466,7 +466,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the indented lines after `a< OK`, and removes the first line's indentation from all.
+    /// Parses the indented lines after `a< OK`, and removes the first line's indentation from every
+    /// line.
     fn yaml(&mut self, enclosing: Enclosing) -> Result<Vec<Text>, LineError> {
         let mut body = Vec::new();
         let mut indent = None;
@@ -485,7 +486,7 @@ impl<'a> Parser<'a> {
         Ok(body)
     }
 
-    /// Parses what follows `a:`, such as `silent` or `close`.
+    /// Parses the words after `a:`, such as `silent` or `close`.
     fn event(&mut self, text: &str) -> Result<Action, LineError> {
         Ok(match text {
             "silent" => Action::Silent,
@@ -501,13 +502,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Makes the error that the current line of the script is wrong.
+    /// Makes an error about the current line of the script.
     fn error<T>(&self, message: impl Into<String>) -> Result<T, LineError> {
         Err((self.line_number, message.into()))
     }
 }
 
-/// Parses the time of a step, such as `2s` or `500ms`.
+/// Parses the time in a statement that lets time pass, such as `2s` or `500ms`.
 fn duration(step: &str) -> Option<Duration> {
     if let Some(number) = step.strip_suffix("ms") {
         return number.parse().ok().map(Duration::from_millis);

@@ -15,11 +15,11 @@ use std::thread;
 /// The environment variable that names the file for the list of skipped tests.
 const LIST_VARIABLE: &str = "SKIPPED";
 
-/// Reports a skipped test: why the test in this thread proves nothing, or less than elsewhere, on
-/// this machine.
+/// Reports the test in this thread as skipped. `reason` is why the test proves nothing on this
+/// machine, or less than on other machines.
 ///
 /// The report is a line on standard error, and a line in the file that the variable `SKIPPED`
-/// names; that line is the reason, a tab, and the test.
+/// names. The line in the file has the reason, a tab, and the test's name.
 pub fn skip(reason: &str) {
     let current = thread::current();
     let test = test_name(current.name());
@@ -49,7 +49,8 @@ pub fn has_git() -> bool {
     has_git
 }
 
-/// Returns a test's name, which is its thread's name; `a test` for `main` and nameless threads.
+/// Returns a test's name, which is its thread's name; returns `a test` for the thread `main` and
+/// for threads without a name.
 fn test_name(thread: Option<&str>) -> &str {
     thread.filter(|&name| name != "main").unwrap_or("a test")
 }

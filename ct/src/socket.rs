@@ -1,6 +1,6 @@
-//! A stage over sockets, for any daemon that listens at an address.
+//! A [`Stage`] over sockets: plays scripts against any daemon that listens at an address.
 //!
-//! The sockets block, with time limits. To let time pass, the stage sleeps.
+//! Reads and writes block, up to a time limit. To let time pass, the stage sleeps.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::run::{Arrived, Patience, Stage};
 
 /// Time limit of an expected reply, long enough for a busy machine.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long silence must last: briefly, because after a barrier no reply is in transit.
+/// How long an expected silence must last; short, because after a barrier no reply is in transit.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(80);
 /// Time limit of a write to a daemon that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -72,9 +72,9 @@ impl Stream {
 impl Drop for Stream {
     /// Shuts down the sending side of the socket before the descriptor is closed.
     ///
-    /// Without the shutdown, the daemon may notice the close late: while another thread starts a
-    /// process, that process has, between fork and exec, copies of all descriptors, which keep the
-    /// connection open.
+    /// Without the shutdown, the daemon may notice the close late. If another thread starts a
+    /// process, that process has copies of all descriptors between fork and exec, and the copies
+    /// keep the connection open.
     fn drop(&mut self) {
         // Shutting down fails only if the connection is already closed.
         let _ = self.shut_down_writing();
@@ -100,7 +100,7 @@ impl Write for Stream {
         }
     }
 
-    /// Does nothing, because the socket has no buffer here.
+    /// Does nothing, because `Stream` does not buffer writes.
     fn flush(&mut self) -> io::Result<()> {
         Ok(()) // Nothing is buffered here.
     }
@@ -181,8 +181,8 @@ impl Stage for SocketStage {
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    // The kernel may end a long wait seconds late. If a reply is missing, that is
-                    // no reason to call the script late: the daemon has failed.
+                    // The kernel may end a long wait seconds late. If a reply is missing, the
+                    // daemon has failed, so the wait does not count as lateness of the script.
                     self.time_waited += match patience {
                         Patience::Reply => begun.elapsed(),
                         Patience::Silence => timeout,

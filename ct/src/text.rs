@@ -21,16 +21,16 @@ pub(crate) enum Use {
 pub(crate) struct Ids {
     /// The highest id that the daemon had given before the script.
     pub(crate) base: u64,
-    /// The number of the current round of a `repeat`, from 1.
+    /// The number of the current round of a `repeat`, counted from 1.
     pub(crate) round: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Literal(Vec<u8>),
-    /// `%N`: base + N.
+    /// The id `%N`, which is base + N.
     Id(u64),
-    /// `%i+K`: base + round + K.
+    /// The id `%i+K`, which is base + round + K.
     RoundId(u64),
     /// `{int}`
     Int,
@@ -180,7 +180,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// Reads the id after a percent sign in a text: `N`, `i` or `i+K`.
+    /// Reads the id `N`, `i` or `i+K` after a percent sign in a text.
     fn id(&mut self) -> Result<Piece, String> {
         if let Some(after) = self.rest.strip_prefix('i') {
             self.rest = after;
@@ -256,7 +256,7 @@ pub(crate) struct Pattern(Vec<Piece>);
 pub(crate) enum Match {
     /// The pattern matches this many bytes.
     Complete(usize),
-    /// The bytes match so far; more must come.
+    /// The bytes match the beginning of the pattern; more bytes must arrive.
     Partial,
     /// The bytes do not match, and no further bytes can change that.
     Mismatch,
@@ -265,8 +265,8 @@ pub(crate) enum Match {
 impl Pattern {
     /// Matches the pattern against the beginning of `bytes`.
     ///
-    /// A placeholder must not be the last piece, because the bytes after it show where it ends. No
-    /// placeholder is last in an expectation, which ends in CR LF.
+    /// A placeholder must not be the pattern's last piece, because the bytes after a placeholder
+    /// show where it ends. An expectation ends in CR LF, so its last piece is a literal.
     pub(crate) fn match_prefix(&self, bytes: &[u8]) -> Match {
         let mut at = 0;
         for (index, piece) in self.0.iter().enumerate() {
@@ -323,7 +323,7 @@ fn match_literal(literal: &[u8], rest: &[u8]) -> Match {
     }
 }
 
-/// Matches the placeholder of a number against received bytes.
+/// Matches a placeholder for a number, `{int}` or `{A..B}`, against received bytes.
 fn match_number(rest: &[u8], accepted: impl Fn(i64) -> bool) -> Match {
     let sign = usize::from(rest.first() == Some(&b'-'));
     let digits = rest[sign..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -357,12 +357,13 @@ fn match_any(next: Option<&Piece>, rest: &[u8]) -> Match {
     Match::Partial
 }
 
-/// At least this many equal bytes in a row are written as `{x*N}`.
+/// A run of at least this many equal bytes is written as `{x*N}`.
 const RUN_MIN_BYTES: usize = 24;
 /// The number of characters after which [`show`] cuts a text off.
 const SHOWN_MAX_CHARS: usize = 1500;
 
-/// Writes bytes in the notation of scripts, with `|` for CR LF and `{x*N}` for equal bytes.
+/// Writes bytes in the notation of scripts, with `|` for CR LF and `{x*N}` for a long run of equal
+/// bytes.
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut rest = bytes;

@@ -12,7 +12,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 ///
-/// If the condition is still false after [`LONG`]; `what` names the condition.
+/// Panics if the condition is still false after [`LONG`]; `what` names the condition.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

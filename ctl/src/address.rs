@@ -1,11 +1,11 @@
-//! Addresses of servers: `host:port`, `[v6]:port`, a bare host, or `unix:PATH`.
+//! Addresses of servers, in the forms `host:port`, `[v6]:port`, a bare host, or `unix:PATH`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The default port.
+/// The default port of a server.
 const DEFAULT_PORT: u16 = 11300;
 
 /// The address of a server.
@@ -20,7 +20,7 @@ pub(crate) enum Address {
 impl FromStr for Address {
     type Err = String;
 
-    /// Parses the address of a server: `HOST`, `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
+    /// Parses the address of a server, such as `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let is_named = !path.is_empty();

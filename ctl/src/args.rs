@@ -397,7 +397,7 @@ impl Threshold {
         Self::parse(text, |age| filter::parse_time(age).ok())
     }
 
-    /// Parses one or two values of a threshold, the smaller one first.
+    /// Parses a threshold: one value, or two values with the smaller value first.
     fn parse(text: &str, number: impl Fn(&str) -> Option<u64>) -> Result<Self, String> {
         let (warning, critical) = text.split_once(',').unwrap_or((text, text));
         match (number(warning), number(critical)) {

@@ -1,5 +1,5 @@
 //! Changes jobs by their ids: kicks, releases, buries or deletes them. The jobs of a plan are
-//! changed in batches, and saved to a file first if requested.
+//! changed in batches. If requested, each batch is first saved to a file.
 
 use std::collections::HashMap;
 
@@ -45,12 +45,12 @@ impl Change {
         }
     }
 
-    /// Applies the change to jobs, given by their ids and priorities. Passes each id to `take`:
-    /// with true if the job was changed, with false if the job is missing or its state does not
+    /// Applies the change to jobs, given by their ids and priorities. Passes each id to `take`,
+    /// with true if the job was changed, or with false if the job is missing or its state does not
     /// allow the change.
     ///
-    /// The server releases or buries only reserved jobs, so `reserve-job` is sent together with
-    /// each `release` or `bury`; each job is reserved only briefly.
+    /// A server releases or buries only reserved jobs, so `reserve-job` is sent just before each
+    /// `release` or `bury`; each job is reserved only briefly.
     pub(crate) fn apply(
         self,
         client: &mut Client,
@@ -92,7 +92,7 @@ pub(crate) struct PlannedChange {
     pub(crate) done: u64,
     /// The number of jobs not changed, because other clients reserved, changed or deleted them.
     pub(crate) left: u64,
-    /// The ids of jobs that were written to the file but not deleted.
+    /// The ids of jobs that were written to the file of saved jobs but not deleted.
     saved_in_vain: Vec<u64>,
 }
 

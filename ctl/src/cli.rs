@@ -1,5 +1,6 @@
-//! The definition of all commands, from which the command line, `--help`, the manual page and the
-//! shell completions are made. The module `args` defines the arguments of each command.
+//! The definition of all commands, from which `--help`, the manual page, the shell completions and
+//! the parser of the command line are made. The module `args` defines the arguments of each
+//! command.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -204,8 +205,9 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command changes nothing on a server, apart from `--probe` and the actions of
-    /// `web`. All other commands fail if their output is closed early, for example by `head`.
+    /// Whether the command is treated as read-only, although `--probe` and actions of the `web`
+    /// page change a server. Every other command fails if its output is closed early, for example
+    /// by `head`.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,
@@ -226,7 +228,7 @@ impl Command {
     }
 }
 
-/// The headings of `--help`: pairs of a command and the heading that is printed above it.
+/// The headings of `--help`: pairs of a command and the heading above that command.
 const HEADINGS: [(&str, &str); 5] = [
     ("tubes", "Look"),
     ("put", "Act"),
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(shown, ["a:1", "unix:/b"]);
     }
 
-    /// Users copy the examples, so each must be a valid command.
+    /// Users copy the examples, so each example must be a valid command.
     #[test]
     fn every_example_is_a_command() {
         let is_example = |line: &&str| line.starts_with("  beanstalkctl");

@@ -1,9 +1,9 @@
 //! A blocking connection to a server, over which commands are pipelined.
 //!
 //! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
-//! send replies stops reading commands. Still, pipelining causes no deadlock: the sockets' buffers
-//! have space for all commands sent, or for all replies to them, because commands with a body have
-//! short replies, and commands with long replies are short.
+//! send replies stops reading commands. Still, pipelining causes no deadlock. A command with a body
+//! has a short reply, and a command with a long reply is short, so the sockets' buffers have space
+//! for all commands sent or for all their replies.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ use crate::yaml;
 /// The largest number of commands that are sent but not yet answered.
 pub(crate) const WINDOW_COMMANDS: usize = 2_000;
 
-/// Commands are buffered, and sent at the latest once the buffer has this many bytes.
+/// Buffered commands are sent at the latest when they have this many bytes in total.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The size of the buffer for replies, in bytes.
@@ -39,7 +39,7 @@ const YAML_BYTES_MAX: u64 = 256 << 20;
 /// The time limit for asking a server why it refuses a change.
 const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// The most bytes of bodies requested at once, if each body has the server's maximum size.
+/// The most bytes of bodies requested at once; each body is assumed to have the maximum size.
 const BODIES_BYTES_AT_ONCE: u64 = 128 << 20;
 
 /// A reply of a server.
@@ -78,7 +78,7 @@ impl Reply {
         }
     }
 
-    /// Turns an unexpected reply into an error.
+    /// Makes the error for an unexpected reply; `to` describes the command.
     pub(crate) fn error_for(&self, to: &str) -> anyhow::Error {
         let line = &self.line;
         let refusal = match (self.word(), self.trouble) {
@@ -109,10 +109,10 @@ pub(crate) struct Client {
     /// The largest number of unanswered commands. While the server carries out these commands, its
     /// other clients wait.
     pub(crate) window: usize,
-    /// Why the server refuses the current commands; valid only if `is_trouble_known`.
+    /// The reason why the server refuses the current commands; valid only if `is_trouble_known`.
     trouble: Option<&'static str>,
     is_trouble_known: bool,
-    /// Whether earlier replies are still due; a new command would get one of these replies.
+    /// Whether replies to earlier commands are due; new commands would receive these replies.
     has_replies_due: bool,
 }
 
@@ -162,7 +162,7 @@ impl Client {
         self.stream.get_ref().as_fd()
     }
 
-    /// Returns an error that says why the socket is readable while no reply is due.
+    /// Returns an error with the reason why the socket is readable although no reply is due.
     pub(crate) fn check_idle(&mut self) -> Result<()> {
         match self.stream.fill_buf() {
             Ok([_, ..]) => bail!("{}: the server sent data without a command", self.address),
@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// Asks the server why it refused a command. Uses a new connection, because replies may still
-    /// be due on this connection. Returns `None` if the server does not tell the reason.
+    /// be due on this connection. Returns `None` if the server does not report the reason.
     fn ask_for_trouble(&self) -> Option<&'static str> {
         let deadline = Some(Instant::now() + TROUBLE_TIME_LIMIT);
         let mut other = Self::connect_until(&self.address, deadline).ok()?;
@@ -310,8 +310,8 @@ impl Client {
         self.ask_for(command, "OK")?.into_yaml()
     }
 
-    /// Sends a command for each item, pipelined, and passes each item and its reply to `take`.
-    /// After a failure, the server may have carried out commands whose items `take` did not get.
+    /// Sends a pipelined command for each item, and passes each item with its reply to `take`. If
+    /// the call fails, the server may also have carried out commands whose replies were not read.
     pub(crate) fn pipeline<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -371,7 +371,7 @@ impl Client {
         })
     }
 
-    /// Returns the longest body that the server accepts, in bytes.
+    /// Returns the length of the longest body that the server accepts, in bytes.
     pub(crate) fn max_job_size(&mut self) -> Result<u64> {
         if let Some(size) = self.max_job_size {
             return Ok(size);
@@ -382,7 +382,7 @@ impl Client {
         Ok(*self.max_job_size.insert(size.unwrap_or(65_535).min(BODY_BYTES_MAX)))
     }
 
-    /// Returns how many jobs, at most `most`, to request at once so that bodies do not fill memory.
+    /// Returns how many bodies, but at most `most`, can be requested at once and fit in memory.
     pub(crate) fn bodies_at_once(&mut self, most: usize) -> Result<usize> {
         let bodies = BODIES_BYTES_AT_ONCE / self.max_job_size()?.max(1);
         Ok(usize::try_from(bodies).unwrap_or(most).clamp(1, most))

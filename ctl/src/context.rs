@@ -41,7 +41,7 @@ pub(crate) struct Context {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// Something was not found or not done, and a message has reported that.
+    /// Something was not found or not done, and a message about it was printed.
     Partial,
     /// Another exit status, which only `check` uses.
     Exit(u8),
@@ -73,12 +73,12 @@ impl Outcome {
 /// The largest number of items of a server that wait to be shown.
 const ITEMS_AHEAD_MAX: usize = 100;
 
-/// Passes an item from a server on, to be shown; fails if the command no longer shows items.
+/// Sends an item of a server to the thread that shows items; fails if that thread has stopped.
 pub(crate) type Sender<'a, T> = &'a dyn Fn(T) -> Result<()>;
 
 impl Context {
-    /// Runs the `work` of a command for all servers at once, so that waits for servers that hang do
-    /// not add up. Calls `show` with each item that the closure `work` sends, in the order of the
+    /// Runs the closure `work` for all servers at once, so that a second server that hangs causes
+    /// no further delay. Calls `show` with each item that `work` sends, in the order of the
     /// servers.
     pub(crate) fn each_server<T: Send + 'static>(
         &mut self,
@@ -116,8 +116,8 @@ impl Context {
         (self.servers.len() > 1).then(|| server.to_string())
     }
 
-    /// Whether an error ends the whole program, and not only the work on one server. Errors after a
-    /// signal do, and so do errors because of closed output or wrong arguments.
+    /// Whether an error ends the whole program, and not only the work on one server. A signal,
+    /// closed output or wrong arguments end the whole program.
     fn is_fatal(&self, error: &anyhow::Error) -> bool {
         self.interrupt.is_set() || is_broken_pipe(error) || is_usage(error)
     }
@@ -167,7 +167,8 @@ impl Context {
         if self.out.json { self.out.value(json!({ "would": plan }), None) } else { Ok(()) }
     }
 
-    /// Changes jobs by ids unless `is_dry_run`; reports jobs that are missing or in a wrong state.
+    /// Changes the jobs with these ids, unless `is_dry_run` is true; reports jobs that are missing
+    /// or in a wrong state.
     pub(crate) fn change_by_ids(
         &mut self,
         ids: &[String],
@@ -249,7 +250,8 @@ impl Context {
         }
     }
 
-    /// Returns whether a selected tube exists. If no selected tube exists, prints a warning.
+    /// Returns whether at least one selected tube exists. If no selected tube exists, prints a
+    /// warning.
     pub(crate) fn warn_if_no_tube(client: &mut Client, selected: &Tubes) -> Result<bool> {
         let is_there = !statistics::tube_names(client, selected)?.is_empty();
         if !is_there {

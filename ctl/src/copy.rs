@@ -34,9 +34,9 @@ pub(crate) enum Copied {
 /// The results of a batch of copies.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// One result for each job.
+    /// The result of each job's copy, in the order of the jobs.
     pub(crate) results: Vec<Copied>,
-    /// The reason why a job was refused or not confirmed, or why a copy is not buried.
+    /// The reason why a copy was refused, not confirmed or not buried.
     pub(crate) failure: Option<Error>,
     /// The ids of copies that may still be delayed, because their burial was not confirmed.
     pub(crate) held: Vec<u64>,
@@ -51,8 +51,8 @@ impl Copies {
         })
     }
 
-    /// Returns the items of the copied jobs whose results `is_selected` accepts; `items` has one
-    /// item for each job.
+    /// Returns the items of the jobs whose results `is_selected` accepts. `items` has one item for
+    /// each job.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],
@@ -62,7 +62,7 @@ impl Copies {
         pairs.filter(move |(_, result)| is_selected(**result)).map(|(item, _)| item)
     }
 
-    /// Fails unless all copies of this batch were put, and copies of buried jobs were buried. In
+    /// Fails if a copy of this batch was not put, or the copy of a buried job was not buried. In
     /// earlier batches, the server has accepted `before` of the `all` jobs.
     pub(crate) fn into_result(self, before: usize, all: usize) -> Result<()> {
         let (accepted, all) = (before + self.ids().count(), counted(all as u64, "job"));
@@ -80,7 +80,7 @@ impl Copies {
     }
 
     /// Describes copies of these jobs that may still be delayed by `HOLD_SECONDS`, and how to list
-    /// the copies. `act` is the command that the text advises: `bury`, or `delete` after a move.
+    /// the copies. `act` is the command that the text advises, `bury` or, after a move, `delete`.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());
@@ -95,9 +95,9 @@ impl Copies {
         })
     }
 
-    /// Names, by their numbers, the lines that the user must look at after an import, in one
-    /// sentence for each reason. Also returns the number of the last line that the next import may
-    /// skip, unless all lines are done.
+    /// Lists the numbers of the lines that the user must check after an import, in one sentence for
+    /// each reason. Also returns the number of the last line that the next import can skip; `None`
+    /// if all lines are done.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);
@@ -109,7 +109,7 @@ impl Copies {
             ("Too large for the server", list(&|_, it| it == Copied::TooLarge)),
             ("Not put", list(&|_, it| it == Copied::Refused)),
             ("Not confirmed, so their jobs may exist", list(&|_, it| it == Copied::Unconfirmed)),
-            // The next import starts at `first`, so it would put later lines a second time.
+            // The next import starts at line `first`, and would put jobs of later lines again.
             (
                 "Already put: remove these lines, or their jobs will exist twice",
                 list(&|number, it| {
@@ -153,7 +153,8 @@ fn copy_delay(job: &Job) -> u32 {
     }
 }
 
-/// Puts a copy of each job into the job's tube, or into `tube`. Copies of reserved jobs are ready.
+/// Puts a copy of each job into `tube`; if `tube` is `None`, into the job's own tube. Copies of
+/// reserved jobs are ready.
 pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) -> Copies {
     let results = vec![Copied::Refused; jobs.len()];
     let mut copies = Copies { results, failure: None, held: Vec::new() };
@@ -171,8 +172,8 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
     copies
 }
 
-/// Writes the `put` of a copy with its body. The types of the numbers exclude values that the
-/// protocol does not allow: the server would refuse the line and read the body as commands.
+/// Writes a `put` command with its body. The types of the numbers exclude values that the protocol
+/// does not allow, because a server would refuse such a line and read the body as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);
@@ -206,7 +207,7 @@ fn pipeline_copies(
     let take = |step: Step<'_>, reply: Reply| {
         match (step, reply.word(), reply.number()) {
             (Step::Use(_), "USING", _) => {}
-            // If the original runs out of memory, it may store the job, but reply BURIED.
+            // The original beanstalkd may store a job, but reply BURIED for lack of memory.
             (Step::Put(at, _), "INSERTED" | "BURIED", Some(id)) => results[at] = Copied::Put(id),
             (Step::Put(at, _), "JOB_TOO_BIG", _) => results[at] = Copied::TooLarge,
             (Step::Use(tube), ..) => return Err(reply.error_for(&format!("use {tube}"))),

@@ -1,4 +1,4 @@
-//! Work that is abandoned after a deadline.
+//! Runs work in another thread, and stops waiting for the work after a deadline.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long to wait for a result after the deadline, so that a failure at the deadline is reported.
+/// How long to wait beyond the deadline for the error of work that fails at the deadline.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
 /// The interval at which a wait checks for Ctrl-C.

@@ -1,4 +1,4 @@
-//! Selection of tubes and jobs by globs, states, ages and patterns; and times with units.
+//! Selects tubes and jobs by globs, states, ages and patterns; also parses times with units.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -47,18 +47,18 @@ impl Tubes {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     pub(crate) tubes: Tubes,
-    /// Jobs in one of these states; in any state if the list is empty.
+    /// Selects jobs in one of these states; if the list is empty, jobs in any state.
     pub(crate) states: Vec<State>,
-    /// Jobs of at least this age, in seconds.
+    /// Selects jobs of at least this age, in seconds.
     pub(crate) older_than: Option<u64>,
-    /// Delayed jobs that become ready after at least this many seconds.
+    /// Selects delayed jobs that become ready after at least this many seconds.
     pub(crate) due_after: Option<u64>,
-    /// Jobs whose body matches this pattern.
+    /// Selects jobs whose body matches this pattern.
     pub(crate) pattern: Option<Regex>,
 }
 
 impl Filter {
-    /// Makes the filter of the jobs of one tube that are in one state.
+    /// Makes a filter for the jobs of one tube in one state.
     pub(crate) fn of_state(tube: &str, state: State) -> Self {
         Self { tubes: Tubes::of_name(tube), states: vec![state], ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl Filter {
             && self.tubes.matches(&job.tube)
     }
 
-    /// Whether a job with this body is selected.
+    /// Whether a body matches the filter's pattern; true if the filter has no pattern.
     pub(crate) fn matches_body(&self, body: &[u8]) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(body))
     }

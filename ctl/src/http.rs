@@ -42,8 +42,8 @@ const RESPONSE_GAP: Duration = Duration::from_secs(1);
 /// The interval at which old connections are closed, one by one, while a new client has to wait.
 const PLACE_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The time limit of a request's head: since the connect or, for a later request, since the head's
-/// first byte. Without a limit, a client could keep a connection for ever by a byte now and then.
+/// The time limit of a request's head. The time starts at the connect or, for a later request, at
+/// the head's first byte. Without the limit, a byte every two minutes would keep a connection open.
 const HEAD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A response is cut off after this time, plus the time that its bytes need at the minimum rate.
@@ -57,11 +57,11 @@ const END_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The first descriptor that a service manager passes.
 const FIRST_PASSED_SOCKET: i32 = 3;
-/// The most sockets that a service manager may pass.
+/// The largest number of sockets that a service manager can pass.
 const PASSED_SOCKETS_MAX: i32 = 64;
 
-/// Returns the sockets for HTTP that a service manager has passed. If no socket was passed, but
-/// `text` is given, opens a socket that listens on this address: `HOST:PORT`, `HOST` or `:PORT`.
+/// Returns the sockets for HTTP that a service manager has passed. If no socket was passed, opens a
+/// socket on the address `text`, if given: `HOST:PORT`, `HOST` or `:PORT`.
 pub(crate) fn listen(text: Option<&str>, default_port: u16) -> Result<Vec<TcpListener>> {
     let passed = passed_sockets()?;
     let Some(text) = text.filter(|_| passed.is_empty()) else { return Ok(passed) };
@@ -153,7 +153,7 @@ pub(crate) struct SharedBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// A piece of a response. Until all pieces are dropped, `_permit` counts the response as in memory.
+/// A piece of a response. `_permit` is free again once all pieces are dropped.
 struct SharedBodyPiece {
     bytes: Bytes,
     _permit: Arc<OwnedSemaphorePermit>,
@@ -167,13 +167,13 @@ impl AsRef<[u8]> for SharedBodyPiece {
 }
 
 impl SharedBody {
-    /// Makes a body that responses share. `permit` is dropped once all pieces are dropped.
+    /// Makes a body that responses can share. `permit` is dropped with the last piece.
     pub(crate) fn new<T>(pieces: impl IntoIterator<Item = T>, permit: OwnedSemaphorePermit) -> Self
     where
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece has `permit`, because a piece may still be sent after its response is dropped.
+        // Each piece has `permit`: a piece can be unsent when its response is already dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -210,8 +210,8 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// By these channels, connections without a complete request head are closed, the oldest first. A
-/// connection that has ended, or whose head is complete, has dropped its receiver.
+/// A queue of channels, each of which can close a connection whose request head is incomplete. If a
+/// connection has ended, or its head is complete, the receiver of its channel was dropped.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 
@@ -237,7 +237,7 @@ impl Listener for BoundedListener {
     type Io = TimedConnection;
     type Addr = SocketAddr;
 
-    /// Accepts an HTTP connection, and returns it once there is a place for it.
+    /// Accepts an HTTP connection, and returns it once the limit on connections allows it.
     async fn accept(&mut self) -> (TimedConnection, SocketAddr) {
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let place = loop {
@@ -329,7 +329,7 @@ struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Counts written bytes of a response. Once a byte is written, the next head may begin.
+    /// Counts written bytes of a response. Once a byte is written, the next request may begin.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {
@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(failure.unwrap(), io::ErrorKind::TimedOut);
     }
 
-    /// If unsent bodies did not count, fifty slow readers could keep fifty large bodies in memory.
+    /// Without the permit, fifty slow readers could keep fifty large bodies in memory.
     #[test]
     fn a_permit_is_held_until_the_last_byte_is_sent() {
         let permits = Arc::new(Semaphore::new(1));

@@ -1,5 +1,5 @@
-//! Lines from standard input or a file. A signal ends the wait for a line, and lines have a limit
-//! on their length.
+//! Reads lines from standard input or a file. A signal ends the wait for a line. The length of a
+//! line is limited.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -41,8 +41,8 @@ pub(crate) fn open_input(path: Option<&Path>, interrupt: &Interrupt) -> Result<I
     Ok(BufReader::with_capacity(BUFFER_BYTES, InputSource { file, interrupt: interrupt.clone() }))
 }
 
-/// Reads a line of the input of at most `most` bytes, without its LF; `None` at the end of the
-/// input.
+/// Reads a line of at most `most` bytes, and returns the line without its LF; `None` at the end of
+/// the input.
 pub(crate) fn read_line(input: &mut Input, most: u64) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     if input.take(most.saturating_add(1)).read_until(b'\n', &mut line)? == 0 {

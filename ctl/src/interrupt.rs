@@ -29,7 +29,7 @@ const NOTICE_DELAY: Duration = Duration::from_millis(200);
 /// The value stored in place of a signal's number if the program itself ends the work.
 const ENDED_FROM_WITHIN: usize = usize::MAX;
 
-/// A flag that tells work to end after its current batch.
+/// A flag: once it is set, work ends after its current batch.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<Shared>);
 
@@ -54,7 +54,7 @@ struct Shared {
 pub(crate) struct Interrupted;
 
 impl fmt::Display for Interrupted {
-    /// Formats the error that a signal has ended the work.
+    /// Formats the error of work that an interrupt has ended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("interrupted")
     }
@@ -89,7 +89,7 @@ impl Interrupt {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to catch Ctrl-C and the other signals.
+    /// Begins to catch Ctrl-C, SIGTERM, SIGQUIT and SIGHUP.
     pub(crate) fn catch_signals(&self) -> io::Result<()> {
         let signals = &[SIGINT, SIGTERM, SIGQUIT, SIGHUP];
         let signals = &signals[..if is_hangup_ignored() { 3 } else { 4 }];
@@ -122,7 +122,8 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Returns a socket that becomes readable at the first signal; panics before `catch_signals`.
+    /// Returns a socket that becomes readable at the first signal. Panics if
+    /// [`Self::catch_signals`] was not called before.
     pub(crate) fn wake_socket(&self) -> io::Result<UnixStream> {
         self.0.wake.get().expect("signals are caught").try_clone()
     }
@@ -145,7 +146,7 @@ impl Interrupt {
         Self(Arc::new(Shared { parent: Some(self.clone()), ..Shared::default() }))
     }
 
-    /// Whether the interrupt is set, so that the work should end.
+    /// Whether the interrupt is set, which means that the work should end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.signal.load(Ordering::Relaxed) != 0
             || self.0.parent.as_ref().is_some_and(Self::is_set)
@@ -158,7 +159,7 @@ impl Interrupt {
         signal.filter(|signal| *signal > 0).map(|signal| 128_u8.saturating_add(signal))
     }
 
-    /// Fails if the interrupt is set, so that the work should end.
+    /// Fails if the interrupt is set, which means that the work should end.
     pub(crate) fn check(&self) -> Result<(), Interrupted> {
         if self.is_set() { Err(Interrupted) } else { Ok(()) }
     }
@@ -178,7 +179,7 @@ impl Interrupt {
         }
     }
 
-    /// Sleeps for `length` and returns true, or returns false as soon as a signal arrives.
+    /// Sleeps for `length`, and then returns true. If a signal arrives, returns false at once.
     pub(crate) fn sleep(&self, length: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -192,7 +193,7 @@ impl Interrupt {
         }
     }
 
-    /// From now on, passes Ctrl-Z on to the commands, and treats Ctrl-\ as a second Ctrl-C.
+    /// After this call, Ctrl-Z also suspends the user's commands, and Ctrl-\ also kills them.
     pub(crate) fn catch_job_control(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGQUIT, SIGTSTP])?;
         let shared = Arc::clone(&self.0);
@@ -224,7 +225,7 @@ impl Interrupt {
     }
 
     /// Returns the status of a command that has ended or was suspended; `None` while it runs.
-    /// Forgets the group of an ended command, because the system may give the id to another group.
+    /// Forgets the group of an ended command, because the system may reuse the group's id.
     pub(crate) fn process_group_status(&self, group: Pid) -> io::Result<Option<ExitStatus>> {
         let mut groups = Self::lock(&self.0.groups);
         let change = waitpid(Some(group), WaitOptions::NOHANG | WaitOptions::UNTRACED)?;

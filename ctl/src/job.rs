@@ -75,7 +75,8 @@ pub(crate) struct Job {
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// The names of [`Job::counts`].
+/// The names of the numbers in [`Job::counts`], in the same order. Each name is also a key of
+/// `stats-job`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["reserves", "timeouts", "releases", "buries", "kicks"];
 
 impl Job {
@@ -171,7 +172,7 @@ pub(crate) enum Line {
     Count(u64),
 }
 
-/// The keys allowed in a line: those of [`Job::to_json`], the options of `put`, and the count.
+/// The keys that a line may have: the keys of [`Job::to_json`], the options of `put`, and `count`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[expect(dead_code, reason = "some keys are only allowed")]
@@ -200,7 +201,7 @@ struct Keys {
 
 impl Line {
     /// Parses a line of a file of jobs: an object of [`Job::to_json`], any other object with at
-    /// least a body, or a count.
+    /// least a body, or a count of the jobs before it.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {

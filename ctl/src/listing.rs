@@ -42,15 +42,16 @@ pub(crate) enum Detail {
 pub(crate) struct Request<'a> {
     pub(crate) filter: &'a Filter,
     pub(crate) detail: Detail,
-    /// This many jobs of each tube and state are enough: the first in order of service.
+    /// If set, only the first jobs of each tube and state are needed, up to this number of jobs.
     pub(crate) limit: Option<u64>,
     pub(crate) options: &'a Options,
     pub(crate) interrupt: &'a Interrupt,
 }
 
 impl Request<'_> {
-    /// Returns the limit to send to the server, which selects only by tube and state. If the filter
-    /// has other conditions, returns no limit, because the filter may drop some of the first jobs.
+    /// Returns the limit to send to the server. If the filter has conditions other than tube and
+    /// state, returns no limit, because the filter might drop some of the jobs that the server
+    /// lists.
     fn limit(&self) -> Option<u64> {
         self.limit.filter(|_| self.filter.is_by_state())
     }
@@ -91,8 +92,8 @@ pub(crate) fn list_jobs(
     Ok(coverage)
 }
 
-/// Passes to `take`, in batches, those of the listed `jobs` that the filter selects. First fetches
-/// the bodies of a batch, if the filter or the requested fields need bodies.
+/// Passes to `take`, in batches, the listed `jobs` that the filter selects. First fetches the
+/// bodies of a batch, if the filter or the requested fields need bodies.
 fn fill_jobs(
     client: &mut Client,
     request: &Request<'_>,
@@ -165,8 +166,9 @@ pub(crate) fn fits_list_jobs_command(tube: &str, state: State) -> bool {
     list_jobs_command(tube, state, LISTED_JOBS_MAX).len() <= COMMAND_BYTES_MAX
 }
 
-/// Requests the lists of all `states` of a tube together, so that hardly any job changes its state
-/// between two lists. Returns `None` if a list is full, because the tube may have more jobs.
+/// Requests a list of a tube's jobs for each of `states`, all at once, so that hardly any job
+/// changes its state between two lists. Returns `None` if a list is full, because the tube may have
+/// more jobs.
 pub(crate) fn request_lists(
     client: &mut Client,
     tube: &str,

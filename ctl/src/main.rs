@@ -1,74 +1,84 @@
 //! `beanstalkctl`: inspects any beanstalkd server, and changes its jobs one by one or in bulk.
 //!
-//! The program needs only the protocol of the original beanstalkd, and uses the extensions that a
-//! server has.
+//! The program needs only the protocol of the original beanstalkd, but also uses extensions if a
+//! server has them.
 //!
-//! `cli` lists the commands. `args`, `metrics::args` and `web::args` define the commands'
-//! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` are
-//! folders; each other command is a file of its name in the folder `commands`. Each command starts
-//! in its function `run`. The names of a command's other functions and types contain a form of its
-//! name, such as `kick_tube`, `CheckStatus` and `Mover`. Two commands have a second file:
-//! `work_command` starts, feeds and ends the user's command for a job of `work`, the
-//! `RunningCommand`; `top_screen` draws the `Screen` of `top`. `ImportLines` are the lines of
-//! jobs that `import` reads.
+//! `cli` defines the commands. `args`, `metrics::args` and `web::args` define the commands'
+//! arguments, in types such as `FilterArgs` and `Threshold`. The commands `metrics` and `web` have
+//! folders of these names; each other command has a file of its name in the folder `commands`. Each
+//! command starts in its function `run`. The names of a command's other functions and types contain
+//! a form of the command's name, such as `kick_tube`, `CheckStatus` and `Mover`. `ImportLines`
+//! reads the lines of jobs for `import`. Two commands have a second file. `work_command` has the
+//! `RunningCommand`, by which `work` starts and ends the user's command for a job. `top_screen`
+//! draws the `Screen` of `top`.
 //!
-//! The modules that the commands use, from the highest level to the lowest:
+//! The commands use these modules, from the highest level to the lowest:
 //!
-//! | module | content |
-//! |---|---|
-//! | `context` | `Context`: servers, output, signals of a command; questions, warnings; `Outcome` |
-//! | | changes by ids, for `release`, `bury` and `kick` |
-//! | `plan` | `Plan`: the jobs that an action may change, in order of service; `Instance` |
-//! | | `Summary`: the numbers of these jobs, for the question |
-//! | `change` | `Change` of jobs by their ids; a `PlannedChange` of the jobs of a plan |
-//! | `copy`, `save` | `Copies`: puts jobs, lists lines not put; `SaveFile`: the file of `--save` |
-//! | `binlog` | reads jobs from a binlog directory |
-//! | `listing` | `list_jobs` for a `Request`: by the server's `list-jobs` or by a sweep |
-//! | `sweep` | `Sweep`: finds jobs by their ids with `stats-job`, bodies by `peek`, the last id |
-//! | `sample` | `Sampler`, `Sample`: counts and rates of a server over time, its binlog |
-//! | `statistics` | tubes and `Counters` of a server, by `stats` and `stats-tube` |
-//! | `filter` | `Filter`, `Tubes`: which jobs and tubes are selected; times such as `5m` |
-//! | `job` | `Job`, its `State`, times and `Line` of JSON; the rules for names of tubes |
-//! | `deadline` | work that is abandoned after a deadline |
-//! | `client` | `Client`, `Reply`: a connection; pipelined commands, replies, the server's limits |
-//! | `stream`, `address` | `Stream`: a socket with time limits; `Address`, and words for a shell |
-//! | `yaml` | the bodies of replies: values, numbers, pairs, items, dictionaries |
-//! | `http` | `serve_http`, the server of `metrics` and `web`: sockets, a `BoundedListener`, |
-//! | | each `TimedConnection` with a `RequestHead`, and the `SharedBody` of responses |
-//! | `input` | reads lines and ids from an `InputSource`: a file or standard input |
-//! | `output` | `Output`, `Table`, `Cell`: writes tables, JSON and bodies, inert for a terminal |
-//! | `terminal` | `Terminal`: the full screen and its keys |
-//! | `message` | `Refusal`: kinds of errors, by `usage`, `conflict`; notices; logs; server states |
-//! | `progress` | `Progress`: a line; `Pacer`: a limit on commands per second; counts as floats |
-//! | `interrupt` | `Interrupt`: Ctrl-C and other signals, waits that they end, child processes |
+//! * `context` has the `Context` of a command (its servers, output and signals), questions to the
+//!   user, and the `Outcome`. `context` also changes jobs by their ids, for `release`, `bury` and
+//!   `kick`.
+//! * `plan` has the `Plan`, the jobs that an action is allowed to change, in order of service. A
+//!   `Summary` counts these jobs for the question to the user. An `Instance` is one run of a
+//!   server.
+//! * `change` applies a `Change` to jobs by their ids, or a `PlannedChange` to the jobs of a plan.
+//! * `copy` puts `Copies` of jobs, and lists the lines whose jobs an import did not put.
+//! * `save` writes jobs to a `SaveFile`, for `--save` and `export`.
+//! * `binlog` reads jobs from a binlog directory.
+//! * `listing` lists the jobs of a `Request`, by the server's `list-jobs` or by a sweep.
+//! * `sweep` finds jobs by their ids with `stats-job`, and reads their bodies with `peek`.
+//! * `sample` has the `Sampler`, which takes samples of a server. A `Sample` has counts and rates.
+//! * `statistics` reads tubes and the `Counters` of a server from `stats` and `stats-tube`.
+//! * `filter` has the `Filter` of jobs and the selection of `Tubes`, and parses times such as `5m`.
+//! * `job` has the `Job`, its `State`, its `Line` of JSON, and the rules for names of tubes.
+//! * `deadline` runs work in another thread, and stops waiting for the work after a deadline.
+//! * `client` has the `Client`, a connection that pipelines commands, and the `Reply` of a server.
+//! * `stream` has the `Stream`, a socket with time limits.
+//! * `address` has the `Address` of a server, and quotes words for a shell.
+//! * `yaml` parses the bodies of replies, such as lists and dictionaries.
+//! * `http` has `serve_http`, the HTTP server of `metrics` and `web`. A `BoundedListener` accepts
+//!   each `TimedConnection`. A `RequestHead` finds the end of a request's head. A `SharedBody` is a
+//!   response's body.
+//! * `input` reads lines and ids from an `InputSource`, which is a file or standard input.
+//! * `output` has the `Output`, which writes text, JSON and each `Table` of `Cell`s to standard
+//!   output.
+//! * `terminal` has the `Terminal`, which draws on the full screen and reads keys.
+//! * `message` prints notices and logs, and has the `Refusal`, an error of the kind `usage` or
+//!   `conflict`.
+//! * `progress` has the `Progress` line, and the `Pacer`, which limits commands per second.
+//! * `interrupt` has the `Interrupt`, which signals such as Ctrl-C set. `interrupt` also starts
+//!   child processes.
 //!
-//! `metrics` is for Prometheus:
+//! The command `metrics` for Prometheus has these modules:
 //!
-//! | module | content |
-//! |---|---|
-//! | `names` | the `Family` of each metric with its `Kind` and `Source`, by the keys of servers |
-//! | `foreign` | the metrics with the names of two other exporters: `messagebird`, `davidtannock` |
-//! | `scrape` | `Scraper`: asks all servers, each a `Target` with its connection |
-//! | `page` | `Page`: the text format: `Lines` of a metric, labels, histograms |
-//! | `serve` | answers over HTTP; concurrent requests share one `SharedScrape` |
-//! | `textfile` | writes the text to a file, and replaces the file as a whole |
+//! * `names` defines the metrics. A `Family` is a metric with its `Kind`. A `Source` names the keys
+//!   that have the metric's values in a server's statistics.
+//! * `foreign` has the metric names of two other exporters, `messagebird` and `davidtannock`.
+//! * `scrape` has the `Scraper`, which scrapes all servers. A `Target` is a server with its
+//!   connection.
+//! * `page` writes a `Page` in the text format of Prometheus. `Lines` writes one metric's samples
+//!   and histograms.
+//! * `serve` answers HTTP requests. Concurrent requests share one scrape by a `SharedScrape`.
+//! * `textfile` writes the metrics to a file, and replaces the file as a whole.
 //!
-//! `web` serves the page for operators. `web/mod.rs` routes requests, and has the `Site`, the state
-//! that all requests share, and the type of error responses, `Failure`. The names of the handlers
-//! begin with `serve_`:
+//! The command `web` serves the page for operators. `web/mod.rs` routes requests, and has the
+//! `Site`, the state that all requests share, and the `Failure`, an error response. The names of
+//! the handlers begin with `serve_`. The other modules of `web` are:
 //!
-//! | module | content |
-//! |---|---|
-//! | `guard` | `Guard`: refuses requests by headers: host, origin, token and password |
-//! | `assets` | the page itself and its files |
-//! | `view` | `ViewRequest`: servers and tubes as JSON: rows, rates, troubles, history |
-//! | `watch` | `Watcher`: a thread that answers each `SampleRequest` of a page; `SharedState` |
-//! | | of the `Watched` server; each `TubeHistory`; `InterruptOnDrop` ends a request |
-//! | `metrics` | `Histogram` and other `Figures` of tubes, read by the command `metrics` |
-//! | `jobs` | `ListRequest`, `JobRequest`: jobs as JSON: lists, searches, previews, bodies |
-//! | `questions` | `Questions`: each `Question` with its plan, kept until a page answers it |
-//! | `acts` | `Action`: plans, carries out, abridges and logs the requests of a page; |
-//! | | `JobAction`: a `Verb` for `Jobs`; `Tube`: a checked name; `Report`: the result |
+//! * `guard` has the `Guard`, which refuses requests by their host, origin, token and password.
+//! * `assets` serves the page itself and its files.
+//! * `view` answers a `ViewRequest` with servers and tubes as JSON.
+//! * `watch` has the `Watcher`, whose thread samples a server while pages send requests, such as a
+//!   `SampleRequest`. The `SharedState` of the `Watched` server has a `TubeHistory` for each tube.
+//!   An `InterruptOnDrop` ends the work for a request that is dropped.
+//! * `metrics` reads the `Figures` of tubes, such as a `Histogram`, by the server's command
+//!   `metrics`.
+//! * `jobs` answers a `ListRequest` with a list of jobs, and a `JobRequest` with a job and its
+//!   body.
+//! * `questions` keeps each `Question` with its plan in `Questions`, until a page answers the
+//!   question.
+//! * `acts` plans, carries out and logs the `Action` that a page requests. A `JobAction` applies a
+//!   `Verb` to `Jobs`, a `Tube` is a tube's name that was checked, and a `Report` describes the
+//!   result.
 //!
 //! The manual page lists the exit statuses that `main` returns.
 
@@ -115,12 +125,12 @@ use interrupt::Interrupt;
 use message::{is_broken_pipe, is_usage, print_error, usage};
 use output::Output;
 
-/// The exit status of wrong arguments.
+/// The exit status for wrong arguments.
 const USAGE_STATUS: u8 = 2;
 
-/// The notice printed after a first signal, for commands that only read.
+/// The notice after a first signal to a read-only command.
 const LOOK_NOTICE: &str = "waiting for a reply; press Ctrl-C again to quit at once";
-/// The notice printed after a first signal, for all other commands.
+/// The notice after a first signal to a command that changes a server.
 const ACT_NOTICE: &str = "waiting for replies to the commands sent; press Ctrl-C again to quit at \
                           once, but then the last commands may or may not be carried out";
 

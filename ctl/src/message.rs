@@ -12,7 +12,7 @@ use crate::output::inert_text;
 /// An error whose kind decides the exit status of a command and the HTTP status of a response.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Arguments that are wrong for any server: exit status 2, HTTP status 400.
+    /// Arguments that are wrong on every server: exit status 2, HTTP status 400.
     Usage(String),
     /// The state of the server, tube or job forbids the command: exit status 1, HTTP status 409.
     Conflict(String),

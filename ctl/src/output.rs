@@ -38,7 +38,7 @@ impl Cell {
     }
 }
 
-/// Rows below a heading. Numbers are aligned to the right.
+/// A heading and rows of cells. Numbers are aligned to the right.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     heading: Vec<String>,
@@ -49,9 +49,9 @@ pub(crate) struct Table {
     shape: Vec<(usize, bool)>,
 }
 
-/// A table is written once it has this many rows.
+/// A table is written as soon as it has this many rows.
 const TABLE_ROWS_MAX: usize = 10_000;
-/// A table is written once its rows have this many bytes of text.
+/// A table is written as soon as its rows have this many bytes of text.
 const TABLE_BYTES_MAX: usize = 64 << 20;
 
 impl Table {
@@ -144,17 +144,17 @@ impl Output {
         Ok(writeln!(self.writer, "{}", inert_text(text))?)
     }
 
-    /// Writes bytes to standard output as they are.
+    /// Writes bytes to standard output unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.writer.write_all(bytes)?)
     }
 
-    /// Writes a value that must be a JSON object, without its null fields.
+    /// Writes a JSON object without its null fields; panics if the value is not an object.
     pub(crate) fn value(&mut self, object: Value, server: Option<&str>) -> Result<()> {
         self.object(json_object(object), server)
     }
 
-    /// Writes an object as a line of JSON, with the server if one is given.
+    /// Writes an object as a line of JSON, with the server's name if it is given.
     pub(crate) fn object(
         &mut self,
         object: Map<String, Value>,
@@ -173,7 +173,7 @@ impl Output {
         Ok(self.writer.flush()?)
     }
 
-    /// Formats an object as a line of JSON, with the server if one is given.
+    /// Formats an object as a line of JSON, with the server's name if it is given.
     pub(crate) fn json_line(mut object: Map<String, Value>, server: Option<&str>) -> String {
         object.extend(server.map(|server| ("server".to_owned(), server.into())));
         let text = Value::Object(object).to_string();
@@ -248,7 +248,7 @@ mod tests {
         table.write(&mut out, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "tube         ready\na-long-name      7\nb            12345\n");
-        // Rows written later must be aligned with the first rows.
+        // Rows written later must be aligned with the rows already written.
         table.row(vec!["c".into(), Cell::toned(&1, Tone::Red, true)]);
         let mut out = Vec::new();
         table.write(&mut out, true).unwrap();

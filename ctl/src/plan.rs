@@ -1,11 +1,13 @@
-//! The plan of an action: the jobs that the action may change.
+//! The plan of an action: the jobs that the action is allowed to change.
 //!
 //! An action finds its jobs, shows their number, asks the user, and then changes only these jobs:
 //!
-//! - An id refers to the same job only within one [`Instance`] of a server. A command keeps one
-//!   connection from plan to end. The web page uses several connections, so it checks the instance.
-//! - Just before its change, a job must still match the filter, and have the same state as in the
-//!   plan, or be ready if its delay is over. Another client may still change it after this check.
+//! - An id refers to the same job only within one [`Instance`] of a server. A command uses one
+//!   connection, and so one instance, from plan to end. The web page uses several connections, so
+//!   it checks the instance.
+//! - Just before its change, a job must still match the filter, and have its planned state. A
+//!   delayed job may have become ready, because its delay has ended. After this check, another
+//!   client may still change the job.
 //! - Jobs are in order of service, so copies are served in the same order as the copied jobs. Ready
 //!   jobs are ordered by priority and id, and delayed jobs by the time until they are ready. Buried
 //!   jobs are in order of burial if the server lists that order, otherwise in order of id.
@@ -122,11 +124,11 @@ fn rank(state: State) -> u8 {
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }
 }
 
-/// The jobs that an action may change. Only the position and id of each job are kept, because a
-/// plan may have millions of jobs.
+/// The jobs that an action is allowed to change. Only the position and id of each job are kept,
+/// because a plan can have millions of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The position in the order of service, and the id, of each job.
+    /// For each job, its position in the order of service and its id.
     jobs: Vec<PlannedJob>,
     /// A job is changed only if it still matches this filter.
     pub(crate) filter: Filter,
@@ -214,7 +216,8 @@ impl Plan {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps only the first `count` jobs of a plan for one tube, if all its jobs are in one state.
+    /// Keeps only the first `count` jobs of the plan. The jobs must be in one tube; if they have
+    /// different states, all jobs are kept.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());
         let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };

@@ -59,7 +59,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Makes the limit of `per_second` commands per second; `None` means no limit.
+    /// Makes a limit of `per_second` commands per second; `None` means no limit.
     pub(crate) fn new(per_second: Option<u64>) -> Self {
         Self { per_second, began: Instant::now(), count: 0 }
     }

@@ -14,7 +14,8 @@ use crate::progress::count_as_f64;
 use crate::statistics;
 use crate::yaml;
 
-/// The counts that a server or a tube has: each name is the end of a key, as in `current-waiting`.
+/// The names of the counts of a server or a tube. Each name is the end of a key of `stats` and
+/// `stats-tube`; for example, the count `waiting` has the key `current-waiting`.
 pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buried", "waiting"];
 
 /// Counts and rates of a server or a tube.
@@ -22,7 +23,7 @@ pub(crate) const COUNT_NAMES: [&str; 5] = ["ready", "reserved", "delayed", "buri
 pub(crate) struct TubeSample {
     /// The name of the tube; empty for the server.
     pub(crate) tube: String,
-    /// The numbers of [`COUNT_NAMES`].
+    /// The counts, in the order of their names in [`COUNT_NAMES`].
     pub(crate) counts: [u64; 5],
     /// Jobs put per second.
     pub(crate) puts: f64,
@@ -43,7 +44,8 @@ pub(crate) struct Sample {
     pub(crate) connections: u64,
     /// Whether there is an earlier sample of the same process, so that rates are known.
     pub(crate) has_rates: bool,
-    /// The dictionary of `stats`, and then of `metrics` if the server has the command `metrics`.
+    /// The dictionary of `stats`; if the server has the command `metrics`, also the dictionary of
+    /// `metrics`.
     pub(crate) stats: String,
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Sample {
 struct Totals {
     instance: Instance,
     at: Option<Instant>,
-    /// Numbers of put and deleted jobs by tube, and for the server under the empty name.
+    /// For each tube, its name and its numbers of put and deleted jobs; the server's name is empty.
     counts: Vec<(String, u64, u64)>,
 }
 
@@ -90,7 +92,7 @@ impl Sampler {
         self.client.as_mut()
     }
 
-    /// Makes a sample, with the rates since the last sample.
+    /// Makes a sample, with the rates since the previous sample.
     fn compare_to_last(&mut self, stats: &str, tubes: &[(String, String)], now: Instant) -> Sample {
         let number = |key| yaml::number(stats, key);
         let instance = Instance::from_stats(stats);
@@ -125,7 +127,7 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // The binary search needs totals in order of names: first the server, whose name is empty.
+        // The binary search needs totals sorted by name; the server is first, as its name is empty.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;
@@ -143,7 +145,7 @@ impl TubeSample {
 }
 
 impl Sample {
-    /// Whether the sampled server accepts no more jobs.
+    /// Whether the sampled server accepts no new jobs.
     pub(crate) fn is_draining(&self) -> bool {
         yaml::value(&self.stats, "draining") == Some("true")
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::job::{Job, Line};
 use crate::output::Output;
 
-/// A new file for jobs; only the owner of the file may read it.
+/// A new file for jobs; only the owner of the file can read it.
 #[derive(Debug)]
 pub(crate) struct SaveFile {
     file: File,
@@ -25,7 +25,7 @@ pub(crate) struct SaveFile {
 
 /// Checks the argument of `--save`.
 pub(crate) fn parse_save_path(text: &str) -> Result<PathBuf> {
-    // Refuse `-`, because `import` would read standard input, and not a file of that name.
+    // Refuse `-`, because `import` would read standard input, and not a file named `-`.
     ensure!(text != "-", "it must be a file, so that `import` can restore the jobs");
     Ok(text.into())
 }
@@ -87,7 +87,7 @@ impl SaveFile {
         self.file.sync_all().with_context(|| self.name.clone())
     }
 
-    /// Appends lines to the file of saved jobs; truncates the file if that fails.
+    /// Appends lines to the file of saved jobs; truncates the file if the write fails.
     fn append(&mut self, lines: &str) -> Result<()> {
         self.file.write_all(lines.as_bytes()).or_else(|error| self.truncate(error))?;
         self.length += lines.len() as u64;

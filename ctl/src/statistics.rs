@@ -1,15 +1,16 @@
-//! Counts of the jobs of a server, and bounds on the ids, which are derived from these counts.
+//! Counts the jobs of a server, and derives bounds on their ids from these counts.
 //!
-//! No command of the protocol reports the last id. Still, a sweep over ids can determine that it
-//! has found every job, without changing anything:
+//! No command of the protocol reports the last id of a server. Still, a sweep over ids can
+//! determine that it has found every job, without changing anything:
 //!
 //! - `stats-tube` and `stats` count the current jobs, and all jobs ever put. A sweep has found all
 //!   jobs if the number of jobs found is the number of jobs at the start of the sweep plus the
-//!   number put since. Only the selected tubes are counted, so puts and deletes in other tubes do
-//!   not matter.
+//!   number of jobs put since. Only the selected tubes are counted, so puts and deletes in other
+//!   tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
 //!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. At most `cmd-put` ids were
-//!   taken since then, so no id is larger than `cmd-put` plus the id of any job put since then.
+//!   used since the restart, so no id is larger than `cmd-put` plus the id of any job put since the
+//!   restart.
 
 use std::collections::BTreeMap;
 
@@ -54,8 +55,8 @@ pub(crate) fn tube_column(name: &str) -> Result<Column> {
 /// Counters of a server at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// The numbers of current jobs of each selected tube, and of all jobs ever put into the tube.
-    /// If every tube is selected, the only entry is for the server, under the empty name.
+    /// For each selected tube, the number of its current jobs and of all jobs ever put into it. If
+    /// every tube is selected, the only entry is for the server, under the empty name.
     tubes: BTreeMap<String, (u64, u64)>,
     /// The number of `put` lines since the start of the server.
     pub(crate) puts: u64,
@@ -133,7 +134,7 @@ impl Counters {
         Self { tubes, puts, uptime, has_binlog: number("binlog-current-index") > 0 }
     }
 
-    /// Returns the counters' number of jobs in the selected tubes.
+    /// Returns the number of jobs in the selected tubes when the counters were read.
     pub(crate) fn jobs(&self) -> u64 {
         self.tubes.values().fold(0, |sum, (live, _)| sum.saturating_add(*live))
     }

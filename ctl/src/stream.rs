@@ -30,8 +30,8 @@ pub(crate) struct Stream {
     reply: Option<(Instant, u64)>,
 }
 
-/// Returns the time limit of the stream's next call: `timeout`, or the time until the deadline if
-/// that time is shorter.
+/// Returns the time limit of the stream's next call: the shorter of `timeout` and the time until
+/// the deadline.
 fn stream_call_time_limit(timeout: Duration, deadline: Option<Instant>) -> io::Result<Duration> {
     let Some(deadline) = deadline else { return Ok(timeout) };
     let left = deadline.saturating_duration_since(Instant::now());
@@ -83,7 +83,7 @@ impl Stream {
         Ok(Self { socket, deadline, reply: None })
     }
 
-    /// Tells the stream that a reply begins or has ended, because a whole reply has a time limit.
+    /// Records that a reply begins or has ended, because a whole reply has a time limit.
     pub(crate) fn set_in_reply(&mut self, is_in_reply: bool) {
         self.reply = is_in_reply.then(|| (Instant::now(), 0));
     }
@@ -131,7 +131,7 @@ impl Write for Stream {
 
     /// Does nothing, because the stream has no buffer.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(()) // Nothing is buffered.
+        Ok(())
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
                 Ok(stream) => waiting.push(stream),
                 Err(error) => break error,
             }
-            assert!(waiting.len() < 100, "nothing is full");
+            assert!(waiting.len() < 100, "the backlog is never full");
         };
         assert_eq!(failure.kind(), io::ErrorKind::TimedOut);
         let deadline = Some(Instant::now() + TIMEOUT);

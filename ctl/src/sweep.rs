@@ -1,10 +1,11 @@
-//! Finds the jobs of any server by pipelined `stats-job` commands for all ids. Changes nothing.
+//! Finds the jobs of any server by pipelined `stats-job` commands for all ids. A sweep changes
+//! nothing on the server, unless `--probe` is given.
 //!
-//! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns,
-//! continues upward and then downward, and ends when the [`Counters`] show that it has found every
-//! job. If the server was restarted with a binlog and no job is younger than the restart, the ids
-//! may have no known bound. A sweep without a known bound goes up to the highest known id plus
-//! `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
+//! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns, goes up
+//! to the last id, and then down from the start to id 1. The sweep ends as soon as the [`Counters`]
+//! show that it has found every job. If the server was restarted with a binlog and no job is
+//! younger than the restart, the ids may have no known bound. A sweep without a known bound goes up
+//! to the highest known id plus `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 
@@ -51,7 +52,8 @@ pub(crate) struct Options {
 pub(crate) enum Coverage {
     /// The sweep has found every job that existed during the whole sweep.
     Complete,
-    /// Jobs may be missing. The fields count the jobs found, and the jobs in the selected tubes.
+    /// Jobs may be missing. The fields are the number of jobs found, and the number of jobs that
+    /// the server counts in the selected tubes.
     Incomplete(u64, u64),
     /// The function that receives the jobs has ended the sweep.
     Stopped,
@@ -76,8 +78,8 @@ struct Sweep<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// Finds all jobs by a sweep, and calls `take` with those that the filter selects, in batches.
-/// Ignores the filter's pattern.
+/// Finds all jobs by a sweep, and passes the jobs that the filter selects to `take`, in batches.
+/// Ignores the filter's pattern for bodies.
 pub(crate) fn sweep(
     client: &mut Client,
     filter: &Filter,

@@ -20,7 +20,7 @@ const LEAVE_SEQUENCE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// A key of the keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key {
-    /// An ASCII character; Ctrl-C is `'\x03'`, because raw mode sends no signal.
+    /// An ASCII character; Ctrl-C is `'\x03'`, because Ctrl-C sends no signal in raw mode.
     Char(char),
     Escape,
     Left,
@@ -119,7 +119,7 @@ fn write_terminal(text: &str) -> io::Result<()> {
 }
 
 /// Parses keys as sent by a terminal. Unknown sequences are skipped as a whole, so that their bytes
-/// are not taken for other keys.
+/// are not read as other keys.
 fn parse_keys(mut bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let [first, rest @ ..] = bytes {

@@ -25,7 +25,7 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// The largest count, time or size; larger numbers are reduced to this limit. No server reaches
-/// this limit, and thousands of these numbers can be added without overflow.
+/// this limit, and the sum of thousands of numbers up to this limit does not overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
 /// Returns the numeric value of a key of a dictionary in a reply's body; 0 if the key has no

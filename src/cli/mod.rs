@@ -22,12 +22,12 @@ use crate::{proto::JOB_SIZE_LIMIT, server::Settings, wal::SyncPolicy};
 /// 4096. For a larger size, the daemon logs a warning and uses this limit.
 const BINLOG_SIZE_LIMIT: u64 = 1 << 31;
 
-/// How long the event loop polls at most before it sleeps, without `--busy-poll`. After a reply, a
-/// client on the same machine sends its next command within a third of these 50 microseconds.
+/// The longest time that the event loop polls before it sleeps, if `--busy-poll` is not given. A
+/// client on the same machine sends its next command within a third of this time after a reply.
 const BUSY_POLL_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The largest value of `--busy-poll`, in microseconds. To go to sleep and wake up takes a thread
-/// far less time than this limit.
+/// The largest value of `--busy-poll`, in microseconds. A thread needs far less time than this to
+/// go to sleep and wake up.
 const BUSY_POLL_LIMIT_MICROSECONDS: u64 = 1000;
 
 /// One flag of the command line.
@@ -159,12 +159,12 @@ pub enum Invocation {
 pub enum Address {
     /// A host and a service (port), each a name or a number. Startup resolves the names.
     Tcp {
-        /// `-l`
+        /// A host of `-l`.
         host: String,
-        /// `-p`
+        /// The port of `-p`.
         service: String,
     },
-    /// `-l unix:PATH`
+    /// The path of `-l unix:PATH`.
     Unix(PathBuf),
 }
 
@@ -185,23 +185,23 @@ pub struct Config {
     pub addresses: Vec<Address>,
     /// Whether `-l` or `-p` is given.
     pub is_address_given: bool,
-    /// `-u`.
+    /// The user of `-u`.
     pub user: Option<String>,
     /// The values of `-z`, `-s`, `--max-memory` and `--bury-after`.
     pub settings: Settings,
-    /// `-b`.
+    /// The directory of `-b`.
     pub binlog: Option<PathBuf>,
     /// `-f` and `-F`: when the binlog is synced.
     pub sync: SyncPolicy,
-    /// `--wait-for-lock`.
+    /// Whether `--wait-for-lock` is given.
     pub waits_for_lock: bool,
-    /// `--exit-on-binlog-failure`.
+    /// The time of `--exit-on-binlog-failure`.
     pub exit_on_binlog_failure: Option<Duration>,
-    /// `--busy-poll`.
+    /// The time of `--busy-poll`.
     pub busy_poll: Duration,
     /// The number of times `-V` is given.
     pub verbosity: usize,
-    /// Warnings about the flags, a line each.
+    /// Warnings about the flags; each warning is one line.
     pub warnings: Vec<String>,
 }
 
@@ -224,7 +224,7 @@ impl Default for Config {
     }
 }
 
-/// The first wrong argument, and what is wrong with it. The process exits with status 5.
+/// A message about the first wrong argument. After this error, the process exits with status 5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError(String);
 
@@ -239,11 +239,10 @@ impl Error for UsageError {}
 
 /// Parses the arguments of the command line, which do not include the name of the program.
 ///
-/// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all arguments that
-/// it gets. So this function passes one flag at a time to getopts: a dash and one letter, or a word
-/// that begins with two dashes. If getopts reports that a value is missing, the function passes the
-/// flag again, with its value: the letters that follow the flag, or, if there are none, the next
-/// word.
+/// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all its arguments.
+/// So this function passes one flag at a time to getopts: a dash and one letter, or a word that
+/// begins with two dashes. If getopts reports that a value is missing, the function passes the flag
+/// again, with its value: the letters that follow the flag, or, if none follow, the next word.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
@@ -317,14 +316,14 @@ fn utf8(word: &OsStr) -> Result<&str, UsageError> {
     word.to_str().ok_or_else(not_utf8)
 }
 
-/// What the arguments that have been read so far request.
+/// The request, built from the arguments that have been read so far.
 #[derive(Debug, Default)]
 struct Draft {
-    /// The action to take instead of serving, if any. `finish` adds the addresses of a ping.
+    /// The action to take instead of serving, if any. For a ping, `finish` adds the addresses.
     instead: Option<Invocation>,
     list: Option<String>,
     service: Option<String>,
-    /// `finish` sets the addresses.
+    /// The values of the flags; `finish` adds the addresses.
     config: Config,
 }
 
@@ -402,7 +401,7 @@ impl Draft {
     }
 }
 
-/// Parses the list of `-l`. A comma ends an address, even the path of a UNIX socket.
+/// Parses the list of `-l`. A comma ends an address, even in the path of a UNIX socket.
 fn addresses(list: &str, service: &str) -> Vec<Address> {
     let address = |host: &str| match host.strip_prefix("unix:") {
         Some(path) => Address::Unix(path.into()),
@@ -411,7 +410,7 @@ fn addresses(list: &str, service: &str) -> Vec<Address> {
     list.split(',').map(address).collect()
 }
 
-/// Parses the number of a flag that the original does not have: only digits, and within `range`.
+/// Parses the number of a flag that the original does not have: digits only, and within `range`.
 fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, UsageError> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|number| is_plain && range.contains(number));
@@ -419,9 +418,9 @@ fn number(text: &str, written: &str, range: RangeInclusive<u64>) -> Result<u64, 
     number.ok_or_else(|| UsageError(format!("{written} must be from {min} to {max}: {text}")))
 }
 
-/// Parses the number of a flag of the original, as C's `scanf` with `%zu` does. White space and a
-/// sign may precede the digits. A negative number wraps round, so `-z -1` means the largest 64-bit
-/// number. A number that does not fit into 64 bits also means the largest 64-bit number.
+/// Parses the number after a flag of the original, as C's `scanf` with `%zu` does. White space and
+/// a sign may precede the digits. A negative number wraps round, so `-z -1` means the largest
+/// 64-bit number. A number that does not fit into 64 bits also means the largest 64-bit number.
 fn size(text: &str) -> Result<u64, UsageError> {
     let trimmed = text.trim_start();
     let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);

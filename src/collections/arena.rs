@@ -1,7 +1,7 @@
 //! Typed arenas: a `Key<Job>` takes four bytes and cannot index an `Arena<Tube>`.
 //!
-//! A key names an item from `insert` to `remove`; later, it may name another item. So remove an
-//! item only when no copy of its key will be used again: for a connection, at the end of a turn.
+//! A key names an item from `insert` to `remove`; later, the key may name another item. So remove
+//! an item only when no copy of its key will be used again: for a connection, at the end of a turn.
 
 use std::{
     cmp::Ordering,
@@ -18,7 +18,7 @@ use super::growth::{Growth, grow, probe};
 
 /// Names one item of an `Arena<T>`. A `Key<T>` and an `Option<Key<T>>` take four bytes each.
 pub struct Key<T> {
-    /// The slot plus one, so that zero can stand for `None`.
+    /// The slot plus one, so that zero can represent `None`.
     slot: NonZeroU32,
     of: PhantomData<fn() -> T>,
 }
@@ -84,10 +84,10 @@ const CHUNK_LENGTH_DEFAULT: usize = 2048;
 /// Owns items, each of which has a key.
 ///
 /// Items are stored in chunks; each chunk is a slab that never grows. So adding an item never
-/// copies the others, and the memory of an empty chunk can be released to the system: see
+/// copies other items, and the memory of an empty chunk can be released to the system: see
 /// [`Arena::release_one`]. Invariant: each chunk with free slots is in the list `open` exactly
-/// once. An empty chunk has no memory, except that the last of `open` may keep its memory, so that
-/// adding and removing a single item again and again does not allocate each time.
+/// once. Of the empty chunks, only the last chunk of `open` may have memory, so that adding and
+/// removing a single item again and again does not allocate each time.
 ///
 /// If two arenas have the same `CHUNK_LENGTH`, and their items are added and removed together, the
 /// items have the same indexes.
@@ -141,7 +141,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         // For each item, a slab takes at most two words more than the item itself.
         probe(CHUNK_LENGTH * (size_of::<T>() + 2 * size_of::<usize>()))?;
         if self.open.is_empty() {
-            // A step that cannot fail may add any chunk to `open` or `releasable` later.
+            // Later steps, which cannot fail, may add every chunk to `open` or `releasable`.
             let chunks = self.chunks.len() + 1;
             grow(&mut self.chunks, chunks)?;
             grow(&mut self.open, chunks)?;
@@ -179,7 +179,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         Key::from_index(number * CHUNK_LENGTH + slot)
     }
 
-    /// Removes an item of the arena, whose key may name another item from now on.
+    /// Removes an item of the arena. From now on, the item's key may name another item.
     pub fn remove(&mut self, key: Key<T>) -> T {
         let (number, slot) = locate::<T, CHUNK_LENGTH>(key);
         let chunk = &mut self.chunks[number];
@@ -198,7 +198,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
     }
 
     /// Releases the memory of one empty chunk to the system, and returns whether there was such a
-    /// chunk. Each call makes a slow system call, so avoid many calls in a row.
+    /// chunk. A release takes a slow system call, so avoid many releases in one turn.
     pub fn release_one(&mut self) -> bool {
         self.releasable.pop().is_some()
     }

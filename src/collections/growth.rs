@@ -1,5 +1,5 @@
-//! Growth that may fail. A large list may need more memory than the ballast has, so a command first
-//! makes the list grow, and only then changes anything.
+//! Growth that can fail. A large list may need more memory than the daemon's reserve, the ballast,
+//! provides. So a command first makes its lists grow, and changes jobs or tubes only after that.
 
 use std::{
     collections::{TryReserveError, VecDeque},
@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A list of this many bytes or more grows by half of this number at a time, and the kernel moves
-/// the list without copying it. So even a very large list takes little memory at a time.
+/// the list without copying it. So even a very large list takes little new memory when it grows.
 const LARGE_LIST_BYTES: usize = 256 << 10;
 
 /// There is no memory, or a limit forbids taking more memory.
@@ -41,7 +41,7 @@ pub fn ensure(is_permitted: bool) -> Growth {
     if is_permitted { Ok(()) } else { Err(OutOfMemory) }
 }
 
-/// Fails if `bytes` bytes in one piece are not available now. Keeps none of them.
+/// Allocates `bytes` bytes in one piece, and frees them at once. Fails if the allocation fails.
 pub fn probe(bytes: usize) -> Growth {
     let mut piece = Vec::<u8>::new();
     piece.try_reserve_exact(bytes)?;
@@ -65,8 +65,8 @@ pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity `before` if that suffices for `length` items. If not, returns twice
-/// `before`, or for a large list a little more than `before`, but at least `length`.
+/// Returns the capacity `before` if that suffices for `length` items. If not, returns at least
+/// `length`: twice `before`, or, for a large list, a little more than `before`.
 #[inline]
 pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {

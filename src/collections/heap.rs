@@ -21,11 +21,11 @@ const SHRINK_STEP_ITEMS: usize = 1 << 16;
 /// The C library adds at most this many bytes of its own to a small allocation.
 const MALLOC_OVERHEAD_BYTES: usize = 16;
 
-/// A heap of keys of items `T`; each item has a sort key `K`, and the smallest one is on top.
+/// A heap of keys of items `T`. Each item has a sort key `K`; the smallest sort key is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     pub(super) entries: Vec<(K, Key<T>)>,
-    /// The capacity is kept at least this large, even if there are fewer items.
+    /// The capacity never falls below this number of entries, even if there are fewer items.
     pub(super) min_capacity: usize,
 }
 
@@ -69,7 +69,7 @@ impl<K: Ord + Copy, T> Heap<K, T> {
     /// reallocated.
     ///
     /// Memory becomes resident only when it is first written to. If `is_resident`, new memory is
-    /// written to at once, because the change that adds the items later cannot be refused.
+    /// written to at once, because a later change that adds items cannot be refused.
     #[inline]
     pub fn make_room(&mut self, is_resident: bool) -> Growth {
         let count = self.next_count();
@@ -91,8 +91,8 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.shrink();
     }
 
-    /// Adds an item to the heap. Calls `moved` with the position of the new entry, and with that of
-    /// each entry that moves. O(log n).
+    /// Adds an item to the heap. Calls `moved` for the new entry, and for each entry that moves.
+    /// O(log n).
     pub fn push(&mut self, key: K, item: Key<T>, moved: impl FnMut(Key<T>, u32)) {
         self.entries.push((key, item));
         self.sift_up(self.entries.len() - 1, (key, item), moved);
@@ -143,9 +143,10 @@ impl<K: Ord + Copy, T> Heap<K, T> {
         self.entries.iter().copied()
     }
 
-    /// If three quarters of the capacity are unused, reduces it by at most [`SHRINK_STEP_ITEMS`].
-    /// So a heap that loses millions of items releases its memory little by little. A small array
-    /// keeps its capacity, so that a heap that is often empty does not reallocate again and again.
+    /// If three quarters of the capacity are unused, reduces the capacity by at most
+    /// [`SHRINK_STEP_ITEMS`]. So a heap that loses millions of items releases memory little by
+    /// little. A small array keeps its capacity, so that a heap that is often empty does not
+    /// reallocate again and again.
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 16 && self.entries.len().max(self.min_capacity) < capacity / 4 {

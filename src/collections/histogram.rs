@@ -15,7 +15,7 @@ const SHORT_BOUNDS: [u64; 9] = [20, 100, 500, 2_000, 10_000, 50_000, 200_000, 1_
 const LONG_BOUNDS: [u64; 11] =
     [1, 5, 25, 100, 500, 2_500, 10_000, 60_000, 300_000, 1_800_000, 7_200_000];
 
-/// Counts of durations by their length. A histogram takes a fixed amount of memory.
+/// The number of durations in each range of lengths. A histogram takes a fixed amount of memory.
 #[derive(Debug, Clone)]
 pub struct Histogram<const BOUNDS: usize, const UNIT: u64> {
     /// Rising upper bounds in units of `UNIT` nanoseconds. Each bucket includes its upper bound.

@@ -1,14 +1,15 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
 //! A page has the keys of 32 neighbouring ids, four bytes each, and a directory has 1,024
-//! neighbouring pages. A tree has one entry for each directory, and so for 32,768 ids. Unlike a
+//! neighbouring pages. A tree has one entry for each directory, that is, for 32,768 ids. Unlike a
 //! hash map, this map never moves all entries at once when it grows or shrinks.
 //!
 //! A page for a single id would waste memory. So if a page has one id left, this id moves to a
 //! second tree, and the page is removed. A directory is removed with its last page. The page of the
-//! latest insertion stays, because otherwise a mostly empty queue would allocate a page for each
-//! job. Invariant: the field `used` is the number of entries of a page or directory. Only the page
-//! of the latest insertion may have fewer than two ids, and only its directory may be empty.
+//! latest insertion stays even with fewer ids, because otherwise a mostly empty queue would
+//! allocate a page for each job. Invariant: the field `used` is the number of entries of a page or
+//! directory. Only the page of the latest insertion may have fewer than two ids, and only the
+//! directory of this page may be empty.
 
 use std::{collections::BTreeMap, mem};
 
@@ -37,7 +38,7 @@ pub struct IdMap<T> {
     latest: u64,
     /// The keys of ids that have no page.
     single: BTreeMap<u64, Key<T>>,
-    /// The pages; a chunk of them takes a quarter of a MiB.
+    /// The pages, in chunks of about a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,
 }
 
@@ -119,7 +120,7 @@ impl<T> IdMap<T> {
         Some(key)
     }
 
-    /// Removes a page with fewer than two ids, and then its directory if the directory is empty.
+    /// Removes a page if it has fewer than two ids, and then its directory if that is empty.
     fn thin(&mut self, number: u64) {
         let (directory_number, at) = locate_page(number);
         let Some(directory) = self.directories.get_mut(&directory_number) else { return };

@@ -6,7 +6,7 @@
 
 use super::{Arena, Key};
 
-/// The neighbours of an item in its list; both are `None` if the item is in no list.
+/// The neighbours of an item in its list; both neighbours are `None` if the item is in no list.
 #[derive(Debug)]
 pub struct Links<T> {
     pub(super) before: Option<Key<T>>,
@@ -85,8 +85,8 @@ impl<T: Linked> List<T> {
     }
 
     /// Sorts the items of the list by `key`, and allocates nothing; items with equal keys keep
-    /// their order. A merge sort, O(length · log r) if the list consists of r sorted parts, because
-    /// a sorted list is not split.
+    /// their order. This merge sort does not split a sorted list, so it takes O(length · log r) if
+    /// the list consists of r sorted parts.
     pub fn sort_by_key<K: Ord>(&mut self, items: &mut Arena<T>, key: &impl Fn(&T) -> K) {
         if self.iter(items).is_sorted_by_key(|item| key(&items[item])) {
             return;

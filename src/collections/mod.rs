@@ -1,9 +1,9 @@
-//! Containers that know nothing of jobs and tubes. An [`Arena`] keeps items in chunks, by typed
-//! keys; the items of a [`Heap`] know their positions; a [`List`] links keys; an [`IdMap`] finds
-//! the key of an id; a [`Histogram`] counts durations.
+//! Containers that do not depend on jobs and tubes. An [`Arena`] stores items in chunks, and finds
+//! them by typed keys; each item of a [`Heap`] stores its position; a [`List`] links items; an
+//! [`IdMap`] maps ids to keys; a [`Histogram`] counts durations.
 //!
 //! A container that may become large has a method `make_room`. If there is no memory for one more
-//! item, this method fails and changes nothing. `growth.rs` has this failure, [`OutOfMemory`], and
+//! item, this method fails and changes nothing. `growth.rs` defines the error [`OutOfMemory`], and
 //! functions that check for memory and grow lists.
 
 mod arena;

@@ -1,4 +1,4 @@
-//! For tests: checks of the invariants of a heap and of a list, and the number of visits to items.
+//! For tests: checks of the invariants of a heap and of a list, and the lookups in an arena.
 
 use super::{Arena, Heap, Key, Linked, List};
 

@@ -7,14 +7,14 @@
 //!
 //! | phase | ends with | then |
 //! |---|---|---|
-//! | `Line` | a CR LF within the limit | the server decides |
+//! | `Line` | a CR LF within the limit | the server sets the next phase |
 //! | `SkipLine` | a CR LF | error reply, `Line` |
-//! | `Body` | as many bytes as announced | `Line` |
-//! | `Skip` | as many bytes as announced | error reply, `Line` |
-//! | `Waiting` | the server answers a reserve or a long command | `Line` |
-//! | `WaitingForInput` | the server answers a reserve, or input comes | `Line` |
-//! | `WaitEnded` | the server answers the reserve of a client that may have disconnected | `Line` |
-//! | `Closing` | all output sent | the event loop closes |
+//! | `Body` | the announced number of bytes | `Line` |
+//! | `Skip` | the announced number of bytes | error reply, `Line` |
+//! | `Waiting` | the answer to a reserve or a long command | `Line` |
+//! | `WaitingForInput` | the answer to a reserve, or input | `Line` |
+//! | `WaitEnded` | the answer to the reserve of a client that may have disconnected | `Line` |
+//! | `Closing` | the end of the output | the event loop closes the connection |
 //!
 //! Sending is not a phase, but no input is taken while [`Output`] has too many unsent bytes.
 
@@ -85,9 +85,9 @@ impl PendingPut {
 pub enum Step<'a> {
     /// A command line, without its CR LF.
     Line(&'a [u8]),
-    /// The first line of an HTTP request, or its first bytes: the server must end the connection.
+    /// The first line of an HTTP request, or its beginning: the server must end the connection.
     Http(&'a [u8]),
-    /// The whole body of a `put`, with the two bytes that should be CR LF.
+    /// The whole body of a `put`, including the two bytes that should be CR LF.
     Body(PendingPut, Body),
     /// The error reply to a line or body that has been skipped to its end.
     Reject(Reply<'static>),
@@ -103,11 +103,12 @@ pub enum Step<'a> {
 #[derive(Debug, Default)]
 pub struct Conn {
     phase: Phase,
-    /// Whether the connection has sent a line that is not blank.
+    /// Whether the client has sent a line that is not blank.
     has_spoken: bool,
     /// Replies to be sent.
     pub output: Output,
-    /// The last commit that released replies of this connection: see the server's `gathering`.
+    /// The number of the commit that last released replies of this connection, or 0: see the
+    /// server's `gathering`.
     pub(crate) answered_in: u32,
     /// The largest job id in the replies appended since the output of this connection was last
     /// empty. The id of an `INSERTED` is not included, because that reply is held until the commit.
@@ -196,7 +197,7 @@ impl Conn {
 
     /// Begins the body that the header of a `put` announces. If the whole body is in `rest`,
     /// returns the body with its CR LF, so that the body is copied only once. If a part is missing,
-    /// [`Conn::step`] takes memory for the body as its bytes arrive.
+    /// [`Conn::step`] allocates memory for the body as its bytes arrive.
     pub fn expect_body<'a>(&mut self, put: PendingPut, rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         if let Some((body, behind)) = rest.split_at_checked(put.size()) {
             *rest = behind;
@@ -206,7 +207,7 @@ impl Conn {
         None
     }
 
-    /// Makes [`Conn::step`] skip a body of `size` bytes and CR LF, then return the error `then`.
+    /// Makes [`Conn::step`] skip a body of `size` bytes with its CR LF, and then return `then`.
     pub fn skip_body(&mut self, size: u32, then: Reply<'static>) {
         self.phase = Phase::Skip { left: u64::from(size) + CRLF.len() as u64, then };
     }
@@ -271,7 +272,7 @@ impl Conn {
         matches!(self.phase, Phase::Waiting | Phase::WaitingForInput)
     }
 
-    /// Whether [`Conn::step`] takes input now, and would not return [`Step::Paused`].
+    /// Whether [`Conn::step`] would take input now, instead of returning [`Step::Paused`].
     pub fn takes_input(&self) -> bool {
         let is_paused = matches!(self.phase, Phase::Waiting | Phase::WaitEnded | Phase::Closing);
         !is_paused && self.output.len() < OUTPUT_MAX_BYTES
@@ -283,7 +284,7 @@ impl Conn {
     }
 }
 
-/// The index after the first CR LF.
+/// The index of the byte after the first CR LF.
 fn end_of_line(bytes: &[u8]) -> Option<usize> {
     bytes.windows(CRLF.len()).position(|pair| pair == CRLF).map(|at| at + CRLF.len())
 }
@@ -294,7 +295,7 @@ impl Collecting {
         self.put.size() - self.got.as_ref().map_or(0, Body::len)
     }
 
-    /// Moves bytes of the body from `rest` to `bodies`; without memory, fails and moves none.
+    /// Moves bytes of the body from `rest` to `bodies`. If memory is short, moves none and fails.
     fn take(&mut self, rest: &mut &[u8], bodies: &mut Bodies) -> Growth {
         let (bytes, behind) = rest.split_at(rest.len().min(self.left()));
         if bytes.is_empty() {

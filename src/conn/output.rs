@@ -14,10 +14,10 @@ use crate::{
 /// If the last buffer has at least this many bytes, the next reply begins another buffer.
 const BUFFER_FULL_BYTES: usize = 16 * 1024;
 
-/// The first capacity of a buffer: enough for most replies, so that a buffer seldom grows.
+/// The initial capacity of a buffer: enough for most replies, so that a buffer seldom grows.
 const BUFFER_START_BYTES: usize = 96;
 
-/// A capacity that usually suffices for a buffer that is filled with copies of bodies.
+/// A capacity that usually suffices for a buffer full of copied bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
 /// One `writev` passes at most this many pieces of output to the kernel. The kernel would check
@@ -68,7 +68,7 @@ impl Default for Piece {
 /// bytes confirm.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Usually there is no other piece, so a reply that is sent at once costs one allocation.
+    /// Usually this is the only piece, so a reply that is sent at once takes one allocation.
     first: Piece,
     rest: VecDeque<Piece>,
     len: usize,
@@ -79,8 +79,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes all bytes that are appended from now on wait for a later commit. Returns whether these
-    /// are the first bytes that wait for that commit.
+    /// Makes all bytes that are appended from now on wait for a later commit. Returns false if
+    /// earlier bytes already wait for that commit.
     pub fn hold(&mut self) -> bool {
         let is_first = self.held_from.is_none();
         if is_first {
@@ -101,7 +101,7 @@ impl Output {
         self.held_from = None;
     }
 
-    /// Releases the bytes that were held until the sync that has just ended.
+    /// Releases the bytes that waited for the sync that has just ended.
     pub fn end_sync(&mut self) {
         self.syncing_from = None;
     }
@@ -111,7 +111,8 @@ impl Output {
         self.first_held().map_or(self.len, |from| from as usize)
     }
 
-    /// The offset of the first held byte. Bytes that wait for the present sync precede the others.
+    /// The offset of the first held byte. Bytes that wait for the present sync precede bytes that
+    /// wait for a later commit.
     fn first_held(&self) -> Option<u32> {
         self.syncing_from.or(self.held_from)
     }
@@ -140,7 +141,7 @@ impl Output {
             self.write(|buffer| {
                 buffer.reserve_exact(list.size().min(BUFFER_USUAL_BYTES - buffer.len()));
                 List::add_name(buffer, name);
-                // One loop for each buffer.
+                // Appends names until the buffer is full.
                 next = names
                     .try_for_each(|name| {
                         if List::line_length(name) > buffer.capacity() - buffer.len() {
@@ -171,8 +172,8 @@ impl Output {
     fn copy(&mut self, body: &Body, bodies: &mut Bodies) {
         let bytes = bodies.bytes(body);
         self.write(|buffer| {
-            // If one body follows another, more are likely to follow, so the buffer gets its usual
-            // capacity now: each reallocation copies all bodies in the buffer.
+            // If one body follows another, more bodies are likely to follow. Each reallocation
+            // copies all bodies in the buffer, so the buffer gets its usual capacity now.
             let is_short = buffer.capacity() - buffer.len() < bytes.len();
             if is_short && buffer.len() > BUFFER_START_BYTES {
                 buffer.reserve_exact(
@@ -187,10 +188,10 @@ impl Output {
         }
     }
 
-    /// Calls `write` to append bytes to the last buffer, or to a new one if the last one is full.
+    /// Calls `write` to append bytes to the last buffer, or to a new buffer if the last is full.
     pub fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        // A piece is freed when all of it has been sent, so a piece must not grow without end if a
-        // client reads slowly.
+        // A piece is freed when all its bytes have been sent, so a piece must not grow without end
+        // if a client reads slowly.
         let has_space =
             |piece: &Piece| matches!(piece, Piece::Copied(it, _) if it.len() < BUFFER_FULL_BYTES);
         if !has_space(self.rest.back().unwrap_or(&self.first)) {
@@ -207,8 +208,8 @@ impl Output {
         self.len += buffer.len() - before;
     }
 
-    /// The first bytes of this output to send, as `IoSlice`s for one `writev`, and how many of
-    /// the slices are set.
+    /// The bytes of this output to send next, as `IoSlice`s for one `writev`, and the number of
+    /// slices that are set.
     pub fn slices<'a>(&'a self, bodies: &'a Bodies) -> ([IoSlice<'a>; SLICES], usize) {
         let mut slices = [IoSlice::new(&[]); SLICES];
         let (mut count, mut sent, mut left) = (0, self.sent_of_first(), self.sendable());
@@ -246,8 +247,8 @@ impl Output {
         iter::once(&self.first).chain(&self.rest)
     }
 
-    /// How many bytes of the first piece have been sent. O(pieces), a few dozen at most, because no
-    /// input is taken while too many bytes are unsent.
+    /// How many bytes of the first piece have been sent. O(pieces). There are at most a few dozen
+    /// pieces, because a connection with too many unsent bytes takes no input.
     fn sent_of_first(&self) -> usize {
         self.pieces().map(Piece::len).sum::<usize>() - self.len
     }

@@ -9,7 +9,7 @@ use crate::collections::Key;
 /// Slots begin and end at multiples of this many bytes.
 pub(super) const UNIT_BYTES: usize = 8;
 
-/// The size of a block in bytes: four bodies of the default `-z` fit into a block. The C
+/// The size of a block in bytes: four bodies of the default largest size fit into a block. The C
 /// library maps each block separately, and adds a header and eight bytes: 65 pages in all.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
@@ -40,20 +40,20 @@ pub(super) fn slot_bytes(len: usize) -> usize {
 pub(super) struct Block {
     /// The memory of all slots.
     pub(super) bytes: Vec<u8>,
-    /// Total bytes of slots that are in use.
+    /// The total size in bytes of the slots that are in use.
     pub(super) live: usize,
     /// All slots that were ever in use are before this offset.
     pub(super) end: usize,
 }
 
 impl Block {
-    /// Returns the total bytes of the block's free slots that were once in use.
+    /// Returns the total size in bytes of the block's free slots that were once in use.
     pub(super) fn freed(&self) -> usize {
         self.end - self.live
     }
 
-    /// Writes `bytes` to the slot at `start`, after the first `len` bytes of its body. The bytes
-    /// must fit.
+    /// Writes `bytes` to the slot at `start`, after the `len` bytes that its body already has. The
+    /// bytes must fit into the slot.
     pub(super) fn write(&mut self, start: usize, len: usize, bytes: &[u8]) {
         self.bytes[start + MARK_BYTES + len..][..bytes.len()].copy_from_slice(bytes);
     }

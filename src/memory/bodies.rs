@@ -1,16 +1,17 @@
 //! The bytes of jobs' bodies, while they arrive, while they are stored and while they are sent.
 //!
-//! Bodies of all sizes share blocks; each has a slot of its own size. This wastes little memory.
-//! A few free slots are remembered, and new bodies fill these first. Other free slots stay unused
-//! until their whole block is empty and can be released. If free slots take too much memory,
+//! Bodies of different sizes share blocks; each slot has the size of its body, so little memory is
+//! wasted. A few free slots are remembered, and new bodies fill these first. Other free slots stay
+//! unused until their whole block is empty and can be released. If free slots take too much memory,
 //! bodies move out of the block with the most free bytes: see [`Bodies::move_some`].
 //!
-//! A small body belongs to a job, whose [`Body`] says where the bytes are. A large body may be
+//! A small body belongs to a job, whose [`Body`] stores the place of the bytes. A large body can be
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
 //! entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of
-//! its own, which grows as its bytes arrive. A smaller unfinished body has memory of its own until
-//! half of it has arrived or memory is short: the rest may never arrive. The owner of a [`Body`]
-//! must pass it to [`Bodies::remove`], because dropping a [`Body`] frees nothing.
+//! its own, which grows as its bytes arrive. The rest of a smaller unfinished body may never
+//! arrive, so this body has memory of its own until half of its bytes have arrived or memory is
+//! short. The owner of a [`Body`] must pass it to [`Bodies::remove`], because dropping a [`Body`]
+//! frees nothing.
 //!
 //! The total `counted` includes a body from its first byte until its last handle is removed. A
 //! handle may belong to a job, an unfinished upload or an unsent reply. The total also includes the
@@ -37,14 +38,15 @@ use crate::{
     sys::ballast,
 };
 
-/// A body of up to this many bytes is copied into replies; a larger body is shared. Eight bytes are
-/// added so that a body of 4,096 bytes is copied, too, with its CR LF.
+/// A body of up to this many bytes is copied into replies; a larger body is shared. The limit is
+/// eight bytes above 4,096, so that a body of 4,096 bytes plus CR LF is copied.
 pub const COPIED_BODY_MAX_BYTES: usize = 4096 + 8;
 
-/// The largest body, in bytes, that shares a block with others: the default limit, plus CR LF.
+/// The largest body, in bytes, that shares a block with other bodies: the default limit plus CR LF.
 const SLOT_BODY_MAX_BYTES: usize = 64 * 1024 + 1;
 
-/// Bytes that each body adds to [`Bodies::counted`] besides its length: about the size of a job.
+/// Bytes that each body adds to [`Bodies::counted`] besides its length: about the size of a job's
+/// other data.
 pub const BODY_OVERHEAD_BYTES: u64 = 128;
 
 /// A handle to a body's bytes, which are in [`Bodies`].
@@ -103,20 +105,20 @@ pub struct Bodies {
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced>,
-    /// Remembered free slots, the smallest first. The block of the largest one is filled next.
+    /// Remembered free slots, from the smallest to the largest. The largest slot is filled next.
     holes: Vec<Hole>,
     /// The memory of empty blocks, in the order in which they became empty.
     releasable: VecDeque<Vec<u8>>,
     /// Whether the memory of one empty block is kept for later bodies.
     keeps_block: bool,
-    /// Total bytes of free slots that were once in use.
+    /// The total size in bytes of free slots that were once in use.
     freed: usize,
-    /// The slot that moves next, in the block being emptied.
+    /// The next slot to visit in the block that is being emptied.
     moving: Option<Place>,
     pace: Pace,
 }
 
-/// Bodies as a whole.
+/// Operations on single bodies.
 impl Bodies {
     /// Stores a body, or fails if there is no memory or the limit on bodies is reached. O(length).
     pub fn store(&mut self, bytes: &[u8]) -> Growth<Body> {
@@ -157,7 +159,7 @@ impl Bodies {
         let (len, before) = (body.len() + bytes.len(), own.capacity());
         let capacity = (2 * len).min(size);
         if place.is_none() && size <= SLOT_BODY_MAX_BYTES {
-            // A slot may be free even if no more memory may be taken.
+            // A slot can be free even if no more memory can be taken.
             if capacity == size || len > before && !self.memory.admits(Level::Plenty) {
                 self.move_to_slot(key)?;
             }
@@ -190,7 +192,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Makes the job with this index the owner of its body, which may move from now on. O(1).
+    /// Makes the job with this index the owner of its body. From now on, the body can move. O(1).
     pub fn own(&mut self, owners: &mut impl BodyOwners, index: usize) {
         let body = owners.body_mut(index);
         if body.is_large() {
@@ -237,7 +239,7 @@ impl Bodies {
         self.counted -= BODY_OVERHEAD_BYTES + body.len() as u64;
     }
 
-    /// Fails if too little memory is free for another job, even after empty blocks are released.
+    /// Fails if, even after the release of all empty blocks, too little memory for a job is free.
     pub fn ensure_storage(&mut self) -> Growth {
         self.ensure_left(Level::Plenty)
     }

@@ -1,10 +1,10 @@
-//! How much memory is still free, in a few levels.
+//! How much memory is still free, expressed in four levels.
 //!
 //! Most allocations cannot report an error: without memory, the process ends. So the daemon keeps
 //! unused memory, the *ballast* of [`crate::sys::ballast`]. The ballast is freed for small
-//! allocations when the system has no more memory. The [`Level`] says how much ballast is not freed
-//! yet. Before a command changes anything, the server checks that the level is high enough for the
-//! command. A table in `server/admission.rs` has the level that each command needs. Before a large
+//! allocations when the system has no more memory. Each [`Level`] requires an amount of ballast
+//! that is not freed yet. Before a command changes anything, the server checks that enough ballast
+//! is left for the level of the command; `server/admission.rs` defines these levels. Before a large
 //! list grows, the server tries the allocation, which may fail.
 
 use std::{fmt, mem};
@@ -16,9 +16,9 @@ use crate::collections::probe;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
-    /// is kept only if this memory then remains free: without it, no client can be served.
+    /// that is kept must leave this memory free: without it, no client can be served.
     Critical,
-    /// Enough for one of the first few connections, or of a client's first few reserved jobs.
+    /// Enough for one of the first few connections, or one of a client's first few reserved jobs.
     Scarce,
     /// Enough for another connection, a part of a line, a wait for a job, a job that is released
     /// with a delay, or a reply to a client that has unsent replies.
@@ -34,7 +34,8 @@ pub(super) type Marks = [usize; 4];
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
 /// The marks of a daemon with a binlog are higher. The records of a turn take up to five quarters
-/// of a MiB, and after a restart, which arranges jobs anew, a client must be able to connect.
+/// of a MiB. A restart may need more memory for the same jobs, and after the restart, a client must
+/// still be able to connect.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
 /// The marks while a binlog is read. There are no clients yet, so the free memory need only suffice
@@ -57,7 +58,7 @@ pub trait Supply: fmt::Debug {
 /// How much memory the daemon may still take.
 #[derive(Debug)]
 pub struct Memory {
-    /// Without a supply, there is always enough memory.
+    /// The source of memory; `None` if memory is unlimited.
     supply: Option<Box<dyn Supply>>,
     marks: Marks,
     /// The lowest level for which too little memory was free in this turn.
@@ -106,7 +107,8 @@ impl Memory {
         is_left
     }
 
-    /// Whether as much memory stays free as `level` requires if a piece of `bytes` bytes is taken.
+    /// Whether a piece of `bytes` bytes can be taken so that as much memory as `level` requires
+    /// stays free.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {
@@ -115,7 +117,7 @@ impl Memory {
         }
     }
 
-    /// Whether at least `bytes` bytes more are free than `level` requires.
+    /// Whether the free memory exceeds the memory that `level` requires by at least `bytes` bytes.
     pub(super) fn leaves(&mut self, bytes: usize, level: Level) -> bool {
         let wanted = self.marks[level as usize] + bytes;
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)
@@ -152,7 +154,7 @@ mod tests {
                 let count = all.iter().filter(|&&level| memory.admits(level)).count();
                 assert_eq!(count, admitted);
                 let refused = all.iter().filter(|&&level| memory.has_refused(level)).count();
-                assert_eq!(refused, 4 - admitted, "from the lowest that was refused on");
+                assert_eq!(refused, 4 - admitted, "the refused level and all above it");
                 memory.begin_turn();
                 assert!(!memory.has_refused(Level::Plenty));
             }

@@ -2,11 +2,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bodies` | [`Bodies`]: handles of bodies, from first byte to end; the limit on all of them |
-//! | `bodies/slots` | slots; moves bodies of [`BodyOwners`]; releases blocks; a turn, a replay |
+//! | `bodies` | [`Bodies`]: bodies from first byte to removal, their handles, their total limit |
+//! | `bodies/slots` | takes and frees slots; moves bodies; releases blocks; begins turns, replays |
 //! | `block` | one block: its slots and their marks |
-//! | `level` | [`Level`] and [`Memory`]: whether enough is free; the trait [`Supply`] |
-//! | `supply` | the two supplies of a real daemon: ballast, and a limit on resident memory |
+//! | `level` | [`Level`] and [`Memory`]: whether enough memory is free; the trait [`Supply`] |
+//! | `supply` | the supplies of a real daemon: system memory, or resident memory up to a limit |
 
 mod block;
 mod bodies;

@@ -1,4 +1,4 @@
-//! The supply of a real daemon: the system's memory, perhaps with a limit on resident memory.
+//! The supply of a real daemon: the system's memory, with or without a limit on resident memory.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::{
 /// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// Minimum time between two releases of free memory, for each byte of the limit. For a limit of 100
-/// MB the time is a second, and a release takes about a hundredth of it: some milliseconds.
+/// The minimum time between two releases of free memory, for each byte of the limit. For a limit of
+/// 100 MB, the minimum time is a second, and a release takes about ten milliseconds.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
 /// The time that must pass between two releases is never longer than this.
@@ -41,9 +41,9 @@ pub struct ResidentLimit {
     /// The limit on resident memory. The levels keep a part of this memory free.
     limit: u64,
     resident: sys::ResidentMemory,
-    /// How many bytes below the limit resident memory was when it was last read.
+    /// The limit minus resident memory, in bytes, at the last reading.
     left: usize,
-    /// Bytes allocated up to the last reading; bytes that are allocated later count as resident.
+    /// [`ballast::allocated_bytes`] at the last reading. Bytes allocated later count as resident.
     allocated: usize,
     /// When free memory was last released to the system.
     released_at: Time,
@@ -55,7 +55,7 @@ impl ResidentLimit {
         Self { limit, resident, left: 0, allocated: 0, released_at: Time::default() }
     }
 
-    /// Reads how much memory is resident; if that is unknown, only the system's memory is a limit.
+    /// Reads how much memory is resident. If the reading fails, assumes that no memory is resident.
     fn read(&mut self) {
         self.allocated = ballast::allocated_bytes();
         let now = self.resident.bytes().unwrap_or(0);
@@ -64,7 +64,7 @@ impl ResidentLimit {
 }
 
 impl Supply for ResidentLimit {
-    /// The bytes that may still become resident, or the remaining ballast if that is less.
+    /// How many bytes can still become resident, or the remaining ballast if that is less.
     fn left(&mut self) -> usize {
         let mut taken = ballast::allocated_bytes().wrapping_sub(self.allocated);
         if taken >= READ_INTERVAL_BYTES {
@@ -80,7 +80,7 @@ impl Supply for ResidentLimit {
         self.left >= left.saturating_add(bytes) && SystemMemory.has_piece(bytes, left)
     }
 
-    /// Fills the ballast up, and releases free memory if resident memory is near its limit.
+    /// Fills the ballast, and releases free memory if resident memory is near its limit.
     fn refill(&mut self, wanted: usize) {
         SystemMemory.refill(wanted);
         self.read();

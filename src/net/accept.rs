@@ -80,7 +80,7 @@ impl ListenerSlot {
 }
 
 impl EventLoop {
-    /// Accepts the connections that wait at the listeners, as many as a turn permits.
+    /// Accepts the connections that wait at the listeners, at most as many as a turn permits.
     pub(super) fn accept(&mut self, now: Time) {
         if self.is_stopping {
             return;

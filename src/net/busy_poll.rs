@@ -5,13 +5,13 @@
 //! microseconds, polling is faster than sleeping. Whether polling takes more CPU time than sleeping
 //! depends on the machine and the clients. So while events follow each other quickly, the loop
 //! makes a *trial* now and then: it measures the CPU time per event, first with sleeping, then with
-//! polling. If polling takes no more CPU time, the loop polls until several polls find nothing or
-//! the next trial begins. A daemon with little to do always sleeps.
+//! polling. If polling takes no more CPU time than sleeping, the loop polls until several polls
+//! find nothing or the next trial begins. A daemon with little to do never polls.
 //!
 //! The decision does not depend on the number of processors. A client on this thread's processor
 //! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon that is
-//! pinned to one processor may poll if its clients run on other processors. Polling does not use up
-//! a CPU quota, because the loop polls only while polls take no more CPU time than sleeping.
+//! pinned to one processor can poll if its clients run on other processors. Polling does not use up
+//! a CPU quota faster than sleeping, because the loop polls only while polls take no more CPU time.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const MISS: u32 = 16;
 const MISSES_MAX: u32 = 4 * MISS;
 
 /// Waits are short if their average is below this multiple of the time limit of a poll. A wait
-/// that would end within one poll may take as long as three polls if loop and client sleep instead.
+/// that would end within one poll can take as long as three polls if loop and client sleep instead.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -78,7 +78,7 @@ struct HalfTrial {
     /// The thread's CPU time at the beginning of this half of the trial.
     cpu_before: Duration,
     /// The CPU time per event in the first half of the trial, in which the loop sleeps. `None`
-    /// during that half.
+    /// until the first half has ended.
     with_sleep: Option<Duration>,
 }
 
@@ -146,7 +146,7 @@ impl BusyPoll {
         }
     }
 
-    /// Lets the loop sleep in the next `rest` short waits, and doubles `rest` for the next failure.
+    /// Makes the loop sleep in the next `rest` short waits, and doubles `rest` for later failures.
     fn fail(&mut self) {
         self.phase = Phase::Rest { left: self.rest };
         self.rest = (2 * self.rest).min(REST_MAX_WAITS);
@@ -161,8 +161,9 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A simulated machine with the daemon and a client. A sleep takes the time `sleep`, and as
-    /// much CPU time. If both share a processor, the client runs only while the daemon sleeps.
+    /// A simulated machine with the daemon and a client. To sleep and wake up takes the time
+    /// `sleep`, all of it CPU time. If both programs share a processor, the client runs only while
+    /// the daemon sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,

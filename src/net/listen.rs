@@ -73,8 +73,8 @@ pub struct Listener(Kind);
 
 impl Listener {
     /// Listens on all addresses; if one address fails, listens on none. Clients can connect at
-    /// once, and wait until the event loop accepts them. If `::` is the only address, it also
-    /// accepts IPv4; if there are several addresses, an IPv6 address accepts only IPv6.
+    /// once, and wait until the event loop accepts them. A socket for `::` also accepts IPv4 if
+    /// `::` is the only address; among several addresses, an IPv6 address accepts only IPv6.
     pub fn bind_all(addresses: &[Address]) -> Result<Vec<Self>, ListenError> {
         let ipv6_only = addresses.len() > 1;
         addresses.iter().map(|address| Self::bind(address, ipv6_only)).collect()
@@ -130,7 +130,7 @@ impl Listener {
         known.unwrap_or_else(|| "an unknown address".into())
     }
 
-    /// Whether a client of this listening socket waits to be accepted. Returns true also if the
+    /// Whether a client of this listening socket waits to be accepted. Also returns true if the
     /// system reports an error.
     pub(super) fn has_client(&self) -> bool {
         match &self.0 {
@@ -159,8 +159,8 @@ impl Listener {
     }
 }
 
-/// Removes the file of the socket, unless another file has replaced it. So a process that exits
-/// cleanly, even one that has not served yet, removes its socket's file.
+/// Removes the file of the socket, unless another file has replaced this file. So a process that
+/// exits cleanly, even one that has not served yet, removes its socket's file.
 impl Drop for Listener {
     /// Removes the file of a UNIX socket, if the file still belongs to this listener.
     fn drop(&mut self) {
@@ -198,7 +198,7 @@ fn inherited_count(pid: u32) -> io::Result<RawFd> {
     Ok(RawFd::try_from(count).unwrap_or(RawFd::MAX))
 }
 
-/// Listens on a UNIX socket at a path. Replaces a socket there on which no process listens.
+/// Listens on a UNIX socket at a path. Replaces an old socket there if no process listens on it.
 fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     let bind_error = |error| at(format!("unix:{}", path.display()))(error);
     unix::net::SocketAddr::from_pathname(path).map_err(bind_error)?;
@@ -214,7 +214,7 @@ fn bind_unix(path: &Path) -> Result<Listener, ListenError> {
     Ok(Listener(Kind::Unix(listener, Some(file))))
 }
 
-/// Whether there is a socket at the path on which no process listens. False without a file.
+/// Whether the file at the path is a socket on which no process listens; false if there is no file.
 fn is_stale(path: &Path) -> Result<bool, ListenError> {
     let because = |reason: &str| Err(at(path.display())(io::Error::other(reason)));
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(false) };
@@ -244,7 +244,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Locks the directory of a UNIX socket against other daemons that start, until the returned
 /// descriptor is closed. Without the lock, a daemon could remove another daemon's new socket,
-/// because a socket that does not listen yet looks like one whose process has ended. If the
+/// because a socket that does not listen yet looks like a socket whose process has ended. If the
 /// directory cannot be locked within two seconds, startup continues without the lock.
 #[expect(clippy::disallowed_methods, reason = "no client is served yet")]
 fn lock_directory(path: &Path) -> Option<OwnedFd> {

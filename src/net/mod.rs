@@ -9,10 +9,10 @@
 //! | this file | [`EventLoop`]: the turn, the wait, `gather`, events, signals; [`LoopError`] |
 //! | `accept` | accepts and registers connections; pauses a listener that fails |
 //! | `listen` | opens sockets to listen on, TCP and UNIX, or takes them from a service manager |
-//! | `run_queue` | which connections run in a turn, and their share; those deferred for memory |
-//! | `transfer` | reads, feeds; checks the lock, then sends; closes, also to free memory |
+//! | `run_queue` | selects connections to run; sets their shares; defers those that lack memory |
+//! | `transfer` | reads and feeds input; checks the lock; sends replies; closes connections |
 //! | `socket` | one socket: its readiness, one read, peek or write, and input not consumed yet |
-//! | `busy_poll` | whether to poll for some microseconds before a sleep, by trials |
+//! | `busy_poll` | decides by trials whether to poll for some microseconds before a sleep |
 
 mod accept;
 mod busy_poll;
@@ -45,7 +45,8 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token of the event after a background sync. The next commit takes the sync's result.
+/// The token of the event that reports the end of a background sync. The next commit takes the
+/// result of the sync.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
 /// The token of the first listener. The tokens of connections are far smaller.
@@ -58,7 +59,7 @@ const READ_MAX_BYTES: usize = 128 * 1024;
 /// The most events of one poll. Handling an event is far faster than running a connection.
 const EVENTS_PER_POLL: usize = 4096;
 
-/// How often an idle daemon checks whether the wall clock was set, if deadlines depend on it.
+/// How often an idle daemon with a binlog and delayed jobs checks whether the wall clock was set.
 const CALENDAR_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why the event loop ended.
@@ -92,7 +93,7 @@ impl fmt::Display for LoopError {
 impl Error for LoopError {}
 
 impl From<io::Error> for LoopError {
-    /// The end of the event loop because of a failed system call.
+    /// Makes the error for a failed system call.
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
@@ -105,7 +106,7 @@ pub struct EventLoop {
     listeners: Vec<ListenerSlot>,
     notifier: Notifier,
     signals: Signals,
-    /// The loop ends once the binlog has failed for this time; with `None`, no failure ends it.
+    /// The loop ends once the binlog has failed for this time; `None` sets no limit.
     binlog_failure_max: Option<Duration>,
     busy_poll: BusyPoll,
     server: Server,
@@ -145,7 +146,7 @@ impl EventLoop {
         }
         let fd = signals.as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), SIGNALS, Interest::READABLE)?;
-        // Checks that a descriptor is free: without one, no client could ever connect.
+        // Checks that a descriptor is free: without it, no client could ever connect.
         drop(poll.registry().try_clone()?);
         Ok(Self {
             poll,
@@ -210,9 +211,9 @@ impl EventLoop {
         Some(self.server.binlog_failed_since()? + self.binlog_failure_max?)
     }
 
-    /// If the commit will sync in this thread, sends the replies that need not wait for the sync,
-    /// and polls for some microseconds, so that clients that have just got a reply can send their
-    /// next commands. So one sync covers the changes of many clients.
+    /// If the commit will sync in this thread, first sends the replies that need not wait for the
+    /// sync. Then polls for some microseconds, so that clients that have just got a reply can send
+    /// their next commands. One sync then covers the changes of many clients.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
@@ -265,7 +266,7 @@ impl EventLoop {
         self.poll_then_sleep(events, timeout, now)
     }
 
-    /// Polls for some microseconds if `busy_poll` decides so, then sleeps if no event has come.
+    /// If `busy_poll` decides to poll, polls for some microseconds. Sleeps if no event has come.
     /// Poll and sleep together take at most `timeout`.
     fn poll_then_sleep(
         &mut self,
@@ -301,7 +302,7 @@ impl EventLoop {
         }
     }
 
-    /// Handles an event of the signals, of a listener, or of a connection, which is then queued.
+    /// Handles an event. An event of a connection puts the connection in a queue.
     fn on_event(&mut self, event: &Event) {
         match event.token() {
             SIGNALS => self.handle_signals(),
@@ -316,8 +317,8 @@ impl EventLoop {
                 socket.latch(event);
                 let key = Key::from_index(index);
                 if socket.has_hung_up {
-                    // The client that hung up gets no more jobs. A connection that has hung up is
-                    // queued as busy, so that thousands of such connections do not delay others.
+                    // A client that hung up gets no more jobs. Its connection is queued as busy, so
+                    // that thousands of such connections do not delay other connections.
                     self.server.hang_up(key);
                     self.enqueue_busy(key);
                 } else {

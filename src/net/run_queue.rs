@@ -13,14 +13,14 @@ use crate::{
     service::logging::Throttle,
 };
 
-/// The smallest share of a connection, in commands: less would not be worth the system calls.
+/// The smallest share of a connection, in commands: fewer would not be worth the system calls.
 const COMMANDS_PER_VISIT_MIN: u32 = 32;
 
 /// The most connections that run in a turn. The system calls for each connection take some
 /// microseconds, even if the connection has few commands.
 const VISITS_PER_TURN: usize = 256;
 
-/// The most connections of `busy` that run in a turn; the others that run are from `runnable`.
+/// The most connections of `busy` that run in a turn; all others that run are from `runnable`.
 const BUSY_VISITS_PER_TURN: usize = VISITS_PER_TURN / 4;
 
 /// Connections with work to do.
@@ -44,7 +44,7 @@ pub(super) struct Deferred {
     /// When to run the connections in `queue` again.
     pub(super) retry_at: Option<Time>,
     /// From this instant on, connections are closed in order to free memory. `None` if there is
-    /// enough memory for steps and for new clients.
+    /// enough memory for background work and for new clients.
     pub(super) close_at: Option<Time>,
     /// Limits the log lines about connections that were closed in order to free memory.
     pub(super) closed: Throttle,
@@ -90,9 +90,9 @@ impl EventLoop {
         }
     }
 
-    /// Runs queued connections, each for its share of the turn: first those that have an event,
-    /// then some busy ones. If there are too many, the rest runs first in the next turn, but after
-    /// the tick of that turn, so timers need not wait until all connections have run.
+    /// Runs queued connections, each for its share of the turn: first those in `runnable`, then
+    /// some in `busy`. Connections that do not run in this turn run in later turns, after the
+    /// ticks, so timers need not wait until all connections have run.
     pub(super) fn advance_all(&mut self, now: Time) {
         let (fresh, busy) = (self.queues.runnable.len(), self.queues.busy.len());
         let all = u32::try_from(fresh + busy).unwrap_or(u32::MAX);
@@ -116,7 +116,7 @@ impl EventLoop {
         }
     }
 
-    /// Runs a connection for its share: passes input, stored or read now, to the server.
+    /// Runs a connection for its share: passes stored or newly read input to the server.
     fn advance(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.is_runnable = false;
@@ -125,7 +125,7 @@ impl EventLoop {
         }
         let has_hung_up = socket.has_hung_up || self.server.conn(key).is_half_closed;
         if has_hung_up && !self.server.may_step() {
-            // There is no memory to answer the client. To close the client's connection frees
+            // There is no memory to answer the client. Closing the client's connection frees
             // memory, for which other connections may be waiting.
             debug!("{key:?} hung up, and there is no memory to answer it");
             return self.end(key);

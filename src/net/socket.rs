@@ -7,8 +7,8 @@ use mio::{Interest, event::Event, net::TcpStream};
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
 /// Whether, after a short read or write, an event reports when more can be read or written, as with
-/// epoll. Epoll also reports an urgent byte at which a read stops. With a poll other than epoll,
-/// reads and writes may have to be repeated until they return `WouldBlock`.
+/// epoll. A read is also short if an urgent byte stops it, but epoll reports each urgent byte. With
+/// another poll, reads and writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 
@@ -29,26 +29,27 @@ pub(super) struct Socket {
     /// A TCP or UNIX stream. `TcpStream` serves for UNIX streams, too, because only `read`, `write`
     /// and `peek` are called.
     stream: TcpStream,
-    /// Whether a read may return bytes.
+    /// Whether a read might return bytes.
     pub(super) is_readable: bool,
-    /// Whether the kernel may accept a write.
+    /// Whether the kernel might accept a write.
     pub(super) is_writable: bool,
-    /// Whether the kernel reported an urgent byte (a read stops there) or the end of input. Then
-    /// only `WouldBlock`, not a short read, shows that all input has been read.
+    /// Whether the kernel reported an urgent byte (a read stops there) or the end of input. After
+    /// such a report, a short read does not show that all input has been read; `WouldBlock` does.
     reads_until_blocked: bool,
-    /// Whether the client has shut down its output or disconnected, and `half_close` is still due.
+    /// Whether the client shut down its output or disconnected, and `half_close` has not been
+    /// called yet.
     pub(super) has_hung_up: bool,
     /// Whether the connection is in the queue `runnable` or `busy`.
     pub(super) is_runnable: bool,
     /// Whether the connection is in the queue of deferred connections.
     pub(super) is_deferred: bool,
-    /// Whether nothing has been read from the socket or sent since memory became short.
+    /// Whether nothing has been read from or sent to the socket since memory became short.
     pub(super) is_idle: bool,
     /// Whether the connection has ended, and its socket is still to be closed.
     pub(super) has_ended: bool,
     /// The result of the last [`Server::feed`](crate::server::Server::feed).
     pub(super) feed_result: FeedResult,
-    /// Bytes that were read but not consumed: at most one read; if idle, at most part of a line.
+    /// Unconsumed bytes of at most one read. An idle connection keeps at most a part of a line.
     pub(super) unconsumed: Vec<u8>,
 }
 
@@ -184,7 +185,7 @@ mod tests {
         client.write_all(b"abcdefghij").expect("there is space");
         socket.is_readable = true;
         assert_eq!(socket.read(buffer).expect("bytes"), 8);
-        assert!(socket.is_readable, "a full buffer does not show the rest");
+        assert!(socket.is_readable, "the kernel may have more after a full read");
     }
 
     #[test]

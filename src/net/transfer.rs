@@ -15,14 +15,14 @@ use crate::{
 /// The most bytes that are sent to one connection in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// The loop ends if this many checks of the lock in a row take so long that the next check is due.
+/// The loop ends if this many successive lock checks each end only after the next check is due.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
-/// How much time a turn may spend on closing connections; the last close may exceed this time. To
-/// close a single connection with much unread input, the kernel may take a millisecond.
+/// The most time that a turn spends on closing connections; the last close may exceed this time.
+/// The kernel can take a millisecond to close a single connection with much unread input.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// If for this time there is no memory for any step, or none for new clients, connections are
+/// If for this time there is no memory for any step, or no memory for new clients, connections are
 /// closed in order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,7 @@ const STARVATION_TIME: Duration = Duration::from_secs(1);
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
-    /// Reads once, and passes the stored part of a line, if any, and the bytes read to the server.
+    /// Reads once. Passes to the server the stored part of a line, if any, and then the bytes read.
     /// If there is no memory to store bytes that the server does not consume, peeks at the input
     /// first, and then reads only the consumed bytes. The peek takes one more system call.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
@@ -77,7 +77,7 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Sends the replies of this turn, and those that earlier turns could not send. Only this
+    /// Sends the replies of this turn, and replies that earlier turns could not send. Only this
     /// function sends replies. If the lock of the binlog is lost, fails and sends nothing, because
     /// another daemon may hand out the same jobs.
     pub(super) fn flush(&mut self) -> Result<(), LoopError> {
@@ -176,10 +176,11 @@ impl EventLoop {
     }
 
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
-    /// connection per turn until there is memory. Of the connections that were idle for that time,
-    /// or else of all, closes the one with the most bytes of unread output and unfinished input. If
-    /// resident memory is limited, waits before it closes the next. Call this after all replies
-    /// that clients accept are sent. O(connections) if one is closed, O(listeners) if none is.
+    /// connection per turn until there is memory. Prefers connections that were idle for that time,
+    /// and of several the one with the most bytes of unread output and unfinished input. If
+    /// resident memory is limited, waits before the next close. Call this after the replies that
+    /// the sockets accept have been sent. O(connections) if a connection is closed, O(listeners) if
+    /// not.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -198,7 +199,7 @@ impl EventLoop {
             return;
         }
         // Output for a writable socket does not count, because a later turn sends the output. Input
-        // of a readable or deferred connection does not count, because that connection may go on.
+        // of a readable or deferred connection does not count, because it may still be completed.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };
@@ -207,7 +208,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // To close a connection would free no memory: jobs, for example, may take all of it.
+            // Closing a connection would free no memory: for example, jobs may take all memory.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -245,7 +246,7 @@ impl EventLoop {
                 break;
             }
         }
-        // If other clients have got jobs of the closed connections, sends the replies to them.
+        // Sends the replies to other clients that have got jobs of the closed connections.
         self.flush()
     }
 

@@ -53,14 +53,15 @@ pub enum Command<'a> {
     /// Reports the extensions and the health of this daemon. The original has none of the commands
     /// from `Capabilities` to `Metrics`.
     Capabilities,
-    /// Lists the first jobs of a tube in one state. `limit` is at most [`LISTED_JOBS_MAX`].
+    /// Lists the first `limit` jobs of a tube that are in `state`. `limit` is at most
+    /// [`LISTED_JOBS_MAX`].
     ListJobs {
         name: &'a str,
         state: JobState,
         limit: u32,
     },
-    /// Deletes the jobs of a tube with ids up to `last_id`; only those in `state`, if it is given.
-    /// `state` is never `Reserved`, because the command does not delete reserved jobs.
+    /// Deletes the jobs of a tube with ids up to `last_id`. If `state` is given, deletes only jobs
+    /// in this state. `state` is never `Reserved`: the command does not delete reserved jobs.
     DeleteTube {
         name: &'a str,
         state: Option<JobState>,

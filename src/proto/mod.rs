@@ -1,4 +1,4 @@
-//! The protocol, as functions on bytes that use no jobs, tubes or connections.
+//! The protocol: functions that handle only bytes, not jobs, tubes or connections.
 //!
 //! `command.rs` has the commands with their fields, `parse.rs` parses a line into a command,
 //! numbers the commands and checks tube names, `reply.rs` writes replies and lists of tubes,

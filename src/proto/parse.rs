@@ -1,10 +1,10 @@
 //! Parses a line into a command, or into the error that the original would report.
 //!
 //! The original finds the command by the prefix of the line, and then reads the arguments. So a
-//! line may begin with a known command and still be malformed. Which error the client then gets
-//! depends on how far the original reads. If a command takes arguments, its prefix ends in a space
-//! (except for `pause-tube` and commands that the original does not know). If a command takes no
-//! arguments, any byte after its name makes the line malformed (except after `quit`).
+//! line can begin with a known command and still be malformed. The error reply depends on how far
+//! the original reads the line. If a command takes arguments, its prefix ends in a space (except
+//! for `pause-tube` and commands that the original does not know). If a command takes no arguments,
+//! any byte after its name makes the line malformed (except after `quit`).
 
 use super::{
     Command, JobState, LISTED_JOBS_MAX, NAME_LIMIT, PutHeader, Reply, command::LISTED_JOBS,
@@ -16,10 +16,10 @@ type Parsed<'a> = Option<Command<'a>>;
 /// Parses a line, given without its CR LF. `job_size_limit` is the limit that `-z` sets, in bytes.
 /// Returns the command and its index among all commands (see [`place`]), or the error reply.
 pub fn parse(line: &[u8], job_size_limit: u32) -> Result<(Command<'_>, usize), Reply<'static>> {
-    // If two prefixes match a line, such as `reserve-job ` and `reserve`, the first one applies.
+    // If two prefixes match a line, such as `reserve-job ` and `reserve`, the earlier one applies.
     let parsed = COMMANDS.iter().enumerate().find_map(|(place, &(prefix, read))| {
         let prefix = prefix.as_bytes();
-        // This comparison is much cheaper than that of two slices, which is a call.
+        // Comparing the first bytes is much cheaper than comparing slices, which calls a function.
         if line.first() != prefix.first() {
             return None;
         }
@@ -183,7 +183,7 @@ fn drain<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     }
 }
 
-/// Parses the argument of `metrics`, the name of a tube, if there is one.
+/// Parses the argument of `metrics`: the name of a tube, or nothing.
 fn metrics<'a>(arguments: &mut Arguments<'a>) -> Parsed<'a> {
     let is_of_all = arguments.rest.is_empty();
     let name = if is_of_all { None } else { Some(arguments.name_behind_spaces()?) };
@@ -204,7 +204,7 @@ impl<'a> Arguments<'a> {
         if has_stray_byte(rest) { None } else { Some(command) }
     }
 
-    /// Reads the rest of the line as a tube name. Spaces may precede a number, but not a name.
+    /// Reads the rest of the line as a tube name. Spaces may precede a number, but not this name.
     fn name(&mut self) -> Option<&'a str> {
         tube_name(std::mem::take(&mut self.rest))
     }

@@ -97,8 +97,8 @@ impl List {
         "OK \r\n\r\n".len() + usize::MAX.ilog10() as usize + 1 + self.length()
     }
 
-    /// Appends to `out` the beginning of a reply with a list of tubes, without the end of its last
-    /// line. The caller must then append all names, and LF CR LF.
+    /// Appends to `out` the `OK` line of a reply with a list of tubes, then `---` without a line
+    /// feed. The caller must then append all names, and after the names LF CR LF.
     pub fn begin(self, out: &mut Vec<u8>) {
         numbers(out, "OK", &[self.length() as u64]);
         text(out, HEAD.trim_end());
@@ -109,8 +109,8 @@ impl List {
         "- \n".len() + name.len()
     }
 
-    /// Appends to `out` the end of the line before, and then the tube `name`, whose line remains
-    /// open: two appends for each name, not three.
+    /// Appends to `out` a line feed, which ends the previous line, and then the line of the tube
+    /// `name` without its line feed. So each name takes two appends, not three.
     pub fn add_name(out: &mut Vec<u8>, name: &str) {
         text(out, "\n- ");
         text(out, name);

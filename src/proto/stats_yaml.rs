@@ -114,7 +114,7 @@ impl Value for Seconds {
 pub struct Document(Vec<u8>);
 
 impl Default for Document {
-    /// An empty YAML document, with room for a long one.
+    /// An empty YAML document, with room for a long document.
     fn default() -> Self {
         Self::with_capacity(1536)
     }

@@ -7,12 +7,12 @@ use crate::collections::{Growth, Key, grow};
 
 /// Lists of a tube's jobs in one state, in the order in which they will leave this state.
 impl Queue {
-    /// The first `count` ready jobs, by priority. O(count log count).
+    /// The first `count` ready jobs, in the order of their priorities. O(count log count).
     pub fn list_ready(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].ready.first(count)
     }
 
-    /// The first `count` delayed jobs, by the ends of their delays. O(count log count).
+    /// The first `count` delayed jobs, in the order in which their delays end. O(count log count).
     pub fn list_delayed(&self, tube: Key<Tube>, count: usize) -> Vec<Key<Job>> {
         self.tubes.arena[tube].delayed.first(count)
     }
@@ -23,7 +23,7 @@ impl Queue {
     }
 }
 
-/// A `list-jobs` of reserved jobs that has begun. A tube has no list of its reserved jobs, so the
+/// The progress of a `list-jobs` of reserved jobs. A tube has no list of its reserved jobs, so the
 /// command visits all clients.
 #[derive(Debug)]
 pub struct ListReserved {
@@ -37,8 +37,8 @@ pub struct ListReserved {
 
 /// Listing reserved jobs.
 impl Queue {
-    /// Begins to list the first `count` reserved jobs of a tube by their deadlines. The tube exists
-    /// at least until [`Queue::unpin`].
+    /// Begins a list of those `count` reserved jobs of a tube that have the earliest deadlines. The
+    /// tube exists at least until [`Queue::unpin`].
     pub fn begin_list_reserved(&mut self, tube: Key<Tube>, count: usize) -> Growth<ListReserved> {
         let mut first = Vec::new();
         grow(&mut first, count + 1)?;
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     /// Continues a `list-jobs`: visits up to `steps` more clients and reserved jobs. After the last
-    /// client, returns the found jobs that still have the same deadlines, in the memory of `list`.
+    /// client, returns the found jobs with unchanged deadlines, and reuses the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,
@@ -85,13 +85,13 @@ impl Queue {
         });
         // A job that moved in its client's heap of deadlines may have been found twice.
         found.dedup();
-        // `collect` reuses the memory of `found`: keys are smaller than pairs, and aligned alike.
+        // `collect` reuses the memory of `found`: keys are smaller than pairs, and equally aligned.
         found.into_iter().map(|(_, job)| job).collect()
     }
 }
 
-/// A `delete-tube` that has begun. The command deletes jobs that were put before it began, one at a
-/// time. A job stays if its state differs from the given one when the command visits the job.
+/// The progress of a `delete-tube`. The command deletes, one at a time, the jobs that existed when
+/// it began. A job stays if its state is not the requested state when the command visits the job.
 ///
 /// The command visits the jobs of all tubes in the order of the arena, because jobs move within the
 /// heaps and lists of a tube while other clients put and reserve.
@@ -100,7 +100,7 @@ pub struct DeleteTube {
     tube: Key<Tube>,
     /// The state whose jobs are deleted; `None` for all states but reserved.
     state: Option<State>,
-    /// Jobs with this id or a larger one stay.
+    /// Jobs with this id or a larger id stay.
     end_id: u64,
     /// The index of the job to visit next.
     next: usize,
@@ -108,7 +108,7 @@ pub struct DeleteTube {
     pub deleted: u64,
 }
 
-/// How many jobs a step visits. So many visits take no longer than one delete.
+/// How many jobs a step visits. All visits of a step take no longer than one delete.
 const VISITED_PER_STEP: usize = 16;
 
 /// The result of one step of a [`DeleteTube`].
@@ -124,8 +124,8 @@ pub enum DeleteStep {
 
 /// Deleting.
 impl Queue {
-    /// Begins to delete the jobs of a tube with ids up to `last_id`: those in `state`, or all that
-    /// are not reserved. The tube exists at least until [`Queue::unpin`].
+    /// Begins to delete the jobs of a tube with ids up to `last_id`: those in `state`, or all
+    /// unreserved jobs if `state` is `None`. The tube exists at least until [`Queue::unpin`].
     pub fn begin_delete_tube(
         &mut self,
         tube: Key<Tube>,

@@ -14,8 +14,8 @@ use crate::{
 /// The wait of a client for a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The number of this wait among the waits of all clients. The client with the smallest number
-    /// has waited longest.
+    /// The serial number of this wait: of all clients that wait, the client with the smallest
+    /// number has waited longest.
     pub(super) sequence: u64,
     /// When the wait times out; `None` means never.
     pub(super) until: Option<Time>,
@@ -35,13 +35,13 @@ pub(super) struct Watch {
 pub struct Client {
     /// The tube that `put`, `peek-…` and `kick` work on.
     pub using: Key<Tube>,
-    /// The watched tubes in the original's order: a new tube is appended, and an ignored tube is
-    /// replaced by the last one. Each entry includes the tube's key, so that a search reads no
+    /// The watched tubes in the original's order: a new tube is appended, and the last tube takes
+    /// the place of an ignored tube. Each entry includes the tube's key, so that a search reads no
     /// [`Watch`].
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// The index in `watching` at which the last search found a job; the list may now be shorter.
+    /// The index in `watching` at which the last search found a job. The list can now be shorter.
     pub(super) found_at: usize,
-    /// Watches without an entry in their tube's `waiters`; not updated after a disconnect.
+    /// Watches without an entry in their tube's `waiters`. The list is stale after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
     /// The jobs that the client has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,
@@ -92,7 +92,7 @@ impl Client {
         self.reserved.len()
     }
 
-    /// Of this client's reserved jobs, the one that it reserved first.
+    /// Of this client's reserved jobs, the job that it reserved first.
     pub fn first_reserved(&self) -> Option<Key<Job>> {
         self.reserved.front()
     }
@@ -108,8 +108,8 @@ impl Client {
     }
 
     /// When the client's timer is due: at the first deadline of its jobs or at the end of its wait,
-    /// whichever is earlier. While the client waits, its first deadline counts as [`SAFETY_MARGIN`]
-    /// earlier, because the client must be warned.
+    /// whichever is earlier. While the client waits, its timer is due [`SAFETY_MARGIN`] before its
+    /// first deadline, because the client must be warned.
     pub(super) fn due_at(&self) -> Option<Time> {
         let job = self.deadlines.peek().map(|(due, _)| due.at);
         match self.waiting {

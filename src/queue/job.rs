@@ -26,14 +26,14 @@ pub const URGENT_BELOW_PRI: u32 = 1024;
 /// How many bytes the limit on memory counts for each job, in addition to the job's body.
 pub const JOB_OVERHEAD_BYTES: u64 = BODY_OVERHEAD_BYTES;
 
-/// The state of a job, which determines where the job is.
+/// The state of a job, which determines where in the queue the job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Waits for a worker.
+    /// The job waits for a worker.
     Ready,
     /// This client has reserved the job, until the deadline in the client's `deadlines` heap.
     Reserved(Key<Client>),
-    /// Becomes ready at `state_at`.
+    /// The job becomes ready at `state_at`.
     Delayed,
     /// The job is set aside until a client kicks, deletes or reserves it.
     Buried,
@@ -71,7 +71,7 @@ pub struct History {
 pub struct Record {
     /// The job's unique id; the first job has the id 1.
     pub id: u64,
-    /// Smaller is more urgent.
+    /// The priority: a smaller number is more urgent.
     pub pri: u32,
     /// The last requested delay, in seconds.
     pub delay: u32,
@@ -79,11 +79,11 @@ pub struct Record {
     pub ttr: u32,
     /// When the header of the job's `put` was read.
     pub created_at: Time,
-    /// The end of the delay of a delayed job; for others, since when the job is in its state.
+    /// For a delayed job, the end of the delay; for other jobs, the beginning of the present state.
     pub state_at: Time,
     /// The counts of what has happened to the job so far.
     pub history: History,
-    /// The state of the job, which determines where the job is.
+    /// The state of the job, which determines where in the queue the job is.
     pub state: State,
 }
 
@@ -102,17 +102,17 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job that is lost now will have been lost `max` times, which is too often.
-    /// A job is lost when its time to run is over or the connection of its holder has closed.
+    /// Whether a reserved job that is now lost has been lost `max` times, including this loss. A
+    /// job is lost when its time to run is over or the connection of its worker has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, including the present one, minus the number of burials that
     /// this function caused.
     ///
-    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial caused here,
-    /// `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by `max - 1`. A job
-    /// exceeds `limit` only if it was lost while there was no `max`, or a larger one; it then gets
-    /// fewer tries, but at least one.
+    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial that this
+    /// function caused, `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by
+    /// `max - 1`. The exception is a job that was lost more than `max` times while `max` was larger
+    /// or not set: a kick gives such a job at least one try.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);
@@ -167,7 +167,7 @@ impl Job {
         ReadyKey { pri: self.record.pri, id: self.record.id }
     }
 
-    /// The job's sort key in a heap of jobs by deadline, if the job's deadline is `at`.
+    /// The job's sort key in a heap that is sorted by deadlines, if the job's deadline is `at`.
     pub(super) fn due_key(&self, at: Time) -> DueKey {
         DueKey { at, id: self.record.id }
     }
@@ -196,7 +196,7 @@ pub(super) struct ReadyKey {
 }
 
 impl ReadyKey {
-    /// Stands for no job, and sorts after the key of every job.
+    /// A key that no job has; it sorts after the keys of all jobs.
     pub(super) const NONE: Self = Self { pri: u32::MAX, id: u64::MAX };
 }
 

@@ -1,20 +1,20 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! No method for a command hands out jobs. After a call that makes a job ready or ends a pause, the
-//! caller repeats [`Queue::hand_out`] for the tube until the result is `None`, which restores the
+//! Methods for commands hand out no jobs. After a call that makes a job ready or ends a pause, the
+//! caller repeats [`Queue::hand_out`] for the tube until the result is `None`. This restores the
 //! **resting invariant**: no unpaused tube has both a ready job and a waiting client. So a `put`
-//! looks for waiting clients only at its tube, and a `reserve` for jobs only in the watched tubes.
+//! looks for waiting clients only at its tube, and a `reserve` looks only in the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
-//! | this file | [`Queue`]: join, leave, `mark_…`, lost jobs, `hand_out`, a tube's first jobs |
-//! | `verbs` | use, put, reserve, delete, bury, touch, watch, kick, …; finds by id, makes tubes |
-//! | `bulk` | `list-jobs`, and `delete-tube` in steps |
+//! | this file | [`Queue`]: clients join and leave; lost jobs, `hand_out`, a tube's first jobs |
+//! | `verbs` | a method for each command; finds jobs by id, and makes tubes |
+//! | `bulk` | the commands `list-jobs` and `delete-tube` |
 //! | `transitions` | moves jobs between the heaps and lists of their states; drops tubes |
-//! | `timers`, `waiters` | what a due timer changes: `expire_…`, pauses; who waits at a tube |
-//! | `job`, `tube`, `client` | their types, and access; `Jobs`, `Tubes`: all of them; sort keys |
+//! | `timers`, `waiters` | the effects of due timers; the clients that wait at each tube |
+//! | `job`, `tube`, `client` | the types of jobs, tubes and clients; tables of jobs and tubes |
 //! | `names` | the table of tube names |
-//! | `restore`, `testing` | jobs from a binlog, freeze and thaw, shifted dates; `check` |
+//! | `restore`, `testing` | restores jobs, freezes, shifts dates; checks invariants in tests |
 
 mod bulk;
 mod client;
@@ -110,8 +110,9 @@ pub struct Queue {
     jobs: Jobs,
     tubes: Tubes,
     clients: SmallArena<Client>,
-    /// In chunks of 64 KiB. A smaller chunk is from the C library's heap, which then cannot shrink;
-    /// for a much larger chunk, no ballast is freed, so even the first client might be refused.
+    /// All watches, in chunks of 64 KiB. A smaller chunk would be in the C library's heap, which
+    /// then could not shrink. For a much larger chunk, no ballast would be freed, so even the first
+    /// client might be refused.
     watches: Arena<Watch, 4096>,
     timers: Timers,
     counts: Counts,
@@ -177,7 +178,7 @@ impl Queue {
 
     /// Marks a client as disconnected: ends its wait and removes the client from the counts. The
     /// caller then calls [`Queue::return_job`] or [`Queue::bury_lost`] for each job of the client,
-    /// [`Queue::unwatch_next`] for each of its tubes, and at the end [`Queue::forget`].
+    /// [`Queue::unwatch_next`] for each watched tube, and at the end [`Queue::forget`].
     pub fn leave(&mut self, client: Key<Client>) {
         self.stop_waiting(client);
         let Client { is_producer, is_worker, has_left, .. } = &mut self.clients[client];
@@ -215,8 +216,8 @@ impl Queue {
         self.bury(job, record.pri, now);
     }
 
-    /// Removes a disconnected client that has no jobs and no watches. The client's key may be
-    /// reused from now on.
+    /// Removes a disconnected client that has no jobs and no watches. From now on, the client's key
+    /// can be reused.
     pub fn forget(&mut self, client: Key<Client>) {
         let client = self.clients.remove(client);
         assert!(client.reserved.is_empty() && client.watching.is_empty());
@@ -240,7 +241,7 @@ impl Queue {
 
 /// Reserving and waiting.
 impl Queue {
-    /// The most tubes that [`Queue::best_ready_job`] scans: 0 if no unpaused tube has a ready job.
+    /// The most tubes that [`Queue::best_ready_job`] scans; 0 if no unpaused tube has a ready job.
     pub fn tubes_to_scan(&self, client: Key<Client>) -> usize {
         if self.tubes.with_ready_job > 0 { self.clients[client].watching() } else { 0 }
     }
@@ -290,7 +291,7 @@ impl Queue {
 /// Memory.
 impl Queue {
     /// Releases one piece of unused memory of the queue to the system, and returns whether there
-    /// was one. See [`Arena::release_one`].
+    /// was such a piece. See [`Arena::release_one`].
     pub fn release_one(&mut self) -> bool {
         self.jobs.arena.release_one()
             || self.jobs.ids.release_one()
@@ -314,8 +315,8 @@ impl Queue {
         }
     }
 
-    /// Reads since when this ready job has waited for a worker: at the earliest since the daemon
-    /// began to serve, even if the binlog shows that the job was ready before.
+    /// The time since which this ready job has waited for a worker. The time before the daemon
+    /// began to serve does not count, even if the binlog shows that the job was ready then.
     pub fn ready_since(&self, job: Key<Job>) -> Time {
         self.jobs.arena[job].record.state_at.max(self.started_at)
     }
@@ -376,7 +377,7 @@ impl Queue {
         names.fold((0, 0), |(count, bytes), name| (count + 1, bytes + name.len()))
     }
 
-    /// Read access to the counters over all tubes.
+    /// Read access to the counts of all tubes together.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -395,7 +396,7 @@ fn increment(counter: &mut u32) {
     *counter = counter.wrapping_add(1);
 }
 
-/// The duration of so many seconds: a delay, a pause or a time to run.
+/// The duration of a delay, a pause or a time to run of `number` seconds.
 fn seconds(number: u32) -> Duration {
     Duration::from_secs(number.into())
 }

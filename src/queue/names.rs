@@ -2,10 +2,10 @@
 //! and moves only the names that belong in this bucket (linear hashing, Litwin 1980).
 //!
 //! At a hundred thousand names, doubling a table would stop the daemon for tens of milliseconds.
-//! Many small tables would lie among other memory of the C library, which could then not be
-//! released to the system. Instead, one list, indexed by tube, has all names and chains;
-//! `list-tubes` reads no buckets. A bucket takes four bytes. The hash is keyed with random
-//! bytes, so that no client can choose names with equal hashes.
+//! Many small tables would be scattered over the C library's memory, so that this memory could not
+//! be released to the system. Instead, one list, indexed by tube, has all names and chains;
+//! `list-tubes` reads no buckets. A bucket takes four bytes. The hash is keyed with random bytes,
+//! so that no client can choose names with equal hashes.
 //!
 //! Invariant: there is one bucket more than there are names, and a tube is in the chain of the
 //! bucket that the hash of its name selects.
@@ -36,7 +36,7 @@ pub(super) struct Names {
     hasher: RandomState,
     /// The first tube of each chain.
     pub(super) buckets: Vec<Option<Key<Tube>>>,
-    /// By tube index.
+    /// The names and their places in the table, by tube index.
     entries: Vec<Entry>,
     /// The length of all names in bytes.
     bytes: usize,
@@ -77,7 +77,7 @@ impl Names {
         grow(&mut self.entries, entries)
     }
 
-    /// Adds to the table the name of a tube, which no other tube may have. O(1) on average.
+    /// Adds to the table the name of a tube, which must not be in the table yet. O(1) on average.
     pub(super) fn insert(&mut self, tube: Key<Tube>, name: &str) {
         if self.entries.len() <= tube.index() {
             self.entries.resize_with(tube.index() + 1, Entry::default);
@@ -107,8 +107,9 @@ impl Names {
         self.bytes
     }
 
-    /// The bucket of a hash. Of 2^n buckets, the last n bits of the hash select one. Of up to
-    /// 2^(n+1), the last n+1 bits select one; if that one does not exist, the last n bits do.
+    /// The bucket of a hash. If there are 2^n buckets, the last n bits of the hash are the index.
+    /// If there are more buckets, up to 2^(n+1), the last n+1 bits are the index, or the last n
+    /// bits if no bucket has that index.
     fn bucket_of(&self, hash: u64) -> usize {
         let mask = self.buckets.len().next_power_of_two() - 1;
         let hash = usize::try_from(hash & mask as u64).expect("no more than the mask");

@@ -7,8 +7,8 @@ use crate::{
     memory::Body,
 };
 
-/// A call that shifts the dates of at most n jobs also ends after n times this many slots: most
-/// slots may be empty.
+/// A call that shifts the dates of at most n jobs also ends after n times this many slots, because
+/// most slots may be empty.
 const SLOTS_PER_JOB: usize = 16;
 
 /// Restores jobs, and freezes the queue while the binlog has failed.
@@ -58,7 +58,7 @@ impl Queue {
         self.place(job, state, at);
     }
 
-    /// Removes a job without counting a delete, as if the job was deleted before this process
+    /// Removes a job without counting a delete, as if the job had been deleted before this process
     /// began. The caller must pass the body to [`crate::memory::Bodies::remove`].
     pub fn discard(&mut self, job: Key<Job>) -> Body {
         let tube = self.detach(job);
@@ -75,7 +75,7 @@ impl Queue {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The id that the next job gets, for the binlog.
+    /// The id that the next new job gets; the binlog needs this id.
     pub fn next_id(&self) -> u64 {
         self.next_id
     }
@@ -95,7 +95,7 @@ impl Queue {
     }
 
     /// Ends a freeze. An unpaused tube with ready jobs and waiting clients gets a pause that ends
-    /// at `now`, so that ticks hand out its jobs in slices. O(tubes).
+    /// at `now`, so that later turns hand out its jobs, a few at a time. O(tubes).
     pub fn thaw(&mut self, now: Time) {
         self.is_frozen = false;
         for index in 0..self.tubes.order.len() {
@@ -114,10 +114,11 @@ impl Queue {
     /// a date. Scans the arena from index `from` for at most `count` jobs, or fewer if many slots
     /// are empty. Returns the index for the next call, or `None` at the end. O(count · log n).
     ///
-    /// If, by the new dates, a delay has ended too early, the job is delayed again, unless a client
-    /// has reserved or kicked the job since. If a delay is over by the new dates, it ends at the
-    /// next tick. `to_log` receives the jobs whose records have dates of the old calendar: buried
-    /// jobs, and jobs that have had a delay, because no record marks the end of a delay.
+    /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
+    /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,
+    /// the delay ends at the next tick. `to_log` receives the jobs whose records have dates of the
+    /// old calendar: buried jobs, and jobs that have had a delay, because no record marks the end
+    /// of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -81,7 +81,7 @@ impl Queue {
                 || tube.pause.is_some()
                 || tube.ready.is_empty()
                 || self.waiting(key) == 0,
-            "a ready job and a waiting client rest side by side in {}",
+            "{} has both a ready job and a waiting client",
             self.tube_name(key)
         );
         assert!(!tube.is_idle(), "{} is idle and still there", self.tube_name(key));

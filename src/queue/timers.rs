@@ -1,5 +1,5 @@
-//! Timers of tubes and clients: when the next one is due, and what changes when a delay, a pause, a
-//! time to run or the timeout of a `reserve` ends.
+//! Timers of tubes and clients: when the next timer is due, and what changes when a delay, a pause,
+//! a time to run or the timeout of a `reserve` ends.
 //!
 //! There are three heaps: of tubes with delayed jobs, by the earliest end of a delay; of paused
 //! tubes, by the end of the pause; and of clients, by [`Client::due_at`]. A tick looks at the top
@@ -15,11 +15,11 @@ use crate::{
 /// The kinds of timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timer {
-    /// Delayed jobs.
+    /// Timers of tubes with delayed jobs.
     Delays,
-    /// Paused tubes.
+    /// Timers of paused tubes.
     Pauses,
-    /// Clients that wait for a job or have reserved jobs.
+    /// Timers of clients that wait for a job or have reserved jobs.
     Clients,
 }
 

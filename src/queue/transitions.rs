@@ -1,8 +1,8 @@
 //! The state transitions of jobs; all commands and timers use these functions.
 //!
 //! Only the functions of this file move a job between heaps and lists; they keep heaps, lists,
-//! timers and counters consistent. A detached job is in no heap or list, and its `state` is the old
-//! one until the job is assigned or placed.
+//! timers and counters consistent. A detached job is in no heap or list, and keeps its old `state`
+//! until the job is assigned or placed.
 
 use super::{Queue, State, increment, seconds};
 use crate::{
@@ -77,8 +77,8 @@ impl Queue {
         timers.update_client(clients, client);
     }
 
-    /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. `at` is the end
-    /// of the delay if `state` is `Delayed`, or else the time since which the job is in this state.
+    /// Adds a detached job to the heap or list of `state`, which is not `Reserved`. If `state` is
+    /// `Delayed`, `at` is the end of the delay; if not, the time at which this state began.
     /// If the job is ready, the caller must then call [`Queue::hand_out`] for the job's tube.
     pub(super) fn place(&mut self, key: Key<Job>, state: State, at: Time) {
         let Self { jobs, tubes, timers, counts, .. } = self;

@@ -22,7 +22,7 @@ pub struct Pause {
     pub until: Time,
 }
 
-/// How long jobs of a tube have waited for a worker, and how long workers have worked on them.
+/// How long jobs of a tube have waited for a worker, and how long workers have worked on the jobs.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     /// The times from ready to reserved, including pauses of the tube, but not delays of jobs.
@@ -31,13 +31,13 @@ pub struct Times {
     pub run: LongTimes,
 }
 
-/// doc/architecture.md promises that `Times` and what the allocator adds take at most 300 bytes.
+/// doc/architecture.md promises that `Times` with its allocator overhead takes at most 300 bytes.
 const _: () = assert!(size_of::<Times>() + 16 <= 300);
 
 /// One tube.
 #[derive(Debug, Default)]
 pub struct Tube {
-    /// Has capacity for all jobs of the tube: each may become ready in a step that must not fail.
+    /// Has capacity for all jobs of the tube: a step that makes a job ready must not fail.
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
@@ -45,13 +45,13 @@ pub struct Tube {
     pub(super) waiters: Heap<u64, Watch>,
     /// The present pause; it lasts until `Queue::end_pause` ends it, even if that is after `until`.
     pub pause: Option<Pause>,
-    /// Jobs in any state.
+    /// The number of jobs in any state.
     pub(super) jobs: usize,
     /// Connections that use the tube.
     pub users: u32,
     /// Connections that watch the tube.
     pub watchers: u32,
-    /// The number of long commands in progress; for `default`, one more, so that the tube stays.
+    /// The number of long commands on the tube; for `default`, one more, so that the tube stays.
     pub(super) pins: u32,
     /// Ready jobs with a priority below [`super::job::URGENT_BELOW_PRI`].
     pub urgent: u64,
@@ -59,15 +59,15 @@ pub struct Tube {
     pub reserved: u64,
     /// Jobs put into the tube since it was created.
     pub total_jobs: u64,
-    /// Jobs deleted by command.
+    /// Jobs that clients have deleted.
     pub deletes: u64,
-    /// `pause-tube` commands.
+    /// `pause-tube` commands for the tube.
     pub pauses: u64,
     /// Jobs buried by `--bury-after`, because they were lost too often.
     pub buried_for_losses: u64,
     /// Histograms of waits and runs; `None` before the first job of the tube, to save memory.
     pub times: Option<Box<Times>>,
-    /// The tube's position in the heap that is sorted by the earliest end of a delay in each tube.
+    /// The tube's position in the heap of tubes with delayed jobs.
     pub(super) delay_timer: Option<u32>,
     /// The tube's position in the heap of paused tubes.
     pub(super) pause_timer: Option<u32>,
@@ -113,7 +113,7 @@ pub(super) struct Tubes {
     /// The sort key of each tube's best ready job, by tube index, so that a search reads one array.
     /// An entry is [`ReadyKey::NONE`] if the tube has no ready job or is paused.
     pub(super) best_ready: Vec<ReadyKey>,
-    /// How many entries of `best_ready` are not [`ReadyKey::NONE`]: a search ends after so many.
+    /// How many entries of `best_ready` are not [`ReadyKey::NONE`]; a search ends after these.
     pub(super) with_ready_job: usize,
 }
 
@@ -132,7 +132,7 @@ impl Tubes {
         grow(&mut self.best_ready, best_ready)
     }
 
-    /// Adds a tube with this name, which no other tube may have.
+    /// Adds a tube with this name, which must be a new name.
     pub(super) fn make(&mut self, name: &str) -> Key<Tube> {
         let order_index = self.order.len();
         let tube = self.arena.insert(Tube { order_index, ..Tube::default() });

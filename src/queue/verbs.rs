@@ -72,8 +72,9 @@ impl Queue {
 
 impl Queue {
     /// The job that a `reserve` gets: of the unpaused tubes that the client watches, the ready job
-    /// with the smallest `pri`, then the smallest id. O(tubes watched), but the search begins where
-    /// the last search found a job, and ends when it has seen all tubes with a ready job.
+    /// with the smallest `pri`; if several jobs have this `pri`, the job with the smallest id.
+    /// O(tubes watched), but the search begins where the last search found a job, and ends when it
+    /// has seen all tubes with a ready job.
     pub fn best_ready_job(&mut self, client: Key<Client>) -> Option<Key<Job>> {
         let Client { watching, found_at, .. } = &mut self.clients[client];
         let mut unseen = if self.is_frozen { 0 } else { self.tubes.with_ready_job };
@@ -93,8 +94,8 @@ impl Queue {
         best.1.and_then(|tube| self.first_ready(tube))
     }
 
-    /// Reserves a job of any tube; no client may have reserved this job yet. If there is no memory,
-    /// fails and changes nothing.
+    /// Reserves a job of any tube; the job must not be reserved yet. If there is no memory, fails
+    /// and changes nothing.
     pub fn reserve_job(&mut self, client: Key<Client>, job: Key<Job>, now: Time) -> Growth {
         self.clients[client].deadlines.make_room(self.is_resident)?;
         self.detach(job);
@@ -182,7 +183,7 @@ impl Queue {
         let Client { watching, unqueued, .. } = &mut self.clients[client];
         let count = watching.len() + 1;
         grow(watching, count)?;
-        // Each watch may have to move to `unqueued` later, in a step that cannot fail.
+        // Each watch may have to move to `unqueued` later, in a step that must not fail.
         grow(unqueued, count)
     }
 
@@ -239,8 +240,9 @@ impl Queue {
         Some(tube)
     }
 
-    /// Begins a `kick` of the buried jobs, or of the delayed jobs if none are buried: of at most
-    /// `bound`, and of no more than there are now. The tube exists at least until [`Queue::unpin`].
+    /// Begins a `kick` of the buried jobs, or of the delayed jobs if no job is buried. The `kick`
+    /// is limited to `bound` jobs, and to the present number of these jobs. The tube exists at
+    /// least until [`Queue::unpin`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;
@@ -267,7 +269,7 @@ impl Queue {
     }
 
     /// Pauses a tube for `length` seconds. If `length` is 0, the pause ends at the next tick, or at
-    /// once if the caller calls [`Queue::end_pause`] until that returns `None`.
+    /// once if the caller calls [`Queue::end_pause`] until the call returns `None`.
     pub fn pause(&mut self, tube: Key<Tube>, length: u32, now: Time) {
         self.tubes.arena[tube].pauses += 1;
         self.set_pause(tube, Some(Pause { seconds: length, until: now + seconds(length) }));

@@ -2,7 +2,8 @@
 //!
 //! A client waits at every tube it watches, perhaps thousands, and gets a job from only one tube.
 //! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. Each entry has the
-//! number of a wait; once at the top, an entry gets the number of its client's present wait.
+//! number of a wait. A search gives the top entry the number of its client's present wait, or
+//! removes the entry if its client no longer waits.
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, with the number
 //! of its present wait or a smaller number. So if the top entry has the number of its client's
@@ -24,8 +25,9 @@ impl Queue {
     }
 
     /// Makes the client wait at every tube it watches until `until`, or for ever if `until` is
-    /// `None`. None of these tubes may have a job for the client. Without memory for the wait or
-    /// for a job, fails and changes nothing. O(log n) for each entry removed since the last wait.
+    /// `None`. Call this method only if none of these tubes has a job for the client. If there is
+    /// no memory for the wait or for a job, fails and changes nothing. O(log n) for each entry
+    /// removed since the last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

@@ -1,5 +1,6 @@
 //! Admission: how much memory must be free before each kind of growth. If less is free, a command
-//! gets `OUT_OF_MEMORY`, as does a `put` if the limit on bodies is reached or the disk is full.
+//! gets `OUT_OF_MEMORY`. A `put` also gets this reply if the limit on bodies is reached or the disk
+//! is full.
 //!
 //! The server takes a step only if the memory of [`Level::Critical`] is free, which is more than
 //! any step allocates. So no allocation of a step fails.
@@ -27,7 +28,7 @@ const FEW_LONG_COMMANDS: usize = 16;
 /// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// How many bytes a list may take in addition to its size: its buffer may have older replies.
+/// How many bytes a list can take in addition to its size: its buffer can have older replies.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.
@@ -40,11 +41,11 @@ pub(super) enum Growing {
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
-    /// One more long command, when this many are already in progress.
+    /// One more long command, in addition to this many in progress.
     LongCommands(usize),
-    /// One more connection, when this many are already open.
+    /// One more connection, in addition to this many open connections.
     Connections(usize),
-    /// One more reserved job of a client that has already reserved this many.
+    /// One more reserved job of a client that already has this many reserved jobs.
     ReservedJobs(usize),
     /// A wait of a client for a job, or a job released with a delay.
     Waiting,
@@ -109,8 +110,8 @@ impl Server {
         if self.wal.is_some() { self.held.make_room(count) } else { Ok(()) }
     }
 
-    /// Returns the tube of this name, which is made if it does not exist. In the same step, the
-    /// caller must make a client use or watch a new tube.
+    /// Returns the tube of this name, and makes the tube if it does not exist. If the tube is new,
+    /// the caller must make a client use or watch the tube in the same step.
     pub(super) fn tube_named(&mut self, name: &str) -> Growth<Key<Tube>> {
         if let Some(tube) = self.queue.find_tube(name) {
             return Ok(tube);

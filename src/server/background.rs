@@ -13,10 +13,10 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// A step of `list-jobs` visits this many clients and reserved jobs, in the time of one delete.
+/// A step of `list-jobs` visits this many clients and reserved jobs, and takes as long as a delete.
 const RESERVED_PER_STEP: usize = 16;
 
-/// How many bytes of bodies may move in a turn; later turns move the others.
+/// Once this many bytes of bodies have moved in a turn, the other bodies move in later turns.
 pub(super) const MOVED_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// A command that may take more than one turn.
@@ -54,7 +54,7 @@ pub(super) struct Slices {
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of a slice. If there is no memory, sets
+    /// Returns whether there is memory for the next step of background work. If there is none, sets
     /// the time at which due timers and large work are tried again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
@@ -95,13 +95,13 @@ impl Server {
         }
     }
 
-    /// Takes a step for a lost job, whose time to run is over or whose holder has disconnected:
-    /// ends the reservation. The job becomes ready, as if it had waited since `since`, or is buried
-    /// if `--bury-after` requires that. With `--bury-after`, the binlog gets a record of the loss.
+    /// Ends the reservation of a lost job, whose time to run is over or whose worker has
+    /// disconnected. The job becomes ready, as if it had waited since `since`, or is buried if
+    /// `--bury-after` requires that. With `--bury-after`, the binlog gets a record of the loss.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job becomes ready; its next loss may bury it.
+        // If the binlog has failed, the job becomes ready; a later loss can still bury the job.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Releases one piece of unused memory of the server to the system, and returns whether there
-    /// was one.
+    /// was such a piece.
     pub(super) fn release_one(&mut self) -> bool {
         self.bodies.release_one()
             || self.queue.release_one()
@@ -140,7 +140,7 @@ impl Server {
     }
 
     /// Takes steps of a long command until the command ends or the steps of this turn are used up.
-    /// Then answers the command if it has ended, or else queues it for the next turn.
+    /// Answers a command that has ended, and queues any other command for the next turn.
     pub(super) fn advance_long(&mut self, mut long: LongCommand, now: Time) {
         while self.slices.long_steps < JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {
@@ -241,12 +241,12 @@ impl Server {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // Without memory to return this job, go on: other connections may free memory.
+                // If there is no memory to return this job, a later iteration may free memory.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }
             } else if client.watching() > 0 {
-                // To end a watch takes no memory, and frees some.
+                // Ending a watch takes no memory, and frees memory.
                 self.queue.unwatch_next(key.paired());
             } else {
                 self.slices.reclaimable.push(key);
@@ -277,8 +277,8 @@ mod tests {
         server.queue().counts().ready
     }
 
-    /// A disconnected client may have a job that cannot be returned for lack of memory. If clients
-    /// that disconnect later had to wait for this job, their tubes would keep much memory.
+    /// If memory is short, the jobs of a disconnected client cannot be returned. If clients that
+    /// disconnect later had to wait for these jobs, their tubes would keep much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);
@@ -301,7 +301,7 @@ mod tests {
         bury_all(&mut server, client);
         send(&mut server, client, &format!("kick {JOBS}\r\n"));
         assert_eq!(ready(&server), u64::from(JOBS_PER_SLICE));
-        assert_eq!(receive(&mut server, client), "", "it is answered when it is done");
+        assert_eq!(receive(&mut server, client), "", "a long command is answered at its end");
         assert_eq!(exchange(&mut server, other, "use other\r\n"), "USING other\r\n");
         assert_eq!(server.next_deadline(), Some(Time::AT_ONCE));
         for moved in [2 * JOBS_PER_SLICE, JOBS] {
@@ -366,7 +366,7 @@ mod tests {
         exchange(&mut server, busy, "use busy\r\nwatch busy\r\nignore default\r\n");
         reserve(&mut server, busy, 16 * 1000);
         send(&mut server, reader, "list-jobs default reserved 50\r\n");
-        assert_eq!(receive(&mut server, reader), "", "it is answered when it is done");
+        assert_eq!(receive(&mut server, reader), "", "a long command is answered at its end");
         assert_eq!(exchange(&mut server, other, "use other\r\n"), "USING other\r\n");
         exchange(&mut server, worker, "delete 7\r\n");
         server.tick(START);
@@ -378,7 +378,7 @@ mod tests {
         server.check();
     }
 
-    /// If the command scanned the heap, it would miss jobs that new jobs move within the heap.
+    /// If `delete-tube` scanned a heap, it would miss jobs that move when new jobs arrive.
     #[test]
     fn a_deleted_tube_keeps_no_job_that_was_there() {
         for seed in 0..20 {
@@ -415,7 +415,7 @@ mod tests {
             server.tick(START);
         }
         assert_eq!(ready(&server), u64::from(JOBS));
-        assert_eq!(receive(&mut server, next), "", "its key may be another client's by now");
+        assert_eq!(receive(&mut server, next), "", "another client may have this key now");
         server.check();
     }
 
@@ -430,7 +430,7 @@ mod tests {
         server.close(client, START);
         let first = ready(&server);
         assert!(first <= u64::from(JOBS_PER_SLICE), "{first}");
-        assert_eq!(server.queue().counts().connections, 0, "it counts no more at once");
+        assert_eq!(server.queue().counts().connections, 0, "the client is no longer counted");
         for _ in 0..4 {
             while server.next_dirty().is_some() {}
             server.reclaim();

@@ -13,7 +13,7 @@ use crate::{
     wal::{self, Change, CommitOutcome, Jobs, Unavailable, Wal},
 };
 
-/// Whether all commands can be executed. If several states apply, the first of this list counts.
+/// Whether all commands can be executed. If several states apply, the first in this list counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// A write or sync of the binlog has failed: commands that change something get an error reply.
@@ -46,10 +46,10 @@ pub(super) type Permit = Option<wal::Permit>;
 impl Server {
     /// Makes the binlog write the records of the turn, and sync them if the flags require it.
     /// Releases held replies when the changes that they confirm are written, or synced if the flags
-    /// require it. Call this method before you send replies, except those that
-    /// [`Server::write_changes`] permits. If the commit fails, closes each connection with held
-    /// replies, or with unsent replies that show a job without a record, and sends none of these
-    /// replies. Also removes jobs without a record: no client knows their ids, and a restart may
+    /// require it. Call this method before you send replies; [`Server::write_changes`] permits some
+    /// replies earlier. If the commit fails, closes each connection with held replies, or with
+    /// unsent replies that show a job without a record, and sends none of these replies. A failed
+    /// commit also removes jobs without a record: no client knows their ids, and a restart may
     /// assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
@@ -143,7 +143,7 @@ impl Server {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }
 
-    /// Syncs the binlog, unless `-F` is given, and releases held replies. Call this method after
+    /// Syncs the binlog (but not with `-F`), and releases all held replies. Call this method after
     /// the last commit. If the sync fails, the replies stay held.
     pub fn shut_down(&mut self) -> io::Result<()> {
         if let Some(wal) = &mut self.wal {
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    /// Gives the binlog the present calendar, because the wall clock may have been set.
+    /// Passes the present calendar to the binlog, because the wall clock may have been set.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);
@@ -182,8 +182,8 @@ impl Server {
         }
     }
 
-    /// Since when the binlog, because of a failure, refuses changes or is about to; `None` if, at
-    /// the last commit, the binlog worked or was only full.
+    /// Since when the binlog has failed; `None` if, at the last commit, the binlog worked or was
+    /// only full.
     pub fn binlog_failed_since(&self) -> Option<Time> {
         let (reason, since) = self.trouble?;
         (reason == Unavailable::Failed).then_some(since)
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// Appends a reply that confirms a change, and holds it until the change is in the binlog.
+    /// Appends a reply that confirms a change, and holds the reply until the binlog has the change.
     pub(super) fn acknowledge(&mut self, key: Key<Conn>, reply: Reply<'_>) {
         self.hold(key);
         self.reply(key, reply);

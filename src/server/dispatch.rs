@@ -22,8 +22,8 @@ use crate::{
 /// The result of a command. An error is the reply to a command that was not executed.
 type Answer = Result<(), Reply<'static>>;
 
-/// The delete of this many bytes of a body is counted as one command, because the kernel takes
-/// about as long as a command to free these bytes.
+/// A delete is counted as one more command for every 8 KiB of the body, because the kernel takes
+/// about as long to free 8 KiB as the daemon takes to execute a command.
 const FREED_BYTES_PER_COMMAND: usize = 8 * 1024;
 
 impl Server {
@@ -44,7 +44,8 @@ impl Server {
     }
 
     /// Executes a command. Fails with an error reply if the job or tube does not exist, if the
-    /// client may not change the job, or if memory or the binlog does not permit the change.
+    /// client has no right to change the job, if there is no memory, or if the binlog permits no
+    /// change.
     fn execute(
         &mut self,
         key: Key<Conn>,
@@ -366,18 +367,18 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a `peek` of any kind with this job, or fails if there is none.
+    /// Answers a `peek` of any kind with this job, or fails if `job` is `None`.
     fn peek(&mut self, key: Key<Conn>, job: Option<Key<Job>>) -> Answer {
         self.send_job(key, job.ok_or(Reply::NOT_FOUND)?, "FOUND");
         Ok(())
     }
 
-    /// The tube of commands that name no tube, such as `kick`: the one that the client uses.
+    /// The tube that the client uses, for commands that name no tube, such as `kick`.
     fn used(&self, key: Key<Conn>) -> Key<Tube> {
         self.queue.client(key.paired()).using
     }
 
-    /// Answers a `list-tubes`, or a `list-tubes-watched` of the client `of`.
+    /// Answers a `list-tubes` if `of` is `None`; if not, a `list-tubes-watched` of the client `of`.
     fn list_tubes(&mut self, key: Key<Conn>, of: Option<Key<Client>>) -> Answer {
         let (count, bytes) = self.queue.size_of_tube_names(of);
         let list = List { count, bytes };
@@ -397,7 +398,7 @@ mod tests {
     };
 
     /// A read may return the end of input before an event reports the end. If the `reserve` still
-    /// waited, the next job would be reserved for a connection that will soon close.
+    /// waited after the read, the next job would be reserved for a connection that will soon close.
     #[test]
     fn the_end_of_input_ends_a_wait() {
         let mut server = server(None);

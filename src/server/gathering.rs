@@ -2,14 +2,14 @@
 //!
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
 //! before all these changes have arrived, each later sync would cover the changes of only some
-//! clients. So a commit may wait briefly until all connections with replies from the last commit
+//! clients. So a commit can wait briefly until all connections with replies from the last commit
 //! have sent another change. After waits in vain, fewer commits wait. This file reads no clock.
 
 use std::time::Duration;
 
 use crate::clock::Time;
 
-/// After this many waits in vain in a row, the next `2^MISSES_MAX` commits do not wait.
+/// If the last `MISSES_MAX` waits were in vain, the next `2^MISSES_MAX` commits do not wait.
 const MISSES_MAX: u32 = 8;
 
 /// A sync in the server's thread waits at most this long for more changes: long enough for a worker
@@ -49,11 +49,11 @@ impl GatheringTime {
 pub(super) struct Gathering {
     /// The number of the last commit that released replies; wraps around after 2^32 commits.
     round: u32,
-    /// How many connections whose replies the last commit released have sent no change since.
+    /// How many connections with replies from the last commit have sent no change since then.
     expected: u32,
     /// How many of the next commits do not wait for more changes.
     skip: u32,
-    /// How many waits in a row have been in vain up to now; at most [`MISSES_MAX`] are counted.
+    /// The number of waits in vain since the last useful wait; never above [`MISSES_MAX`].
     misses: u32,
     /// The wait before the next commit, if this wait has begun.
     wait: Option<Wait>,
@@ -61,7 +61,7 @@ pub(super) struct Gathering {
 
 #[derive(Debug, Clone, Copy)]
 struct Wait {
-    /// When the wait ends at the latest.
+    /// The latest time at which the wait ends.
     until: Time,
     /// How many connections were expected to send a change when the wait began.
     expected_at_first: u32,
@@ -83,14 +83,14 @@ impl Gathering {
         self.expected = 0;
     }
 
-    /// Expects a change from a connection with released replies; returns the commit's number.
+    /// Expects a change from one more connection; returns the number of the last commit.
     pub(super) fn expect(&mut self) -> u32 {
         self.expected += 1;
         self.round
     }
 
-    /// Returns the time until which the next commit should wait for more changes; `None` if it
-    /// should not wait. The returned time may change when a connection sends a change.
+    /// Returns the time until which the next commit should wait for more changes; `None` if the
+    /// commit should not wait. The returned time may change when a connection sends a change.
     pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         let expected = self.expected;
         if expected == 0 || self.skip > 0 || time.longest.is_zero() {

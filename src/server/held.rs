@@ -9,10 +9,10 @@ use crate::{
     conn::Conn,
 };
 
-/// Connections whose output or readiness for input has changed, each once.
+/// Connections whose output or readiness for input has changed; each connection is listed once.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
-    /// Connections of workers that have waited for a job and now get one. Workers get their jobs
+    /// Connections of workers that have waited for a job and now get a job. Workers get their jobs
     /// before producers get their confirmations, because idle workers waste time.
     first: VecDeque<Key<Conn>>,
     others: VecDeque<Key<Conn>>,
@@ -25,15 +25,15 @@ impl Dirty {
         grow_deque(&mut self.others, count)
     }
 
-    /// Adds a connection to the dirty ones, unless the connection is already dirty.
+    /// Marks a connection as dirty, unless it is already dirty.
     pub(super) fn mark(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.others.push_back(key);
         }
     }
 
-    /// After a worker's wait, marks its connection as dirty, unless the connection is so already.
-    /// [`Dirty::next`] returns the connection before all that [`Dirty::mark`] has added.
+    /// Marks as dirty the connection of a worker whose wait has ended, unless it is already dirty.
+    /// [`Dirty::next`] returns this connection before those that [`Dirty::mark`] has added.
     pub(super) fn mark_first(&mut self, key: Key<Conn>, conn: &mut Conn) {
         if !std::mem::replace(&mut conn.is_dirty, true) {
             self.first.push_back(key);
@@ -53,7 +53,7 @@ impl Dirty {
     }
 }
 
-/// Two lists of connections with held replies; a connection may be on both.
+/// Two lists of connections with held replies; a connection can be on both lists.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Connections with replies held until the next commit.
@@ -75,8 +75,7 @@ impl Held {
         !self.until_commit.is_empty()
     }
 
-    /// Adds a connection to those with held replies: holds its further replies until the next
-    /// commit.
+    /// Holds the further replies on a connection until the next commit.
     pub(super) fn hold(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.hold() {
@@ -84,8 +83,8 @@ impl Held {
         }
     }
 
-    /// Removes a connection from those with held replies, because its replies will not be sent.
-    /// O(connections with held replies) if this connection has held replies.
+    /// Removes a connection from both lists, because its held replies will not be sent. O(length of
+    /// the lists) if this connection has held replies.
     pub(super) fn forget(&mut self, key: Key<Conn>, conn: &mut Conn) {
         self.gathering.join(&mut conn.answered_in);
         if conn.output.is_held() {
@@ -94,13 +93,13 @@ impl Held {
         }
     }
 
-    /// Returns [`Gathering::wait_until`], or `None` if no replies are held until the next commit.
+    /// Returns the result of [`Gathering::wait_until`]; `None` if no replies wait for a commit.
     pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
         if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
     }
 
-    /// On all connections, makes the replies that were held until the commit wait for the sync that
-    /// has just begun.
+    /// On all connections, the replies that were held until the commit now wait for the end of the
+    /// sync that has just begun.
     pub(super) fn begin_sync(&mut self, conns: &mut SmallArena<Conn>) {
         self.gathering.end();
         assert!(self.until_sync.is_empty(), "one sync at a time");
@@ -110,14 +109,14 @@ impl Held {
         }
     }
 
-    /// Ends the wait for more changes after a failed commit, and leaves the replies held. Then the
-    /// caller must empty both lists by [`Held::pop`].
+    /// After a failed commit, ends the wait for more changes; the replies stay held. The caller
+    /// must then empty both lists by [`Held::pop`].
     pub(super) fn fail(&mut self) {
         self.gathering.end();
     }
 
-    /// Removes a connection from a list of connections with held replies, and returns its key. Two
-    /// calls return a key that is on both lists.
+    /// Removes a connection from one of the two lists, and returns its key. A connection that is on
+    /// both lists stays on the other list until a later call removes it there.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }
@@ -133,10 +132,10 @@ impl Held {
         }
     }
 
-    /// On all connections, releases the replies that were held until the sync that has just ended.
+    /// Releases all replies that were held until the end of the sync that has just ended.
     pub(super) fn end_sync(&mut self, conns: &mut SmallArena<Conn>, dirty: &mut Dirty) {
         self.gathering.begin_round();
-        // First come, first answered.
+        // The connections are answered in the order in which their replies were held.
         for key in self.until_sync.drain(..) {
             let conn = &mut conns[key];
             self.gathering.join(&mut conn.answered_in);

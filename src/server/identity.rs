@@ -1,4 +1,4 @@
-//! What the server gets at startup: the identity of the process and its machine, and flags.
+//! The data that the server gets at startup: the identity of the process and machine, and flags.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -19,7 +19,7 @@ pub struct Identity {
     pub os: String,
     /// The architecture of the processor.
     pub platform: String,
-    /// Returns the CPU time that the process, and the kernel for the process, have used so far.
+    /// Returns the CPU times that the process has used so far in user mode and in the kernel.
     pub rusage: fn() -> (Duration, Duration),
 }
 

@@ -1,34 +1,34 @@
-//! The daemon without its sockets: bytes and the time go in, bytes and the next deadline come out.
+//! The daemon without its sockets: gets bytes and the time, returns bytes and the next deadline.
 //!
-//! The server carries out commands with the queue and the binlog. In a turn, the loop calls:
+//! The server carries out commands with the queue and the binlog. In a turn, the event loop calls:
 //!
-//! - input: [`Server::open`], [`Server::feed`], [`Server::hang_up`], [`Server::half_close`],
+//! - for input, [`Server::open`], [`Server::feed`], [`Server::hang_up`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::set_draining`], [`Server::tick`];
 //! - [`Server::gather_until`], then [`Server::commit`], which writes the turn's records to the
 //!   binlog; both are in `binlog.rs`;
-//! - output: [`Server::next_dirty`] for the connections whose output or readiness for input has
-//!   changed, [`Server::output`] for bytes to send, [`Server::sent`] after that,
-//!   [`Server::next_deadline`] for the next call;
-//! - [`Server::reclaim`], which ends the turn: keys of closed connections may be reused.
+//! - for output, [`Server::next_dirty`], which returns the connections whose output or readiness
+//!   for input has changed, [`Server::output`] for bytes to send, [`Server::sent`] after sending,
+//!   and [`Server::next_deadline`] for the time of the next turn;
+//! - [`Server::reclaim`], which ends the turn: then keys of closed connections can be reused.
 //!
 //! The server does large work, such as a long `kick` or the disconnect of a client with many jobs,
 //! in slices of [`JOBS_PER_SLICE`] steps a turn. Until a slice changes a job or tube, all clients
 //! see the old state of this job or tube.
 //!
-//! The time of each command is at least a nanosecond later than that of the command before. So jobs
-//! with equal delays keep their order, and `time-left` of a new reservation is below the TTR.
+//! The times of successive commands differ by at least a nanosecond. So jobs with equal delays keep
+//! their order, and `time-left` of a new reservation is below the TTR.
 //!
 //! | module | contents |
 //! |---|---|
-//! | this file | what the event loop calls for a connection or a turn; times and costs of steps |
-//! | `dispatch` | each command but `put`: checks, changes, answers; `delete_job`, `send_list` |
+//! | this file | methods that the loop calls for a connection or a turn; times and costs of steps |
+//! | `dispatch` | all commands except `put`: checks, changes, answers; `delete_job`, `send_list` |
 //! | `put` | the header and the body of a `put`; whether the job is accepted |
 //! | `replies` | appends replies, jobs, documents to outputs; hands out jobs to waiting clients |
 //! | `stats` | the documents of `stats…`, `metrics`, `capabilities`, `list-jobs`; `Figures` |
-//! | `admission` | whether memory permits a growth: `admit…`, `may_…`; the reply if it does not |
-//! | `background` | slices: calls due timers, long commands, disconnects, freeing of memory |
+//! | `admission` | `admit…` and `may_…`: checks of memory before growth; the reply on failure |
+//! | `background` | slices of due timers, long commands, disconnects, and freeing of memory |
 //! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
-//! | `held` | `Dirty`, `Held`: lists of connections, for `hold`, `gather_until` of `binlog` |
+//! | `held` | `Dirty`, `Held`: lists of connections for `hold` and `gather_until` of `binlog` |
 //! | `gathering` | how long a sync waits for more changes, and from which connections |
 //! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
 //! | `testing` | `check` of the invariants; connections without sockets, for unit tests |
@@ -69,23 +69,23 @@ use crate::{
     wal::{Restored, Unavailable, Wal},
 };
 
-/// How many steps each kind of large work takes in a turn; most steps are for one job. A tick
-/// handles at most this many timers of each kind, or twice the commands since the last tick if that
-/// is more. For each timer a client has sent a command, so due timers cannot pile up without bound.
+/// How many steps each kind of large work takes in a turn; most steps handle one job. A tick
+/// handles at most this many timers of each kind, or twice the number of commands since the last
+/// tick if that is more. Each timer was set by a command, so the number of due timers has a limit.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// A turn executes at most this many commands of one connection.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// How many commands of all connections a turn executes; the last connection may still use all its
-/// share. So many commands take a millisecond or two, for which all other clients wait.
+/// A turn executes about this many commands of all connections; it may exceed this number by the
+/// shares of its last connections. All these commands take one or two milliseconds.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
-/// How many pieces of memory a turn releases to the system. The release of a piece takes some tens
-/// of microseconds.
+/// How many pieces of memory a turn releases to the system. The release of a piece takes tens of
+/// microseconds.
 const RELEASES_PER_TURN: u32 = 16;
 
-/// A visit of this many tubes or clients is counted as one command.
+/// Visits of this many tubes or clients are counted as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
 /// How long to wait before retrying work for which there was no memory.
@@ -97,11 +97,11 @@ const HTTP_LOGGED_BYTES: usize = 20;
 /// Why [`Server::feed`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeedResult {
-    /// More input is needed: the caller must feed the unconsumed bytes again, and more bytes.
+    /// More input is needed: the caller must feed the unconsumed bytes again with more bytes.
     More,
-    /// The connection's share of this turn is used up: feed the other bytes in the next turn.
+    /// The connection's share of this turn is used up: feed the unconsumed bytes in the next turn.
     Later,
-    /// The connection takes no input until it becomes dirty, or some of its output has been sent.
+    /// The connection takes no input until it is dirty, or some of its output has been sent.
     Paused,
     /// There is no memory for the next step. The caller must feed the unconsumed bytes again when
     /// there may be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.
@@ -122,7 +122,8 @@ pub struct Server {
     settings: Settings,
     figures: Figures,
     is_draining: bool,
-    /// Why the binlog refused changes at the last commit, or was about to, and since when.
+    /// Why the binlog refuses some changes or soon will, and when a commit first found this reason.
+    /// `None` if the last commit found no such reason.
     trouble: Option<(Unavailable, Time)>,
     /// The latest instant at which a command or a step was executed.
     latest: Time,
@@ -187,14 +188,14 @@ impl Server {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// Prepares for a limit on resident memory: the server now writes at once to all memory that it
-    /// keeps for changes that cannot be refused, so that this memory is resident.
+    /// Prepares for a limit on resident memory. The server keeps memory for changes that cannot be
+    /// refused; from now on, it writes to such memory at once, so that this memory is resident.
     pub fn keep_resident(&mut self) {
         self.bodies.memory.limits_resident = true;
         self.queue.is_resident = true;
     }
 
-    /// Tells the event loop whether memory for a step has been refused since the last tick.
+    /// Whether memory for a step has been refused since the last tick.
     pub fn lacks_memory(&self) -> bool {
         self.bodies.memory.has_refused(Level::Critical)
     }
@@ -208,8 +209,8 @@ impl Server {
     }
 
     /// Executes the commands in `bytes`, and returns the number of consumed bytes; the caller keeps
-    /// the others. Returns after `command_limit` commands, or after fewer if some are slow.
-    /// `command_limit` is at most [`COMMANDS_PER_CONNECTION`].
+    /// the remaining bytes. Returns after `command_limit` commands, where a slow command counts as
+    /// several. `command_limit` is at most [`COMMANDS_PER_CONNECTION`].
     pub fn feed(
         &mut self,
         key: Key<Conn>,
@@ -279,7 +280,7 @@ impl Server {
         }
     }
 
-    /// Makes the connection end when its replies are sent. The caller must have fed all input.
+    /// Makes the connection end once all its replies are sent. The caller must have fed all input.
     pub fn end_of_input(&mut self, key: Key<Conn>) {
         if self.conns[key].is_waiting() {
             self.half_close(key);
@@ -302,7 +303,7 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        // A tick takes no new instant, so repeating a tick for lack of memory changes no date.
+        // A tick takes no new instant: a tick that finds no memory must not change later instants.
         let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;
@@ -313,7 +314,7 @@ impl Server {
         self.slices.disconnect_steps = 0;
         self.process_disconnects(now);
         self.slices.long_steps = 0;
-        // An unfinished command goes behind the other long commands, so that all of them progress.
+        // An unfinished command goes to the end of the list, so that all long commands progress.
         while self.slices.long_steps < JOBS_PER_SLICE {
             let Some(long) = self.slices.long_commands.pop_front() else { break };
             self.advance_long(long, now);
@@ -324,7 +325,7 @@ impl Server {
 
 /// Output.
 impl Server {
-    /// Tells the event loop whether this turn has executed [`COMMANDS_PER_TURN`] commands.
+    /// Whether this turn has executed [`COMMANDS_PER_TURN`] commands.
     pub fn is_turn_over(&self) -> bool {
         self.commands_this_turn >= COMMANDS_PER_TURN
     }
@@ -401,13 +402,13 @@ impl Server {
 /// Methods that several commands use.
 impl Server {
     /// Returns the time of a new command or step, which is `now`, but at least one nanosecond after
-    /// the time of the last one.
+    /// the last command or step.
     fn instant(&mut self, now: Time) -> Time {
         self.latest = self.next_instant(now);
         self.latest
     }
 
-    /// For a visit of `steps` tubes or clients, counts the commands that would take the same time.
+    /// Counts visits of `steps` tubes or clients as the number of commands that take the same time.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -12,7 +12,7 @@ use crate::{
 
 impl Server {
     /// Handles the header of a `put`. `rest` is the input after the header. The job gets its id
-    /// now; if its body is rejected later, no job has this id.
+    /// now; if its body is rejected later, no job gets this id.
     pub(super) fn put_header(
         &mut self,
         key: Key<Conn>,
@@ -79,7 +79,7 @@ impl Server {
 mod tests {
     use super::super::testing::{connect, exchange, send, server};
 
-    /// If several checks fail, the first decides the reply; the protocol defines their order.
+    /// The first check that fails decides the reply; the protocol defines the order of the checks.
     #[test]
     fn of_several_reasons_against_a_job_the_first_is_answered() {
         let mut server = server(Some(1000));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// If a body that is refused after its arrival were not freed, its memory would be lost.
+    /// A body that is refused after its arrival must be freed, or its memory would be lost.
     #[test]
     fn a_collected_body_that_is_not_admitted_is_freed() {
         let mut server = server(None);

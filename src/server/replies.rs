@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl Server {
-    /// Hands out ready jobs of a tube to waiting clients, until the resting invariant holds.
+    /// Hands out ready jobs of a tube to waiting clients, until there is no such job or client.
     pub(super) fn hand_out(&mut self, tube: Key<Tube>, now: Time) {
         while let Some(pair) = self.queue.hand_out(tube, self.next_instant(now)) {
             self.deliver(pair, now);
         }
     }
 
-    /// The instant at which the next job is handed out, which [`Server::instant`] will return.
+    /// The instant at which the next job is handed out; [`Server::instant`] will return it, too.
     pub(super) fn next_instant(&self, now: Time) -> Time {
         now.max(self.latest.next())
     }
@@ -66,7 +66,7 @@ impl Server {
 
     /// Appends a reply with a YAML document to the output of a connection.
     pub(super) fn send_document(&mut self, key: Key<Conn>, document: &[u8]) {
-        // Formatting a document takes long: for `stats`, as long as ten other commands.
+        // Formatting a document takes long: for `stats`, as long as ten simple commands.
         self.charge(document.len() / 2);
         self.conns[key].output.reply(Reply::Ok(document));
         self.mark_dirty(key);

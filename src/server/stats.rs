@@ -15,12 +15,12 @@ use crate::{
     wal::{Unavailable, Wal},
 };
 
-/// The commands that the original does not know.
+/// The commands that this daemon has in addition to those of the original beanstalkd.
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 
-/// The commands that `stats` counts, in the original's order. Like the original's, this `stats` has
-/// no keys for `reserve-job`, `kick-job`, `quit` and extensions.
+/// The commands that `stats` counts, in the original's order. As in the original, `stats` has no
+/// keys for `reserve-job`, `kick-job` and `quit`; the extensions have no keys either.
 const COUNTED_COMMANDS: &str = "put peek peek-ready peek-delayed peek-buried reserve \
     reserve-with-timeout delete release use watch ignore bury kick touch stats stats-job \
     stats-tube list-tubes list-tube-used list-tubes-watched pause-tube";
@@ -38,9 +38,9 @@ pub(super) const LISTED_JOB_MAX_BYTES: usize = 128;
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub(super) started_at: Time,
-    /// How often clients have sent each command, at the index [`proto::place`] of the command.
+    /// How often clients have sent each command; [`proto::place`] returns a command's index.
     pub(super) commands: [u64; COMMAND_COUNT],
-    /// How long turns take.
+    /// How long the turns of the event loop have taken.
     pub(super) turns: ShortTimes,
     /// Limits how often the log reports connections that were closed because they sent HTTP.
     pub(super) http_closed: Throttle,

@@ -6,7 +6,7 @@ use super::Server;
 use crate::{clock::Time, collections::Key, wal::Jobs};
 
 impl Server {
-    /// How many connections take memory, including closed ones that are not yet reclaimed.
+    /// How many connections take memory, including closed connections that are not yet reclaimed.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -16,7 +16,7 @@ impl Server {
         Jobs { queue: &self.queue, bodies: &self.bodies }
     }
 
-    /// Makes each tick retry the work that lacked memory, without a delay.
+    /// Makes each tick retry at once the work for which there was no memory.
     pub fn retry_at_once(&mut self) {
         self.shortage.retry_delay = Duration::ZERO;
     }
@@ -106,7 +106,7 @@ mod clients {
         assert_eq!(consumed, bytes.len());
     }
 
-    /// Removes and returns all bytes that may be sent on a connection.
+    /// Removes and returns all bytes of a connection's output that are not held.
     pub(in crate::server) fn receive(server: &mut Server, key: Key<Conn>) -> String {
         while server.next_dirty().is_some() {}
         let mut text = Vec::new();

@@ -1,7 +1,8 @@
 //! Log lines on standard error.
 //!
 //! A line for the systemd journal, which adds the time itself, begins with a priority. Any other
-//! line begins with the UTC time and "beanstalkd:", then "error:" or "warning:" for these levels.
+//! line begins with the UTC time and "beanstalkd:"; an error or a warning then has "error:" or
+//! "warning:".
 
 use std::{
     env,
@@ -18,7 +19,7 @@ use crate::{clock::Time, sys};
 /// The least time between two log lines about an action that clients can repeat.
 const THROTTLE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line and its line feed. A writable pipe accepts this many bytes at once.
+/// The longest line in bytes, with its line feed. A writable pipe accepts this many bytes at once.
 const LINE_MAX_BYTES: usize = libc::PIPE_BUF;
 
 /// Starts logging: lines for the operator; with a `verbosity` of 1, also lines about connections;
@@ -39,7 +40,7 @@ pub fn start(verbosity: usize) {
         .init();
 }
 
-/// The text before the message of a log line: `<4>`, or
+/// The text before the message of a log line, such as `<4>` or
 /// `2026-11-21T10:11:12.345Z beanstalkd: warning: `.
 fn head(is_journal: bool, level: Level) -> String {
     // Priorities of syslog.
@@ -78,7 +79,8 @@ impl<W: Write + AsFd> Lines<W> {
 }
 
 impl<W: Write + AsFd> Write for Lines<W> {
-    /// Writes a log line, or drops it if the reader is too slow. First logs how many were dropped.
+    /// Writes a log line, or drops it if the reader is too slow. If lines were dropped before,
+    /// first logs their number.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.dropped > 0 {
             let (head, dropped) = (head(self.is_journal, Level::Warn), self.dropped);
@@ -126,7 +128,7 @@ pub struct DrainLog {
 }
 
 impl DrainLog {
-    /// Logs that draining has begun or ended, if it has, but not too soon after the last such line.
+    /// Logs the beginning or the end of draining, but not too soon after the last such line.
     pub fn log(&mut self, is_draining: bool, now: Time) {
         if self.next_deadline(is_draining).is_none_or(|at| now < at) {
             return;
@@ -155,8 +157,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Counts one more event, for a log line that must not come too often. If a line may be logged
-    /// again, returns the number of events since the last line.
+    /// Counts one more event. Returns the number of events since the last log line, or `None` if it
+    /// is too early for another line.
     pub fn pass(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.silent_until {

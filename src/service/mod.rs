@@ -1,4 +1,5 @@
-//! `logging`: log lines, with dates, counts and limits; `notify`: messages to a service manager.
+//! The module `logging` writes log lines with dates and limits; the module `notify` sends messages
+//! to a service manager.
 
 pub mod logging;
 pub mod notify;

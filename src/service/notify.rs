@@ -16,8 +16,8 @@ use log::warn;
 
 use crate::clock::Time;
 
-/// How long sending a message may block during startup if the manager does not read. Once the
-/// daemon serves, sending never blocks.
+/// During startup, sending a message blocks for at most this long, if the manager does not read.
+/// Once the daemon serves, sending never blocks.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How much more time the daemon requests with each message on the progress of startup.
@@ -29,7 +29,7 @@ pub struct Notifier {
     /// The daemon's socket, and the address of the manager's socket.
     manager: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
-    /// The last status sent.
+    /// The status that was sent last.
     status: &'static str,
 }
 
@@ -74,7 +74,7 @@ impl Notifier {
         self.send(&format!("STATUS={text}\nEXTEND_TIMEOUT_USEC={more}"));
     }
 
-    /// Tells the service manager that the daemon serves. From now on, sending a message never
+    /// Reports to the service manager that the daemon serves. From now on, sending a message never
     /// blocks.
     pub fn ready(&mut self, status: &'static str) {
         self.status = status;
@@ -86,7 +86,7 @@ impl Notifier {
         }
     }
 
-    /// Tells the service manager the daemon's state, if it has changed.
+    /// Reports the daemon's state to the service manager, if the state has changed.
     pub fn status(&mut self, status: &'static str) {
         if status != self.status {
             self.status = status;
@@ -99,17 +99,17 @@ impl Notifier {
         self.manager.is_some()
     }
 
-    /// Tells the service manager the error that ends the daemon.
+    /// Reports to the service manager the error that ends the daemon.
     pub fn failed(&self, error: &impl Display) {
         self.send(&format!("STATUS={error}"));
     }
 
-    /// Tells the service manager that the daemon is shutting down.
+    /// Reports to the service manager that the daemon is shutting down.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=ending");
     }
 
-    /// If a message is due, tells the watchdog that the event loop still runs.
+    /// If a message is due, reports to the watchdog that the event loop still runs.
     pub fn feed_watchdog(&mut self, now: Time) {
         let Some(watchdog) = &mut self.watchdog else { return };
         if watchdog.next <= now {

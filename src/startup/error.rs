@@ -33,7 +33,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// The exit status for this error: that of the original, if the original has this error, too.
+    /// The exit status for this error: the original's status, if the original also has this error.
     pub fn status(&self) -> u8 {
         match self {
             Self::Loop(_, LoopError::System(_)) => 1,

@@ -12,8 +12,8 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon that takes over the lock waits before it writes anything: longer than
-/// [`LOCK_CONFIRM_INTERVAL`], for which the previous daemon relies on a check of its lock.
+/// How long a daemon that takes over the lock waits before it writes anything. After a check of its
+/// lock, the previous daemon relies on the lock for [`LOCK_CONFIRM_INTERVAL`], which is shorter.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.

@@ -1,7 +1,8 @@
 //! Startup, from flags to a daemon that serves. This file has the order of the steps, the change of
-//! user, the reading of the binlog, the supply of memory. `error`: exit statuses, advice;
-//! `lock`: waits for the binlog's lock and takes over; `ping`: the health check; `report`: damage,
-//! and the page of `--check-binlog`; `retry`: listens, checks the directory, repeats failed steps.
+//! user, the reading of the binlog and the supply of memory. The module `error` has exit statuses
+//! and advice; `lock` waits for the binlog's lock and takes it over; `ping` has the health check;
+//! `report` logs damage, and formats the page of `--check-binlog`; `retry` listens, checks the
+//! directory and repeats failed steps.
 
 mod error;
 mod lock;
@@ -29,8 +30,8 @@ use crate::{
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of resident memory that `--max-memory` permits beyond five quarters of the limit on
-/// bodies: for the program, for memory that the levels keep free, and for growth between checks.
+/// Bytes of resident memory that `--max-memory` permits in addition to five quarters of its value:
+/// for the program, for memory that the levels keep free, and for growth between checks.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 /// Bytes of resident memory that even the lowest `--max-memory` permits in addition to the memory
@@ -141,7 +142,7 @@ impl Start<'_> {
         restored.bodies.memory.limits_resident = limits_resident;
         restored.queue.is_resident = limits_resident;
         restored.bodies.memory.set_supply(Box::new(SystemMemory));
-        // The first report of progress is due a second from now: to get the lock takes time, too.
+        // The first report of progress is due a second from now: getting the lock takes time, too.
         let began = clock::now();
         let directory = match directory {
             Some(directory) => directory,
@@ -155,7 +156,7 @@ impl Start<'_> {
         }))
     }
 
-    /// Reads the jobs of the last run, and reports the progress at most once a second. `None` if a
+    /// Reads the jobs from the binlog, and reports the progress at most once a second. `None` if a
     /// signal ends startup.
     fn open_binlog(
         &self,
@@ -205,7 +206,7 @@ impl Start<'_> {
         Ok(Some(wal))
     }
 
-    /// Tells the log and the service manager that a signal ends the daemon before it serves.
+    /// Reports in the log and to the service manager that a signal ends the daemon during startup.
     fn report_early_end(&self, when: &str) {
         info!("shutting down on a signal, {when}");
         self.notifier.stopping();
@@ -223,8 +224,8 @@ impl Start<'_> {
     }
 }
 
-/// At startup, gives the server its supply of memory. With `--max-memory`, the supply also limits
-/// resident memory, if the system reports how much memory is resident.
+/// Gives the server the object that reports how much memory is free. With `--max-memory`, this
+/// object also limits resident memory, if the system reports how much memory is resident.
 fn supply_memory(server: &mut Server, config: &Config) {
     server.set_supply(Box::new(SystemMemory));
     let Some(bytes) = config.settings.memory_limit else { return };
@@ -256,7 +257,7 @@ fn become_user(config: &Config) -> Result<(), StartError> {
     sys::become_user(ids).map_err(|error| StartError::UserDenied(user.clone(), error))
 }
 
-/// Gets the names of the machine and its system for `stats`, and a random name for this run.
+/// Gets the names of the machine and its system for `stats`, and a random id for this run.
 pub fn identify() -> io::Result<Identity> {
     let [hostname, os, platform] = sys::uname()?;
     Ok(Identity {

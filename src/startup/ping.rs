@@ -10,18 +10,18 @@ use std::{
 
 use crate::{cli::Address, sys};
 
-/// The time limit for the check of one address. To resolve a name is part of the check.
+/// The time limit for the check of one address, including the resolution of a name.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The commands of a ping. The original answers `capabilities` with an error, so the reply to
 /// `list-tube-used`, which every beanstalkd knows, shows that the server is a beanstalkd.
 const REQUEST: &[u8] = b"capabilities\r\nlist-tube-used\r\nquit\r\n";
 
-/// The replies of a beanstalkd to all commands of a ping are shorter than this in total.
+/// In total, the replies of a beanstalkd to all commands of a ping take fewer bytes than this.
 const REPLY_MAX_BYTES: u64 = 4096;
 
-/// Checks that a beanstalkd answers at each address, and reports no failed binlog. Fails at the
-/// first address where this is not so, with an error that has the address.
+/// Checks that at each address a beanstalkd answers, and that its binlog has not failed. Fails at
+/// the first address that does not pass this check; the error includes the address.
 pub fn ping(addresses: &[Address]) -> io::Result<()> {
     addresses.iter().try_for_each(|address| {
         let named = |error| io::Error::other(format!("{address}: {error}"));

@@ -1,4 +1,4 @@
-//! What an operator reads about a binlog: the log lines about damage at startup, and the page of
+//! The texts about a binlog for an operator: the log lines about damage at startup, and the page of
 //! `--check-binlog`.
 
 use std::{fmt, path::Path};

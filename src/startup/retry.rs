@@ -1,6 +1,6 @@
 //! Repeats steps of startup that fail: a standby waits for the lock, and a daemon under a service
 //! manager waits for an address to be configured or a disk to be mounted. If the daemon ended
-//! instead of waiting, the manager would start it again each second: ten log lines for each start.
+//! instead of waiting, the manager would start it each second, and each start would log ten lines.
 
 use std::{fs, thread, time::Duration};
 
@@ -9,8 +9,8 @@ use log::{info, warn};
 use super::{Start, StartError};
 use crate::{clock, net::Listener, sys, wal};
 
-/// How long a daemon under a service manager repeats a step, such as listening. If restarts fail,
-/// too, the service fails after some minutes, because the systemd units limit the starts.
+/// How long a daemon under a service manager repeats a step that fails, such as listening. If
+/// restarts fail, too, the service fails after some minutes: the systemd units limit the starts.
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// How long a daemon under a service manager waits while another daemon has the lock: so long that
@@ -20,7 +20,7 @@ const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager. Each report gives startup more time than this.
+/// Seconds between reports to the service manager. Each report requests more time than this.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
@@ -36,7 +36,7 @@ impl Start<'_> {
         }
     }
 
-    /// Repeats a step of startup until the step succeeds or the time for it is up. `None` if a
+    /// Repeats a step of startup until the step succeeds or its time is over. `None` if a
     /// signal ends startup.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn retry<T>(
@@ -78,8 +78,8 @@ impl Start<'_> {
             self.check_directory()?;
             Listener::bind_all(addresses).map_err(StartError::Listen)
         };
-        // A daemon with `--wait-for-lock` has the lock by now. If a daemon with the lock cannot
-        // listen, it ends at once, so that another machine takes over.
+        // A daemon with `--wait-for-lock` has the lock by now. If it cannot listen, it ends at
+        // once, so that another machine takes over.
         let bound = if self.config.waits_for_lock { bind().map(Some) } else { self.retry(bind) };
         if inherited.is_empty() {
             return bound;

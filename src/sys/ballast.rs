@@ -1,5 +1,5 @@
 //! The allocator, which has ballast: unused memory that is freed if the system refuses an
-//! allocation. While there is ballast, small allocations succeed: a failure would end the process.
+//! allocation. While there is ballast, no small allocation fails; a failure would end the process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -11,21 +11,21 @@ use std::{
 /// heap has space for the piece.
 pub const PIECE_BYTES: usize = 64 * 1024;
 
-/// The largest allocation in bytes for which ballast is freed. For a larger allocation, to free
+/// The largest allocation in bytes for which ballast is freed. For a larger allocation, freeing
 /// ballast would not help, because the freed pieces are perhaps not next to each other.
 pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 
-/// The most pieces of ballast.
+/// The maximum number of pieces of ballast.
 const PIECES_MAX: usize = 96;
 
-/// Smaller allocations are not counted: all those of one turn take little memory in total.
+/// Allocations of fewer bytes than this are not counted: those of one turn take little memory.
 const COUNTED_MIN_BYTES: usize = 512;
 
 /// The addresses of the pieces. [`FROM_HEAP`] is added to the address of a piece from the heap.
 static PIECES: [AtomicPtr<u8>; PIECES_MAX] =
     [const { AtomicPtr::new(ptr::null_mut()) }; PIECES_MAX];
 
-/// How many pieces there are: the first entries of `PIECES`; the entries after these are empty.
+/// The number of pieces. They are the first entries of `PIECES`; all later entries are empty.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// How many pieces of ballast are from the heap.
@@ -140,7 +140,7 @@ fn allocated(size: usize, allocate: impl Fn() -> *mut u8) -> *mut u8 {
     memory
 }
 
-// SAFETY: the system's allocator, which obeys the rules of `GlobalAlloc`, gets every call.
+// SAFETY: all calls go to the system's allocator, which obeys the rules of `GlobalAlloc`.
 unsafe impl GlobalAlloc for Ballasted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises what the system's allocator requires.

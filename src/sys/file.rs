@@ -28,7 +28,7 @@ pub fn forget_cached(file: &impl AsRawFd) {
     let _ = file;
 }
 
-/// Fails if this process may not create files in a directory.
+/// Fails if this process is not permitted to create files in a directory.
 pub fn check_can_create(directory: &impl AsRawFd) -> io::Result<()> {
     let (path, mode) = (c".".as_ptr(), libc::W_OK | libc::X_OK);
     // SAFETY: the pointer leads to a string that ends in NUL.
@@ -117,8 +117,8 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
     Ok(Some(offset))
 }
 
-/// Syncs all files of the file system that has this directory. Returns false if that is not
-/// supported. If a write to a file has failed, perhaps only [`confirm_written`] reports this.
+/// Syncs all files of the file system that has this directory. Returns false if the system does not
+/// support this sync. After a failed write to a file, perhaps only [`confirm_written`] fails.
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     /// The type of FUSE file systems: `syncfs` does not ask the server of such a system to sync.
@@ -136,7 +136,7 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
 }
 
 /// Fails if a write to this file has failed. If [`sync_file_system`] has synced the file, does not
-/// wait for the disk. Returns false if the system cannot tell whether a write has failed.
+/// wait for the disk. Returns false if the system does not report failed writes.
 #[cfg(target_os = "linux")]
 pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
@@ -192,12 +192,12 @@ mod elsewhere {
 
     use super::{AsRawFd, io};
 
-    /// Returns false, because this system cannot sync a file system alone.
+    /// Returns false, because this system has no call that syncs a single file system.
     pub fn sync_file_system(_: &impl AsRawFd) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Returns false, because this system cannot confirm a write without a sync.
+    /// Returns false, because on this system only a sync of the file reports failed writes.
     pub fn confirm_written(_: &impl AsRawFd) -> io::Result<bool> {
         Ok(false)
     }

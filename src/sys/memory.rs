@@ -51,7 +51,7 @@ pub fn tune_allocator() {
 /// pieces of the heap that lie below a block in use.
 pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: takes no pointers, and leaves all blocks in use as they are.
+    // SAFETY: takes no pointers, and does not change blocks that are in use.
     unsafe {
         libc::malloc_trim(0)
     };

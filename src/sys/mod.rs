@@ -3,9 +3,10 @@
 //! Each `unsafe` block has one operation, and a comment on why the operation is sound. Callers get
 //! owned descriptors, numbers and `io::Error`, and cannot make `unsafe` blocks unsound.
 //!
-//! `ballast`: the allocator; `clock`: clocks, the CPU time of a thread; `file`: locks, holes, disk
-//! space, syncs; `memory`: resident memory, the C library's allocator; `process`: its user, limits
-//! and CPU time, the machine's names, random numbers; `signal`; `socket`: listens, connects.
+//! The module `ballast` has the allocator; `clock` reads clocks and the CPU time of a thread;
+//! `file` has locks, holes, disk space and syncs; `memory` reads resident memory and tunes the C
+//! library's allocator; `process` has the user, limits, CPU time, the machine's names and random
+//! numbers; `signal` catches signals; `socket` listens and connects.
 #![expect(unsafe_code, reason = "this is the one place for it")]
 
 pub mod ballast;

@@ -19,8 +19,8 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Makes the process run as a user and its primary group, given as [`find_user`] returns them. If
-/// the process runs as root, first drops all supplementary groups. A process without privileges can
+/// Makes the process run as a user and its primary group, whose ids [`find_user`] returns. If the
+/// process runs as root, first drops all supplementary groups. A process without privileges can
 /// change only to the user and group that it already has. The error names the call that failed.
 pub fn become_user((uid, gid): (libc::uid_t, libc::gid_t)) -> io::Result<()> {
     let named = |call| move |error| io::Error::other(format!("{call}: {error}"));

@@ -23,14 +23,13 @@ use libc::__error as errno_location;
 
 use super::check;
 
-/// The socket, one of a pair, to which signal handlers write. This socket stays open as long as the
-/// process runs.
+/// The socket to which signal handlers write. It stays open as long as the process runs.
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// SIGUSR1 or SIGUSR2, whichever arrived last; [`Signals::take`] returns it, and stores 0 here.
+/// SIGUSR1 or SIGUSR2, whichever arrived last; 0 once [`Signals::take`] has returned the signal.
 static LAST_USER: AtomicI32 = AtomicI32::new(0);
 
-/// The one of [`END_SIGNALS`] that arrived last; [`Signals::take`] returns it, and stores 0 here.
+/// The signal of [`END_SIGNALS`] that arrived last; 0 once [`Signals::take`] has returned it.
 static LAST_END: AtomicI32 = AtomicI32::new(0);
 
 /// Signals that end the daemon.
@@ -73,10 +72,10 @@ impl Signals {
         LAST_END.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns at most two of the signals that arrived since the previous call: SIGUSR1 or SIGUSR2,
-    /// and one of those that end the daemon, in each case the latest. If two signals came before
-    /// the process could run, their order is unknown: on Linux, the handler of the signal with the
-    /// higher number interrupts the other handler, and so finishes first.
+    /// Returns at most two signals that arrived since the previous call: the last of SIGUSR1 and
+    /// SIGUSR2, and the last signal that ends the daemon. If two signals came before the process
+    /// could run, their order is unknown: on Linux, the handler of the signal with the higher
+    /// number interrupts the other handler, and so finishes first.
     pub fn take(&mut self) -> impl Iterator<Item = c_int> + use<> {
         let mut bytes = [0; 64];
         while matches!(io::Read::read(&mut self.woken, &mut bytes), Ok(count) if count > 0) {}
@@ -107,13 +106,13 @@ fn set_handler(signal: c_int, handler: libc::sighandler_t) -> io::Result<()> {
     // SAFETY: a sigaction of zeros is valid: no handler, no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
-    // SAFETY: the handler is SIG_IGN or `on_signal`, which does only what handlers may.
+    // SAFETY: the handler is SIG_IGN or `on_signal`, which does only what is allowed in a handler.
     let result = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     check(result).map(drop)
 }
 
-/// Stores the signal and wakes the loop by an atomic store and a write, which are allowed in a
-/// handler, even in one that interrupts another. A full socket wakes the loop without the write.
+/// Stores the signal and wakes the event loop. Atomic stores and `write` are allowed in a signal
+/// handler, even if it interrupts another handler. If the socket is full, the loop wakes anyway.
 extern "C" fn on_signal(signal: c_int) {
     let last = if END_SIGNALS.contains(&signal) { &LAST_END } else { &LAST_USER };
     last.store(signal, Ordering::Relaxed);

@@ -134,7 +134,7 @@ fn option(fd: BorrowedFd<'_>, name: c_int) -> io::Result<c_int> {
     check(result).map(|_| value)
 }
 
-/// Ensures that no program that this process starts gets the socket.
+/// Ensures that no program that this process starts inherits the socket.
 fn set_close_on_exec(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -158,7 +158,7 @@ pub fn inherit(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Whether the descriptor is a listening stream socket. Some systems, such as OpenBSD, do not
-/// report whether a socket listens; on these, returns true for any stream socket.
+/// report whether a socket listens; on such systems, returns true for any stream socket.
 pub fn is_listening_stream(fd: &impl AsFd) -> bool {
     let is_stream = option(fd.as_fd(), libc::SO_TYPE).is_ok_and(|value| value == libc::SOCK_STREAM);
     is_stream
@@ -175,7 +175,7 @@ struct Addresses(*mut libc::addrinfo);
 impl Addresses {
     /// Looks up the TCP addresses of `host` and `service`.
     fn resolve(host: &str, service: &str) -> io::Result<Self> {
-        // The resolver would replace a number that is not a valid port by another port.
+        // The resolver would replace a number that is not a valid port with another port.
         let number = service.trim_start();
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -200,7 +200,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the result of `make` for the first address for which a call of `make` succeeds. If
+    /// Calls `make` for each address until a call succeeds, and returns the result of that call. If
     /// no call succeeds, returns the last error.
     fn first<T>(&self, make: impl Fn(&libc::addrinfo) -> io::Result<T>) -> io::Result<T> {
         // SAFETY: each pointer in the list is either null, or valid until `self` is dropped.

@@ -1,5 +1,5 @@
 //! Dates: converts the instants of jobs to dates of the wall clock, also after the clock was set.
-//! This file also makes the fields of a job's record, because most of that work converts dates.
+//! This file also makes the fields of a job's record, because two of these fields are dates.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// The interval between two corrections of dates after changes of the wall clock: each correction
-/// writes new records of all jobs delayed or buried in this run. A few corrections need not wait.
+/// Corrections of dates after changes of the wall clock have at least this interval on average,
+/// because each correction writes new records of all jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.
@@ -22,12 +22,12 @@ pub const SHIFTS_AT_ONCE_MAX: u32 = 4;
 /// The calendars that convert the instants of jobs into dates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dates {
-    /// The calendar for instants that were set in this run.
+    /// Converts instants that were set in this run to dates.
     calendar: Calendar,
-    /// The calendar for instants that were read from the binlog as dates.
+    /// Converts instants that were computed from dates in the binlog back to these dates.
     restored: Calendar,
-    /// For restored jobs with an index below this one, `calendar` is used; for the others,
-    /// `restored`. `None` if both calendars are the same.
+    /// For restored jobs with an index below this one, `calendar` is used; for all other restored
+    /// jobs, `restored`. `None` if both calendars are the same.
     shifted: Option<usize>,
     /// From this time on, [`SHIFTS_AT_ONCE_MAX`] corrections are again allowed without delay. Each
     /// correction postpones this time by [`SHIFT_INTERVAL`].
@@ -61,7 +61,7 @@ impl Dates {
             history: History { reserves, ..record.history },
             kind: match record.state {
                 // By the wall clock, which may be wrong, the delay of this restored job has ended.
-                // A restart compares the delay with the wall clock again.
+                // A restart compares the end of the delay with the wall clock again.
                 State::Ready if dated.is_state_at => Kind::Delayed,
                 // A restart makes a reserved job ready.
                 State::Ready | State::Reserved(_) => Kind::Ready,
@@ -71,8 +71,8 @@ impl Dates {
         }
     }
 
-    /// Takes a new calendar if the wall clock has been set, unless the correction must wait: see
-    /// [`Wal::set_calendar`](super::Wal::set_calendar).
+    /// Takes a new calendar if the wall clock has been set, unless the correction of dates must
+    /// wait: see [`Wal::set_calendar`](super::Wal::set_calendar).
     pub(super) fn set(&mut self, calendar: Calendar, now: Time) {
         let may_shift = self.rested_at <= now + (SHIFTS_AT_ONCE_MAX - 1) * SHIFT_INTERVAL;
         if may_shift && !self.are_shifting() && self.calendar.is_set_otherwise(calendar) {
@@ -83,8 +83,8 @@ impl Dates {
         }
     }
 
-    /// Visits up to `count` jobs, and computes times that come from dates in the binlog anew, with
-    /// the new calendar. Returns the jobs whose records need new dates.
+    /// Visits up to `count` jobs. With the new calendar, recomputes the times that were read from
+    /// the binlog as dates. Returns the jobs whose records need new dates.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -111,7 +111,7 @@ mod tests {
         disk::testing::{Fixture, START},
     };
 
-    /// If an open reservation were recorded, `--bury-after` might count it after a restart.
+    /// If an open reservation were recorded, `--bury-after` might count it as a loss.
     #[test]
     fn a_reservation_is_recorded_once_it_has_ended() {
         let mut binlog = Fixture::new(SyncPolicy::Never);
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If each change of the clock changed dates, all delayed jobs might be written every second.
+    /// If each change of the clock corrected dates, all delayed jobs might be recorded each second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

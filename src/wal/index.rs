@@ -3,7 +3,7 @@
 //!
 //! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
 //! full record and last short record are live; all other records are garbage. The index has only
-//! the segment of each full record: short ones come later, and segments are removed oldest first.
+//! the segments of full records: short records come later, and segments are removed oldest first.
 //! Before a segment is removed, its jobs are relocated, which makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
@@ -72,7 +72,7 @@ pub(super) struct Segment {
 #[derive(Debug, Default)]
 pub(super) struct SegmentIndex {
     pub(super) locations: Arena<Location>,
-    /// By number. Unlike a list, a tree grows in small pieces, for which there is always memory.
+    /// The segments by number. A tree grows in small pieces, for which there is always memory.
     pub(super) segments: BTreeMap<u32, Segment>,
     /// Bytes of all live records.
     pub(super) live: u64,
@@ -146,8 +146,8 @@ impl SegmentIndex {
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. Each call visits a limited number of locations; the
-    /// next call continues after them. `None` if no visited location has a deferred record.
+    /// Returns a job with a deferred record. Each call visits a limited number of locations. If no
+    /// visited location has a deferred record, returns `None`; the next call visits later ones.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);
@@ -237,9 +237,9 @@ impl SegmentIndex {
     }
 
     /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
-    /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment still
-    /// needed, but only while the size of that segment and of the later closed ones is over `1 +
-    /// eighths / 8` times the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment that jobs
+    /// need, but only while the closed segments from this segment on have more than `1 + eighths /
+    /// 8` times the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;
@@ -272,7 +272,7 @@ impl SegmentIndex {
         Some(oldest)
     }
 
-    /// Returns the first job of the first segment that has jobs, among the segments with `numbers`.
+    /// Among the segments with `numbers`, returns the first job of the first segment that has jobs.
     /// O(log segments + `numbers`).
     fn first_job_in(&self, numbers: RangeInclusive<u32>) -> Option<Key<Job>> {
         let rest = self.segments.range(*numbers.start()..);

@@ -14,7 +14,8 @@ use crate::{
 /// When written records are synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Records are synced at most this long after the write; if zero, before the confirming reply.
+    /// A sync of records is due this long after their write. If the time is zero, records are
+    /// synced before the reply that confirms the change.
     Within(Duration),
     /// Records are never synced.
     Never,
@@ -53,14 +54,14 @@ pub struct Options {
 }
 
 /// Why a binlog cannot be opened or read. A failed call has changed no record. The error's message
-/// is one line that names the file or the call, and says what the operator can do, if anything.
+/// is one line that names the file or the call, and, if possible, a remedy.
 #[derive(Debug)]
 pub enum Error {
     /// A call on the directory or on one of its files has failed.
     Disk(io::Error),
     /// Another process has locked the directory. The text names that process, if the name is known.
     Locked(String),
-    /// There is not enough memory. The text says what did not fit into memory, or is empty.
+    /// There is not enough memory. The text names the purpose of the memory, or is empty.
     OutOfMemory(String),
     /// Only the program that wrote a segment can read its layout. The text names the segment and
     /// the layout.
@@ -111,7 +112,7 @@ pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
 pub enum Unavailable {
     /// The disk is full.
     Full,
-    /// The disk has failed, and not all jobs have been relocated since; or it can create no file.
+    /// The disk has failed, and not all jobs have been relocated since; or no file can be created.
     Failed,
 }
 
@@ -143,8 +144,8 @@ pub enum Change {
     /// A new state, priority or delay that even a full disk must not prevent. The record is
     /// appended once there is space; a crash before the append undoes the change.
     DeferrableUpdate,
-    /// The delete of a job. Deletes are permitted during recovery, and on a full disk, where space
-    /// is kept for them.
+    /// The delete of a job. Deletes are permitted during recovery, and also on a full disk, because
+    /// space for deletes is kept.
     Delete,
 }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::clock::Time;
 
-/// The most bytes of pending records, which are written before they exceed this.
+/// The most bytes of pending records: they are written before they exceed this limit.
 pub(super) const PENDING_MAX_BYTES: usize = 1024 * 1024;
 
 /// The largest number that a segment may have: the original reads no larger number.
@@ -41,8 +41,8 @@ pub(super) struct Log {
     pub(super) end: End,
     /// The open segment. `None` until the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
-    /// Records that are not written yet: the last bytes of the current segment. There may be
-    /// pending records even after a commit, because the end of a connection may bury jobs.
+    /// Records that are not written yet: the last bytes of the current segment. Even between two
+    /// turns there may be pending records, because the end of a connection may bury its jobs.
     pub(super) pending: Vec<u8>,
     /// The first error of an append or a write of this turn. After an error, nothing more is
     /// appended in this turn.
@@ -252,7 +252,7 @@ impl Log {
 
     /// Prepares for later turns: writes a piece of zeros, removes about `budget` bytes of
     /// preallocated files that are not needed, and makes about `budget` bytes of files that are
-    /// needed. `has_garbage` says whether some garbage will soon be removed.
+    /// needed. If `has_garbage`, garbage will soon be removed.
     pub(super) fn work_ahead(
         &mut self,
         demand: Demand,
@@ -296,8 +296,8 @@ impl Log {
     }
 
     /// Writes the pending records and a header when the daemon ends, and syncs everything. The
-    /// header says that clients have seen only ids that have a record, so the next startup skips no
-    /// ids. After an error, the next startup skips some ids, but no acknowledged change is lost.
+    /// header shows that clients have seen only ids that have a record, so the next startup skips
+    /// no ids. After an error, the next startup skips some ids, but no acknowledged change is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2]);
     }
 
-    /// If a rename failed for lack of space, as on XFS, unanswered clients would be disconnected.
+    /// XFS may lack space for a rename. If the commit then failed, clients would be disconnected.
     #[test]
     fn if_a_file_cannot_be_renamed_another_is_removed() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

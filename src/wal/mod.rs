@@ -7,19 +7,19 @@
 //!
 //! **Space first.** Before each change, the server reserves space for the record, so no record is
 //! ever written to a full disk. *Preallocated files* have space for later segments, and space for
-//! the delete of every job is kept. A put gets an error reply if it needs more space than there is.
+//! the delete of every job is kept. A put gets an error reply if its record does not fit.
 //!
 //! **Garbage.** Segments are removed oldest first. If garbage exceeds three quarters of the live
-//! bytes, jobs of the oldest segment are relocated, a bounded number of bytes in each turn.
+//! bytes, each turn relocates jobs of the oldest segment, up to a bounded number of bytes.
 //!
 //! **Failure.** After a failed write or sync, the disk's contents are unknown. Until a new segment
-//! is open, no change is acknowledged; then only deletes are, until all jobs are relocated.
+//! is open, no change is acknowledged; then, until all jobs are relocated, only deletes are.
 //!
-//! The server calls [`Wal`], in this file, with the types of `interface`. `log` and `segment` write
-//! records and open segments. `record` converts records to bytes, `dates` makes their fields.
-//! `space` computes what fits; `reserve` makes preallocated files. `index` has the segment of each
-//! job. `removal`, `syncs`, `start`, `recovery`. `disk/` has the files, the lock and the lease.
-//! `read/` makes jobs from bytes, for startup and `--check-binlog`. doc/architecture.md has more.
+//! The server calls [`Wal`] with the types of `interface`. `log`, `segment` and `start` write
+//! records and open segments; `removal` removes segments; `syncs` syncs them. `record` converts
+//! records to bytes; `dates` makes fields of records. `space` computes what fits; `reserve` makes
+//! preallocated files. `index` has the segment of each job. `recovery` tracks failures. `disk/` has
+//! the files, the lock and the lease. `read/` makes jobs from bytes. doc/architecture.md has more.
 
 mod dates;
 mod disk;
@@ -75,16 +75,16 @@ pub struct Wal {
     index: SegmentIndex,
     recovery: Recovery,
     dates: Dates,
-    /// What [`SegmentIndex::changed`] returned in the last commit.
+    /// The result of [`SegmentIndex::changed`] in the last commit.
     changed: u64,
     migrated: u64,
 }
 
 impl Wal {
     /// Reads the jobs of the binlog into the empty `restored`, and begins a new segment. Neither
-    /// damage nor a full disk is an error. Fails if a file cannot be listed, read or created, if
-    /// only another program can read it, if memory is short, or if `progress` returns a break. A
-    /// failed call has changed no record, but may have removed preallocated files and final zeros.
+    /// damage nor a full disk is an error. Fails if a file cannot be listed, read or created, if a
+    /// segment has a foreign layout, if memory is short, or if `progress` returns a break. A failed
+    /// call has changed no record, but may have removed preallocated files and cut off zeros.
     pub fn open(
         mut disk: Box<dyn Disk>,
         options: Options,
@@ -93,7 +93,7 @@ impl Wal {
         now: Time,
         progress: Progress<'_>,
     ) -> Result<(Self, Report), Error> {
-        // Allocated before the replay: later, free memory is ballast, in pieces smaller than this.
+        // Allocates the buffer first, because the replay leaves memory free only in small pieces.
         let pending = interface::buffer(log::PENDING_MAX_BYTES, "to gather records")?;
         let files = disk.list()?;
         let (report, index) = read::replay(&mut *disk, &files, restored, calendar, now, progress)?;
@@ -115,10 +115,10 @@ impl Wal {
         Ok((wal, report))
     }
 
-    /// Writes the turn's records, syncs them if that is due, and, within a limit, relocates jobs,
+    /// Writes the turn's records, syncs them if a sync is due, and, within a limit, relocates jobs,
     /// makes files and removes files. Replies may then be sent unless the outcome is `Failed`.
     ///
-    /// With `-f0` on a slow disk, a commit only begins a sync, and not before `wait_until`. Replies
+    /// With `-f0` on a slow disk, a commit only begins a sync, at `wait_until` or later. Replies
     /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
@@ -177,7 +177,7 @@ impl Wal {
         CommitOutcome::Syncing(events)
     }
 
-    /// Writes the pending records now. Returns whether that worked. The next commit reports errors.
+    /// Writes the pending records. Returns whether it wrote them. The next commit reports errors.
     pub fn write_pending(&mut self, now: Time) -> bool {
         self.log.write_early(now)
     }
@@ -226,7 +226,7 @@ impl Wal {
     pub fn permit(&mut self, change: Change, now: Time) -> Result<Permit, Unavailable> {
         self.log.now = now;
         let state = self.recovery.state;
-        // A delete is permitted during recovery, because it frees space that recovery may need.
+        // A delete is permitted during recovery, because deletes free space that recovery may need.
         let is_helpful = change == Change::Delete && state == State::Recovering;
         if self.log.failure.is_some() || (state != State::Sound && !is_helpful) {
             return Err(Unavailable::Failed);
@@ -247,13 +247,13 @@ impl Wal {
         self.index.make_room()
     }
 
-    /// Whether the binlog works and holds every job. If false, no jobs may be handed out.
+    /// Whether the binlog works and holds every job. If false, the server must hand out no job.
     pub fn is_sound(&self) -> bool {
         self.recovery.state == State::Sound && self.log.failure.is_none()
     }
 
-    /// Returns why some changes are refused, or soon will be. Returns `Failed` also if the last
-    /// attempt to create a file failed for a reason other than a lack of space.
+    /// Returns why the binlog refuses some changes, or soon will refuse them. Returns `Failed` also
+    /// if the last attempt to create a file failed for a reason other than a lack of space.
     pub fn trouble(&self) -> Option<Unavailable> {
         let shortage = self.log.reserve.shortage.map(|shortage| shortage.reason);
         if self.is_sound() { shortage } else { Some(Unavailable::Failed) }
@@ -279,8 +279,8 @@ impl Wal {
         self.log.unrecorded.push(jobs.queue.job(job).record.id);
     }
 
-    /// Appends a record of a job's new state, priority or delay. Without disk space, defers the
-    /// record, if the permit allows that.
+    /// Appends a record of a job's new state, priority or delay. If the permit is for a deferrable
+    /// update, and the disk has no space for the record, defers the record.
     pub fn update(&mut self, permit: Permit, queue: &Queue, job: Key<Job>, now: Time) {
         let is_deferrable = permit.0 == Change::DeferrableUpdate;
         permit.spend(if is_deferrable { Change::DeferrableUpdate } else { Change::Update });
@@ -310,14 +310,14 @@ impl Wal {
         self.index.remove(job);
     }
 
-    /// If the wall clock was set, uses `calendar` from now on, unless the correction must wait.
+    /// If the clock was set, uses `calendar` from now on, unless the correction of dates must wait.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         self.dates.set(calendar, now);
     }
 
-    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog by
-    /// the new calendar, which needs no record. Writes a new record if a job was delayed or buried
-    /// in this run, because the dates in its last record are by the old calendar.
+    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog with
+    /// the new calendar, which needs no record. Appends a record of each job that was delayed or
+    /// buried in this run, because its last record has dates of the old calendar.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -333,13 +333,12 @@ impl Wal {
         u32::try_from(record.length()).expect("a gibibyte and 300 bytes")
     }
 
-    /// Appends a short record of a job.
     fn append_short(&mut self, queue: &Queue, job: Key<Job>) {
         self.append(&NewRecord::short(self.dates.fields(queue, job)), queue);
         self.index.update(job);
     }
 
-    /// Appends a record to the log, and tells the index the new end.
+    /// Appends a record to the log, and updates the end of the binlog in the index.
     fn append(&mut self, record: &NewRecord<'_>, queue: &Queue) {
         self.log.append(record, queue.next_id());
         self.index.follow(self.log.end);
@@ -348,12 +347,12 @@ impl Wal {
 
 /// Relocation and recovery, of which each commit does a bounded part.
 impl Wal {
-    /// Whether a deferred record can be appended, because there is disk space now.
+    /// Whether there are deferred records, and there is disk space to append one.
     fn can_append_deferred(&self) -> bool {
         self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to relocate next, if any. On a full disk, less garbage suffices for that.
+    /// Returns the job to relocate next, if any. On a full disk, less garbage suffices.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }
@@ -374,7 +373,7 @@ impl Wal {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // Space for all deletes is kept. Space for a restart is kept, too, unless all jobs of
-            // the oldest segment can be relocated, because its removal then frees space.
+            // the oldest segment can be relocated, because the segment's removal then frees space.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
@@ -388,9 +387,9 @@ impl Wal {
         }
     }
 
-    /// Whether to close the current segment early, so that its space can be freed. True if more
-    /// than the usual size of a segment is used, most of these bytes are garbage, and preallocated
-    /// files have space for the deletes of all jobs.
+    /// Whether to close the current segment early, so that its space can be freed. True if its used
+    /// bytes exceed the usual size of a segment and are mostly garbage, and preallocated files have
+    /// space for the deletes of all jobs.
     fn should_leave_segment(&self) -> bool {
         let (space, usual) = (self.log.space(), self.log.reserve.segment_size);
         self.index.current().is_some_and(|it| it.used > usual && 2 * it.live < it.used)
@@ -430,7 +429,7 @@ impl Wal {
 
 /// The lock, syncs with `-f0`, and statistics.
 impl Wal {
-    /// Returns why the lock is lost, if so: the binlog then writes nothing, and the process ends.
+    /// If the lock is lost, returns why. The binlog then writes nothing, and the process ends.
     pub fn lost_lock(&self) -> Option<&io::Error> {
         self.log.lease.lost.as_ref()
     }
@@ -453,8 +452,8 @@ impl Wal {
         self.log.syncs.are_of_each_change() && !self.syncs_in_background()
     }
 
-    /// Whether a client may see a job's id before the job is synced, because no restart gives the
-    /// id to another job. True unless clients broke off more puts than fit into the segment.
+    /// Whether a job's id can be shown before the job is synced, because no restart gives the id to
+    /// another job. False only with `-f0`, for ids beyond those that the segment's header allows.
     pub fn may_show(&self, id: u64) -> bool {
         let current = self.log.current.as_ref();
         !self.log.syncs.are_of_each_change() || current.is_none_or(|it| id < it.seen_below)

@@ -1,15 +1,15 @@
 //! Records of the binlog: the daemon writes and reads version 7 of the format, and only reads
 //! version 5. All functions are pure.
 //!
-//! A record is the length of a tube's name, the name, eighty bytes of fields, and a body. A *full*
+//! A record has the length of a tube's name, the name, eighty bytes of fields, and a body. A *full*
 //! record has a name and a body. A *short* record has no name and no body: it changes or deletes a
 //! job with an earlier full record. All numbers are little-endian.
 //!
 //! In a segment of this daemon, the four bytes after `pri`, which the original does not read, are a
 //! checksum of the whole record. The checksum starts from the segment's salt and the record's
-//! offset, so bytes of a body, or a record copied from elsewhere, do not match their checksum. The
-//! salt is made of the key of the directory, which each segment header has, and of the number of
-//! the segment.
+//! offset, so a record that is in a body, or was copied from another place, does not match its
+//! checksum. The salt is made of the key of the directory, which each segment header has, and of
+//! the number of the segment.
 //!
 //! `dates.rs` makes fields from a job, and `read/reader.rs` makes a job from fields. A record that
 //! concerns no job, such as [`SegmentHeader`], is a short record with an id that no job has.
@@ -37,18 +37,18 @@ pub(super) const VERSION_5: u32 = 5;
 /// The length of the fields of version 7, in bytes.
 const FIELDS_BYTES: usize = 80;
 
-/// The length of the fields of version 5, in bytes: those of version 7 without the last padding.
+/// The length of the fields of version 5, in bytes: they lack the last padding of version 7.
 const FIELDS_5_BYTES: usize = 77;
 
 /// The length in bytes of a short record. Every delete is a short record.
 pub(super) const SHORT_RECORD_BYTES: usize = 4 + FIELDS_BYTES;
 
-/// Returns the length in bytes of a full record. The body has `size` bytes, with its CR LF.
+/// Returns the length in bytes of a full record. The body has `size` bytes, including its CR LF.
 pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The id of a segment header. No job has this id, so a reader finds no job to change.
+/// The id in the record that is a segment header. No job has this id, so a reader finds no job.
 const HEADER_ID: u64 = u64::MAX;
 
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
@@ -110,7 +110,7 @@ pub(super) enum Damage {
 }
 
 impl fmt::Display for Damage {
-    /// Formats what is wrong with a record.
+    /// Formats the damage of a record.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Torn => f.write_str("the file ends within a record"),
@@ -132,7 +132,7 @@ pub enum Format {
 }
 
 impl JobFields {
-    /// Returns which instants of the job the record stores as dates.
+    /// Returns which instants of the job are stored in the record as dates.
     pub(super) fn dated(&self) -> Dated {
         let is_state_at = matches!(self.kind, Kind::Delayed | Kind::Buried);
         Dated { is_created: true, is_state_at }
@@ -156,9 +156,9 @@ impl JobFields {
         out.extend_from_slice(&[self.kind as u8, 0, 0, 0]);
     }
 
-    /// Reads the fields of a record, which both versions lay out alike. `unit` is the version's
-    /// unit of time in nanoseconds. Reads an unknown state as `Deleted`; [`Frame::decode`] reports
-    /// such a state.
+    /// Reads the fields of a record; both versions have the same layout of fields. `unit` is the
+    /// version's unit of time in nanoseconds. Reads an unknown state as `Deleted`;
+    /// [`Frame::decode`] reports such a state.
     fn read(bytes: &[u8; FIELDS_5_BYTES], unit: i64) -> Self {
         let time = |at| i64::from_le_bytes(part(bytes, at)).saturating_mul(unit);
         let number = |at| u32::from_le_bytes(part(bytes, at));
@@ -218,15 +218,15 @@ impl NewRecord<'_> {
     }
 }
 
-/// Marks a segment as written by this daemon, and has the key of the directory. Its form is that of
-/// a short record of no job, which the original skips as the delete of an unknown job.
+/// A segment header marks a segment as written by this daemon, and has the key of the directory.
+/// The header is a short record of no job; the original skips it as the delete of an unknown job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// The key of the directory: a random number, the same in all headers.
+    /// The key of the directory: a random number, the same in all headers of its segments.
     pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one that no record has; zero if there are no such ids.
+    /// Clients may have seen ids below this one that have no record; zero if there are none.
     pub(super) seen_below: u64,
 }
 
@@ -265,8 +265,8 @@ impl SegmentHeader {
     }
 
     /// Whether `bytes` probably begin with a segment header, perhaps a damaged one: at least two of
-    /// a header's three constant parts match. A tube's name may have one of these parts, the magic,
-    /// but not the other two.
+    /// a header's three constant parts match. A tube's name may contain the magic, but not the
+    /// other two parts.
     pub(super) fn is_likely(bytes: &[u8]) -> bool {
         let Some(fields) = bytes.get(4..SHORT_RECORD_BYTES) else { return false };
         let signs = [
@@ -292,7 +292,7 @@ pub(super) fn salt(key: u64, number: u32) -> u64 {
 
 /// Returns the initial state of the checksum of a record at `offset`.
 fn checksum(salt: u64, offset: u64) -> Hasher {
-    // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into them.
+    // The initial state has only 32 bits, so both halves of `salt ^ offset` are mixed into these.
     let mixed = (salt ^ offset).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let high = u32::try_from(mixed >> 32).expect("half as many bits");
     Hasher::new_with_initial(high)
@@ -314,7 +314,7 @@ pub(super) struct Frame {
     pub(super) head_length: usize,
     /// The length of the body with its CR LF, in bytes; zero in a short record.
     pub(super) body_length: usize,
-    /// What is wrong with the record, if anything. The length is known even if there is a flaw.
+    /// The flaw of the record, if it has one. The length of a flawed record is known, too.
     flaw: Option<&'static str>,
 }
 
@@ -323,7 +323,7 @@ impl Frame {
     /// reach to the end of the file. Returns `None` at the end of the records, or an error if the
     /// record's length is unknown.
     pub(super) fn decode(bytes: &[u8], format: Format) -> Result<Option<Self>, Damage> {
-        // If only zeros are left, the records end here, even if too few are left for a record.
+        // If only zeros are left, even if too few for a record, the records end here.
         if bytes.len() < HEAD_MAX_BYTES && bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
@@ -377,8 +377,8 @@ impl Frame {
     }
 
     /// Begins to compute the checksum of a version 7 record at `offset` that begins with `bytes`.
-    /// Returns the hasher, and the checksum stored in the record. The hasher gets zeros in place of
-    /// that checksum. Pass all of the body that is in memory: hashing is then faster.
+    /// Returns the hasher, and the checksum stored in the record. The hasher has hashed zeros in
+    /// place of that checksum. Pass all of the body that is in memory: hashing is then faster.
     pub(super) fn begin_checksum(&self, bytes: &[u8], salt: u64, offset: u64) -> (Hasher, u32) {
         let at = self.name_at + self.name_length + CHECKSUM_AT;
         let mut hasher = checksum(salt, offset);

@@ -24,7 +24,7 @@ pub(super) enum State {
     Recovering,
 }
 
-/// The state of the binlog, and when to try again what has failed.
+/// The state of the binlog, and the times of the next attempts after failures.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     pub(super) state: State,
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(binlog.ids_after_restart(), [1, 2, 3]);
     }
 
-    /// If the daemon forgot a segment because the directory's sync failed, its file would stay.
+    /// If the daemon forgot a segment after a failed sync of the directory, the file would stay.
     #[test]
     fn a_segment_whose_directory_could_not_be_synced_is_removed_later() {
         let mut binlog = Fixture::new(F0);

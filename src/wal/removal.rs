@@ -26,11 +26,11 @@ pub(super) fn is_safe(index: &SegmentIndex, recovery: &Recovery, syncs: &Syncs) 
 }
 
 /// Removes segments that no job needs, oldest first. Stops once the removed bytes reach a limit:
-/// twice the `budget` of this turn, plus what earlier turns have not used of their limits. Fails if
+/// twice the `budget` of this turn, plus the unused parts of the limits of earlier turns. Fails if
 /// the lock is lost, or if the directory cannot be synced.
 ///
 /// The directory is synced after each removal. Otherwise, a power cut could undo the removal of an
-/// older segment but not of a newer one, and jobs would return whose deletes are in the newer one.
+/// older segment but not of a newer one. Jobs whose deletes were in the newer segment would return.
 pub(super) fn remove_unneeded(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -38,7 +38,7 @@ pub(super) fn remove_unneeded(
     budget: u64,
 ) -> io::Result<()> {
     let is_retry = recovery.removal_retry_at.take_if(|at| *at <= log.now).is_some();
-    // The limit is twice the budget: once for bytes that became garbage, once for relocated bytes.
+    // Half of the limit is for bytes that became garbage, and half for relocated bytes.
     recovery.removable = recovery.removable.saturating_add(2 * budget);
     while recovery.removal_retry_at.is_none()
         && recovery.removable > 0
@@ -87,9 +87,9 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     Ok(())
 }
 
-/// On a full disk, removes segments without a record, which would pile up with each restart. If no
-/// new segment could be opened, also removes segments that no job needs; but if one segment is
-/// damaged, removes none, because a damaged segment may need the header of another. Ignores errors.
+/// On a full disk, removes segments without a record, because each restart adds such a segment. If
+/// no new segment could be opened, also removes segments that no job needs. If, besides, a segment
+/// is damaged, removes nothing: that segment may need the key in another header. Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,

@@ -1,9 +1,9 @@
 //! The reserve: *preallocated files*, which have disk space for later segments.
 //!
 //! The file system reserves the space of these files without a write, so neither startup nor a
-//! large job waits for writes. If the file system cannot do that, files are smaller, and filled
-//! with zeros. Each file begins with a segment header, so that the directory's key is known even if
-//! the headers of all segments are damaged.
+//! large job waits for writes. If the file system cannot reserve space, the files are smaller, and
+//! are filled with zeros. Each file begins with a segment header, so that the directory's key is
+//! known even if the headers of all segments are damaged.
 
 use std::{cmp::Reverse, collections::BTreeMap, io, time::Duration};
 
@@ -34,7 +34,7 @@ pub(super) struct Preallocated {
     pub(super) size: u64,
     /// How many bytes of the file have been filled with a segment header and zeros.
     pub(super) filled: u64,
-    /// How many bytes must be filled before the file may be used: all, or only the first piece if
+    /// How many bytes must be filled before the file can be used: all, or only the first piece if
     /// the file system has reserved the file's space.
     pub(super) fill_end: u64,
 }
@@ -50,7 +50,7 @@ impl Preallocated {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shortage {
     pub(super) retry_at: Time,
-    /// When the last attempt failed.
+    /// When the last attempt to make a file failed.
     failed_at: Time,
     /// The smallest size in bytes of a file that could not be made since the last `retry_at`.
     size: u64,
@@ -64,8 +64,8 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The key of the directory.
     pub(super) key: u64,
-    /// By size; files of equal size are sorted from the newest to the oldest. So the last file,
-    /// which becomes the next segment, is the oldest of the largest files.
+    /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. So
+    /// the last file, which becomes the next segment, is the oldest of the largest files.
     pub(super) files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -102,8 +102,8 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a preallocated file now, or a further piece of one. Returns true on a full
-    /// disk, because only an attempt shows whether there is space again.
+    /// Whether to make a preallocated file now, or to continue with the file that is being filled.
+    /// Returns true on a full disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
@@ -116,8 +116,8 @@ impl Reserve {
     }
 
     /// Preallocates a file of the usual size. If the disk is too full, tries half that size, a
-    /// quarter, and so on, down to `least` bytes in whole pages. If `least` exceeds the usual size,
-    /// begins with the sum of both sizes, so that later records fit, too.
+    /// quarter, and so on, down to `least` bytes, in whole pages. If `least` exceeds the usual
+    /// size, first tries the sum of `least` and the usual size, so that later records fit, too.
     pub(super) fn preallocate(
         &mut self,
         disk: &mut Writable,
@@ -146,7 +146,8 @@ impl Reserve {
         self.make_file(disk, size).inspect_err(|error| self.on_shortage(error, size, now))
     }
 
-    /// Until a file of `size` bytes can be made, the server refuses jobs that need such a file.
+    /// Notes that a file of `size` bytes could not be made. Until an attempt succeeds, the server
+    /// refuses jobs that need such a file.
     pub(super) fn on_shortage(&mut self, error: &io::Error, size: u64, now: Time) {
         let (reason, size, text) = if is_full(error) {
             (Unavailable::Full, size, "no disk space for another binlog file")
@@ -168,16 +169,16 @@ impl Reserve {
         }
     }
 
-    /// Ends a shortage of files of `size` bytes or less, because one of `size` bytes was just made.
+    /// Notes that a file of `size` bytes was made. Ends a shortage of files of that size or less.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
         }
     }
 
-    /// Ends a shortage for large jobs if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
+    /// Ends a shortage of large files if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        // A shortage for smaller jobs is never that old, because an attempt is made each second.
+        // While smaller files are short, too, an attempt fails each second.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }
@@ -199,13 +200,13 @@ impl Reserve {
         self.next_number = number.checked_add(1).unwrap_or(1);
         let name = Name::Preallocated(number);
         match disk.create(name) {
-            // The name is in use, so tries the next number; gives up at a multiple of a thousand.
+            // If the name is in use, tries the next number, but gives up at a multiple of 1,000.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number % 1000 > 0 => {
                 return self.begin_file(disk, size);
             }
             result => result?,
         }
-        // After an error, removes the file. If that fails, too, the next startup removes the file.
+        // After an error, removes the file. If the removal fails, the next startup removes it.
         let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
         let made = disk.reserve(name, size).and_then(|is_reserved| {
             disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)
@@ -249,7 +250,7 @@ impl Reserve {
     }
 
     /// Whether to remove the file that would be the next segment: see [`Demand::has_surplus`]. The
-    /// only file stays unless it is larger than usual.
+    /// only preallocated file stays unless it is larger than a usual segment.
     pub(super) fn has_surplus(&self, demand: Demand, space: Space) -> bool {
         self.first().is_some_and(|file| {
             let is_only_usual = self.files.len() == 1 && file.size <= self.segment_size;
@@ -351,7 +352,7 @@ mod tests {
         binlog.put(200);
     }
 
-    /// If a disk were called full after it has space again, an operator would search in vain.
+    /// If a disk with space were reported as full, an operator would look for a cause in vain.
     #[test]
     fn a_disk_that_has_space_again_is_full_no_longer_even_if_no_file_is_needed() {
         for (kibibytes, segment_kibibytes) in (16..200).step_by(4).zip([16, 32, 64].repeat(16)) {

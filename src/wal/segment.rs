@@ -1,9 +1,9 @@
 //! The newest segment: its end, and the zeros that are written ahead of its records.
 //!
 //! A sync is fastest if the new records replace zeros, because the file system then has no metadata
-//! to write. So if each change is synced, a short stretch after the last record is filled with
-//! zeros, one piece in each turn. If syncs are rarer, the zeros would cost more time than they
-//! save, because they double the bytes that are written.
+//! to write. So if each change is synced, up to 1 MiB after the last record is filled with zeros,
+//! one piece in each turn. If syncs are rarer, the zeros would cost more time than they save,
+//! because they double the bytes that are written.
 
 use super::{
     disk::{Name, Writable},
@@ -13,12 +13,12 @@ use super::{
 };
 
 /// The length of a piece of zeros in bytes. Also the least budget of a turn for relocation and
-/// preallocation. The budget is larger if commands append or turn into garbage many bytes.
+/// preallocation. The budget is larger if commands append many bytes, or make many bytes garbage.
 pub(super) const WORK_PER_TURN_MIN_BYTES: u64 = ZEROS.len() as u64;
 
 pub(super) const ZEROS: &[u8] = &[0; 128 * 1024];
 
-/// How far ahead of the records zeros are written at most, in bytes.
+/// The most bytes of zeros that are written ahead of the records.
 const ZEROS_AHEAD_BYTES: u64 = 1 << 20;
 
 /// The number from which the salt of a preallocated file's header is made. No segment has number 0.
@@ -67,10 +67,11 @@ pub(super) struct Current {
     key: u64,
     /// The number from which the checksums of the segment start.
     pub(super) salt: u64,
-    /// A restart assigns no ids below this one, unless the daemon has shut down cleanly.
+    /// After a restart, new jobs get no ids below this one, unless the daemon has shut down
+    /// cleanly.
     pub(super) seen_below: u64,
     pub(super) layout: Layout,
-    /// The offset up to which zeros were written; the file's size after such a write has failed.
+    /// The offset up to which zeros were written; after a failed write of zeros, the file's size.
     pub(super) zeroed: u64,
 }
 
@@ -128,7 +129,7 @@ mod tests {
         }
         let calls = binlog.disk.take_calls();
         let writes = calls.iter().filter(|call| call.starts_with("write binlog")).count();
-        // The writes are of two megabytes of records, and of sixteen pieces of zeros.
+        // 2,000 writes are of records, two megabytes in total, and about sixteen are of zeros.
         assert!((2010..2030).contains(&writes), "{writes}");
         let log = &binlog.wal.log;
         assert!(log.current.expect("there is one").zeroed > log.end.used);

@@ -2,9 +2,9 @@
 //!
 //! **The promise:** every job can be deleted on a full disk. So a record is appended only if a
 //! short record for the delete of each job still fits after it, into the current segment or into
-//! preallocated files. [`Space::has_room_for`] decides that.
+//! preallocated files. [`Space::has_room_for`] checks whether they fit.
 //!
-//! Because of three rules, the need is more than the sum of the lengths of records. A record never
+//! Because of three rules, records need more space than the sum of their lengths. A record never
 //! spans two segments. A segment header, which has the length of a short record, comes first in
 //! each segment, and again after each [`HEADER_INTERVAL_BYTES`] of records. And once the next
 //! segment has begun, the rest of the previous segment is never used.
@@ -110,7 +110,7 @@ impl Space {
 
     /// Whether a record of `length` bytes can be appended, and then `short_records` short records.
     pub(super) fn has_room_for(self, length: u64, short_records: u64) -> bool {
-        let length = length + SHORT_BYTES; // A segment header may precede it.
+        let length = length + SHORT_BYTES; // A segment header may precede the record.
         if length <= self.current {
             return slots(self.current - length) + self.preallocated_slots >= short_records;
         }
@@ -140,7 +140,7 @@ impl Demand {
     }
 
     /// Returns how many more slots to make in advance: eight, and one for every two jobs. The slots
-    /// for jobs are at most those of one segment, and are reduced by [`RESTART_SLOTS`].
+    /// for jobs are at most the slots of one segment, and are reduced by [`RESTART_SLOTS`].
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }
@@ -150,9 +150,10 @@ impl Demand {
         space.next == 0 || space.slots() < self.slots() + self.slots_ahead()
     }
 
-    /// Whether a preallocated file of `size` bytes should be removed, because the jobs for which it
-    /// was made, a large one or many small ones, are deleted. For small jobs, the slots of one more
-    /// segment are kept, so that files are not made and removed alternately.
+    /// Whether a preallocated file of `size` bytes should be removed, because the large job or the
+    /// many small jobs for which the file was made are deleted. Unless the file is larger than a
+    /// usual segment, the slots of one more segment are kept, so that files are not made and
+    /// removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };
@@ -195,14 +196,15 @@ mod tests {
         }
     }
 
-    /// Returns the most short records that are admitted after a record of `length` bytes.
+    /// Returns how many short records fit after a record of `length` bytes. `None` if the record
+    /// itself does not fit.
     fn most_short_records(space: Space, length: u64) -> Option<u64> {
         let most = (0..=space.slots()).rev().find(|&count| space.has_room_for(length, count))?;
         assert!(!space.has_room_for(length, most + 1), "more than all, after {length} bytes");
         Some(most)
     }
 
-    /// If a record were admitted that does not fit, a delete would be lost on a full disk.
+    /// A record that is admitted without space could take the space of a later delete.
     #[test]
     fn what_is_admitted_fits_in_every_small_case() {
         let interval = HEADER_INTERVAL_BYTES;

@@ -46,8 +46,8 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Startup goes on without a segment; clients get jobs once an operator has freed space.
-            // Some file systems, such as btrfs, need more space for a write than they reserved.
+            // Startup succeeds without a segment; clients get jobs once there is space again. Some
+            // file systems, such as btrfs, need more space for a write than they reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {
@@ -58,8 +58,8 @@ impl Log {
             }
             Err(error) => return Err(error.into()),
         }
-        // Unfinished records were kept only so that no new job gets their ids. The new segment has
-        // the next id, so unfinished records can now be truncated.
+        // Until now, unfinished records were kept, so that no new job gets their ids. The header of
+        // the new segment has a larger id, so unfinished records can now be truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
@@ -79,7 +79,7 @@ fn remove_of_last_run(disk: &mut Writable, name: Name) {
     }
 }
 
-/// Truncates segments of the last run after their last complete record: if `is_torn`, segments that
+/// Truncates segments of earlier runs after their last complete record: if `is_torn`, segments that
 /// end in an unfinished record; if not, segments that end in zeros. If a truncation fails, the next
 /// startup may report damage, because only the newest segment may end in an unfinished record.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
@@ -108,7 +108,7 @@ mod tests {
         recovery::RETRY_DELAY,
     };
 
-    /// If a full disk stopped startup, whoever frees space would have to start the daemon, too.
+    /// If a full disk stopped startup, an operator would have to free space and start the daemon.
     #[test]
     fn a_start_goes_on_if_the_disk_lacks_the_space_that_it_has_reserved() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

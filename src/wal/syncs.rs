@@ -8,12 +8,12 @@ use crate::{clock::Time, collections::ShortTimes};
 /// How often the daemon checks whether a sync that is under way has ended.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What happened to syncs in the background since the last commit.
+/// The events of background syncs since the last commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SyncEvents {
     /// A sync has ended: all records that were written before it began survive a power cut.
     pub has_ended: bool,
-    /// A sync of all records so far has begun.
+    /// A sync of all records written so far has begun.
     pub has_begun: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Syncs {
     policy: SyncPolicy,
     /// The time of the oldest write that no sync covers, not even a sync that is under way.
     pub(super) dirty_since: Option<Time>,
-    /// How many bytes of the binlog the sync under way covers; `None` if no sync is under way.
+    /// How many bytes of the binlog are covered by the sync under way; `None` if there is none.
     in_flight: Option<u64>,
     pub(super) time: SyncTime,
     /// The events that no commit has reported yet.
@@ -65,7 +65,7 @@ pub(super) struct Syncs {
 }
 
 impl Syncs {
-    /// The state of the syncs for a binlog of `synced` bytes, all of which startup syncs.
+    /// The state of the syncs after startup, which has synced all `synced` bytes of the binlog.
     pub(super) fn new(policy: SyncPolicy, synced: u64) -> Self {
         Self {
             policy,
@@ -145,8 +145,8 @@ impl Log {
             syncs.on_all_synced(*end);
             return Ok(());
         }
-        // With `-f0`, a sync begins one turn after the last sync has ended, so that it also covers
-        // changes that clients send when they have got the replies.
+        // With `-f0`, no background sync begins in the turn in which the previous one has ended. So
+        // the next sync also covers changes that clients send after they have got the replies.
         let waits = syncs.wait_until.is_some_and(|until| until > *now)
             || (delay.is_zero() && syncs.events.has_ended);
         if !waits && (is_urgent || since + delay <= *now) {

@@ -1,4 +1,4 @@
-//! For tests: `check` of all invariants of the binlog; access to the jobs of [`Restored`].
+//! For tests: checks all invariants of the binlog, and gives access to the jobs of [`Restored`].
 
 use super::{
     Jobs, Restored, Wal,

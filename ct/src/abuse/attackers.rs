@@ -1,4 +1,5 @@
-//! Connections of attackers: many from several addresses, or one that pipelines commands.
+//! The connections of an attack: many connections from several addresses, or one connection that
+//! pipelines commands.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -19,7 +20,7 @@ pub(super) struct Attack {
     pub(super) pid: u32,
     /// The number of connections of an attack that opens many connections.
     pub(super) connections: usize,
-    /// How many jobs, tubes or commands an attack uses, if it uses many.
+    /// The number of jobs, tubes or commands of an attack that uses many of them.
     pub(super) items: usize,
     /// An attack that is not complete by this time fails.
     pub(super) deadline: Instant,

@@ -202,7 +202,7 @@ fn churn(attack: &Attack, thread: usize, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Attacks with a thousand connections to a daemon that may open only 200 more files.
+/// Attacks with a thousand connections to a daemon that is allowed to open only 200 more files.
 fn descriptors(attack: &Attack) -> io::Result<Outcome> {
     let open = fs::read_dir(format!("/proc/{}/fd", attack.pid))?.count() as u64;
     os::set_limit(attack.pid, Limit::Files, open + 200)?;
@@ -231,7 +231,8 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts batches of jobs, also some after the first `OUT_OF_MEMORY`; the cleanup deletes the jobs.
+/// Puts batches of jobs, a few of them after the first `OUT_OF_MEMORY`. The cleanup deletes the
+/// jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;
@@ -270,8 +271,8 @@ fn delete_jobs(mut client: PipelineClient, ids: Vec<u64>) -> Cleanup {
     })
 }
 
-/// Attacks with a third of a body on each of many connections; these parts together exceed the
-/// daemon's memory.
+/// Attacks with a third of a body on each of many connections; together, these parts exceed the
+/// daemon's limit on memory.
 fn memory_uploads(attack: &Attack) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let bytes = [b"put 0 0 60 60000\r\n".as_slice(), &b"x".repeat(20_000)].concat();

@@ -1,12 +1,13 @@
-//! Measures how well a daemon serves a well-behaved client while other connections attack it.
+//! Measures how well a daemon serves a well-behaved client during attacks by other connections.
 //!
-//! For each attack on each daemon, a new process of the daemon is started. `attacks` has the
-//! attacks, and `attackers` their connections. A client, the `probe`, sends commands before, during
-//! and after the attack. While the attack only keeps connections open, the probe pauses once, and
-//! the daemon should be idle. Each attack is repeated on the same process, to detect a memory leak.
+//! For each attack on each daemon, a new process of the daemon is started. `attacks` executes the
+//! attacks, and `attackers` opens their connections. A client, the `probe`, sends commands before,
+//! during and after the attack. While the attack only keeps connections open, the probe pauses
+//! once; during this pause, the daemon should be idle. Each attack is repeated on the same process,
+//! to detect leaks.
 //!
 //! Every wait has a time limit. If a daemon stalls or dies, the run continues with the next daemon.
-//! `missed_goals` has the goals, and [`report`] makes the table of results.
+//! `missed_goals` compares the figures with the goals, and [`report`] makes the table of results.
 
 mod attackers;
 mod attacks;
@@ -38,8 +39,8 @@ const BASELINE_TIME: Duration = Duration::from_secs(1);
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
-/// During an attack, the 99th percentile of a latency may reach this many milliseconds, or three
-/// times the percentile before the attack if that is longer.
+/// During an attack, the 99th percentile of a latency may reach this many milliseconds or three
+/// times the percentile before the attack, whichever is longer.
 const P99_GOAL_MS: f64 = 5.0;
 /// CPU use of an idle daemon must stay below this percentage of a core.
 const IDLE_CPU_GOAL_PERCENT: f64 = 1.0;
@@ -57,11 +58,12 @@ pub struct Config {
     pub targets: Vec<Target>,
     /// The names of the attacks to run; empty for all attacks.
     pub only: Vec<String>,
-    /// How many connections an attack opens, if it opens many; fewer if the limit on files is low.
+    /// The number of connections of an attack that opens many connections, unless the limit on
+    /// files is lower.
     pub connections: usize,
-    /// How many jobs, tubes or commands an attack uses, if it uses many.
+    /// The number of jobs, tubes or commands of an attack that uses many of them.
     pub items: usize,
-    /// How often each attack runs on the same process.
+    /// How many times each attack runs on the same process.
     pub rounds: usize,
 }
 
@@ -133,7 +135,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     Ok(rows)
 }
 
-/// The directory with the file of the faked clock; dropping this value removes the directory.
+/// The directory of the faked clock's file; dropping this value removes the directory.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
@@ -298,7 +300,7 @@ impl DaemonUnderTest {
     }
 }
 
-/// Runs the attack in a thread of low priority, because it shares a core with the probe.
+/// Runs the attack in a thread of low priority, because the attack and the probe share a core.
 fn at_low_priority<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -1,8 +1,8 @@
 //! The probe: a well-behaved client that puts, reserves and deletes a job two hundred times a
 //! second and measures the latency of each command.
 //!
-//! On Linux, the time in which daemon or probe waited for a core that another process used is
-//! subtracted from the latency. So other processes on the machine do not change the latencies.
+//! On Linux, time in which the daemon or the probe waited for a core is subtracted from the
+//! latencies. So other processes on the machine do not change the latencies.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Begins a period of the probe, without measurements yet.
+    /// Makes the empty measurements of a new period of the probe.
     fn new(failure: Option<String>) -> Self {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("sound bounds");
         Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }
@@ -90,7 +90,8 @@ impl Probe {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Completes the probe's current cycle, and returns the measurements since the previous call.
+    /// Waits until the probe's current cycle has ended, and returns the measurements since the
+    /// previous call.
     pub(super) fn take_window(&self) -> Window {
         let (sender, receiver) = channel();
         self.request(Request::TakeWindow(sender));
@@ -126,7 +127,7 @@ impl Drop for Probe {
     }
 }
 
-/// How long the daemon and this thread were ready to run while other threads used their cores.
+/// The kernel's counters of the time for which the daemon and the probe's thread waited for a core.
 #[derive(Debug)]
 struct SchedulerWait {
     schedstats: Vec<File>,
@@ -200,7 +201,7 @@ impl TimedClient {
     }
 }
 
-/// Repeats the probe's cycle, and serves requests in between: the probe's thread.
+/// In the probe's thread, repeats the cycle, and serves requests between two cycles.
 fn serve_requests(client: &mut TimedClient, requests: &Receiver<Request>) {
     let mut is_paused = false;
     let mut next = Instant::now();

@@ -84,7 +84,7 @@ impl Comparison {
         run.rows
     }
 
-    /// Runs a scenario without a repeated load, on a new daemon for each target.
+    /// Runs a scenario that has no repeated load, on a new daemon for each target.
     fn run_special(&mut self, scenario: &Scenario, progress: &mut dyn FnMut(&str)) -> Vec<Row> {
         self.prepared.fill_with(|| None);
         let mut row = self.row(scenario, "");
@@ -145,8 +145,8 @@ impl InterleavedRun<'_> {
         }
     }
 
-    /// Measures one participant of the comparison once, unless it has failed or cannot run the
-    /// scenario.
+    /// Measures one participant of the comparison once, unless the participant has failed or cannot
+    /// run the scenario.
     fn measure_once(&mut self, index: usize, warms_up: bool, progress: &mut dyn FnMut(&str)) {
         let side = &mut self.participants[index];
         let has_failed = self.rows[0].side(index).is_none_or(|outcome| outcome.error.is_some());
@@ -230,7 +230,7 @@ impl Participant<'_> {
         Ok(samples)
     }
 
-    /// Connects the loads of all phases, to a new daemon unless the current one fits the scenario.
+    /// Connects the loads of all phases, to a new daemon unless the current daemon is suitable.
     fn connect(
         &self,
         config: &Config,

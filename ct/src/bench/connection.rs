@@ -1,8 +1,8 @@
 //! One connection of the load: it sends a batch, checks the replies, and continues with the next
 //! batch.
 //!
-//! All memory is allocated when the connection is made. Afterwards nothing is allocated, and a
-//! batch is sent with one write.
+//! Buffers are kept from cycle to cycle, so that allocations do not slow the load. A batch is sent
+//! with one write.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -123,8 +123,8 @@ impl Run {
         }
     }
 
-    /// Begins a run of the load's connections; its random numbers continue those of the previous
-    /// run.
+    /// Begins a run of the load's connections; its random numbers continue the previous run's
+    /// sequence.
     pub(super) fn begin(&mut self, until: Until, now: u64) {
         self.stopping = false;
         self.cycles_left = until.cycles;

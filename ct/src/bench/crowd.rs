@@ -1,5 +1,5 @@
 //! Measures whether a command costs more on a crowded daemon. The same load runs on an empty daemon
-//! and on one with thousands of tubes, thousands of blocked workers and a million jobs.
+//! and on a daemon with thousands of tubes, thousands of blocked workers and a million jobs.
 
 use std::fmt::Write as _;
 use std::io;
@@ -18,7 +18,7 @@ use crate::{Daemon, Program};
 /// Pipeline depths, tried in this order until a depth saturates both daemons.
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// How the comparison is run.
+/// The parameters of the comparison.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The daemon.
@@ -31,7 +31,7 @@ pub struct Config {
     pub rounds: usize,
     /// The duration of a measurement.
     pub window: Duration,
-    /// The pipeline depth; `None` means the smallest that saturates both daemons.
+    /// The pipeline depth; `None` means the smallest depth that saturates both daemons.
     pub depth: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ struct LoadedDaemon {
     daemon: Daemon,
 }
 
-/// The result.
+/// The result of the comparison.
 #[derive(Debug)]
 pub struct Outcome {
     /// A few lines with all figures, and with the ratio of CPU times.
@@ -93,8 +93,9 @@ pub fn compare(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Ou
 }
 
 impl Config {
-    /// Makes the usual crowd: 10,000 tubes with a delayed job, 10,000 blocked connections and a
-    /// million ready jobs, half of them in the load's tube; the load's jobs are more urgent.
+    /// Makes the usual crowd: 10,000 tubes with a delayed job each, 10,000 blocked connections and
+    /// a million ready jobs. Half of the ready jobs are in the load's tube, and less urgent than
+    /// the load's jobs.
     pub fn new(program: Program) -> Self {
         let background = State {
             tubes: 10_000,
@@ -117,7 +118,7 @@ fn active_group(config: &Config, depth: usize) -> Group {
 }
 
 /// Returns the smallest depth that saturates both the empty and the crowded daemon. If no depth
-/// does so, returns the depth that came closest to saturation.
+/// saturates both, returns the depth that came closest to saturation.
 fn find_depth(
     config: &Config,
     daemons: [&Daemon; 2],

@@ -1,13 +1,14 @@
-//! Goals of a comparison, from a file with one goal per line.
+//! Checks a comparison against goals, from a file with one goal per line.
 //!
 //! ```text
 //! ROW | FIGURE | AGAINST | at least NUMBER      (or: at most NUMBER)
 //! ```
 //!
-//! ROW and FIGURE are names in the saved comparison. AGAINST says by whose figure the first
-//! daemon's figure is divided: the second daemon's (`other`), the third's (`rival`), the bare
-//! responder's (`bare`), its own in the base scenario (`row NAME`), or nobody's (`-`). A goal with
-//! `rival` is ignored if there is no third daemon; so is a line that is empty or begins with `#`.
+//! ROW and FIGURE are names in the saved comparison. AGAINST names the figure by which the first
+//! daemon's figure is divided: the figure of the second daemon (`other`), of the third daemon
+//! (`rival`), of the bare responder (`bare`), or of the first daemon in the base scenario
+//! (`row NAME`). With `-`, the figure is not divided. A goal with `rival` is ignored if there is no
+//! third daemon. Empty lines and lines that begin with `#` are ignored, too.
 
 use std::fmt::Write as _;
 
@@ -17,7 +18,7 @@ use super::report::{Report, number};
 /// A goal that a figure misses by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
-/// What a goal divides its figure by: a figure of another daemon or row, or nothing.
+/// The divisor of a goal's figure: a figure of another daemon or row, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,
@@ -71,7 +72,7 @@ pub fn evaluate(report: &Report, goals: &str) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-/// Returns the index of the third daemon, for goals with `rival`; `None` if only two were compared.
+/// Returns the third daemon's index, for goals with `rival`; `None` if there is no third daemon.
 fn rival(report: &Report) -> Option<usize> {
     let daemons = report.targets.iter().filter(|one| one.label != "bare").count();
     (daemons > 2).then_some(2)

@@ -74,12 +74,12 @@ pub enum Tubes {
     Many(u64),
 }
 
-/// The limits of a run: when the first limit is reached, no further cycle begins.
+/// The limits of a run; when one of them is reached, no further cycle begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Until {
-    /// The duration.
+    /// The maximum duration of the run.
     pub time: Duration,
-    /// The number of cycles; at depth n, a connection performs n cycles at once.
+    /// The maximum number of cycles; at depth n, a connection performs n cycles at once.
     pub cycles: u64,
 }
 

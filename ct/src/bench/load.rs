@@ -1,16 +1,16 @@
 //! The load: many connections on one event loop, each repeating its cycle of commands.
 //!
 //! A connection sends commands of one kind in a batch, whose size is the connection's depth. After
-//! all replies, the connection sends the next command of its cycle for each job in the replies.
+//! all replies to the batch, the connection sends the next command of its cycle for each job in the
+//! replies.
 //!
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
-//! pace. In an open loop cycles begin at fixed times, even if the daemon is late. If no connection
-//! is free at a fixed time, the cycle begins later, but latencies count from the fixed time.
-//! Paired producers put a job whenever a worker has deleted a job, so each producer has one job in
-//! flight.
+//! pace. In an open loop, cycles begin at fixed times, even if the daemon is late. If no connection
+//! is free at a fixed time, the cycle begins later, but latencies count from the fixed time. Paired
+//! producers put a job whenever a worker has deleted a job, so each producer has one job in flight.
 //!
-//! Load and daemon use the event loop of mio. Readiness is edge-triggered; a short read means that
-//! the socket is empty.
+//! The load uses the event loop of mio, as our daemon does. Readiness is edge-triggered; a short
+//! read means that the socket is empty.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -49,7 +49,7 @@ impl Load {
     /// Connects all groups of a load to a daemon and brings each connection to the start of its
     /// cycle.
     ///
-    /// `bare` says that the daemon is the bare responder, which answers all commands `INSERTED 1`.
+    /// `bare` is true for the bare responder, which answers `INSERTED 1` to every command.
     pub fn connect(address: &str, groups: &[Group], bare: bool, seed: u64) -> io::Result<Self> {
         let poll = Poll::new()?;
         let deadline = Instant::now() + SETUP_TIMEOUT;
@@ -82,8 +82,8 @@ impl Load {
         })
     }
 
-    /// Repeats the cycles of all connections until a limit is reached, completes all cycles, and
-    /// returns the counters.
+    /// Repeats the cycles of all connections until a limit is reached, completes the cycles that
+    /// have begun, and returns the counters.
     ///
     /// Fails if a reply is unexpected or missing, or if cycles do not end in time; the load cannot
     /// be used after a failure.
@@ -111,8 +111,8 @@ impl Load {
         Ok(tally)
     }
 
-    /// Makes the load poll without sleeping from now on. On a quiet machine, a sleeping core wakes
-    /// slowly, and a load that is always late cannot saturate a daemon.
+    /// Changes the load to busy polling: it polls in a loop and never sleeps. On a quiet machine, a
+    /// sleeping core wakes slowly, and a load that is always late cannot saturate a daemon.
     pub fn busy_poll(&mut self) {
         self.busy_polls = true;
     }
@@ -159,8 +159,8 @@ impl Load {
         Ok(())
     }
 
-    /// Begins a cycle on each connection of the load, but not in an open loop or on a worker that
-    /// still waits.
+    /// Begins a cycle on each connection of the load, except in an open loop and on workers that
+    /// still wait.
     fn begin_cycles(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             queue.begin(plan.group.pacing, now);
@@ -177,8 +177,8 @@ impl Load {
         Ok(())
     }
 
-    /// Begins the load's cycles that are due, and a paired cycle for each cycle completed by a
-    /// worker.
+    /// Begins the load's cycles that are due, and a paired producer's cycle for each cycle that a
+    /// worker has completed.
     fn begin_due(&mut self, now: u64) -> io::Result<()> {
         for (queue, plan) in self.queues.iter_mut().zip(&self.plans) {
             while self.run.cycles_left > 0 {
@@ -195,8 +195,9 @@ impl Load {
         Ok(())
     }
 
-    /// Returns how long the load may sleep before the next cycle of an open loop, if any. The sleep
-    /// ends shortly before that cycle, because the kernel may wake the loop too late.
+    /// Returns how long the load may sleep before the next cycle of an open loop; `None` without
+    /// such a cycle. The sleep ends shortly before that cycle, because the kernel may wake the loop
+    /// too late.
     fn time_to_next(&self, now: u64) -> Option<Duration> {
         let queues = self.queues.iter().filter(|queue| !queue.free.is_empty());
         let schedules = queues.filter_map(|queue| queue.schedule.as_ref());
@@ -211,7 +212,7 @@ impl Load {
         self.plans.iter().any(|plan| plan.group.waits)
     }
 
-    /// Makes the message that the daemon no longer replies to the load.
+    /// Makes the message about a daemon that no longer replies to the load.
     fn silence_message(&self) -> String {
         let awaited: usize = self.connections.iter().map(|connection| connection.awaited).sum();
         format!("the daemon is silent while {awaited} replies are due")

@@ -1,4 +1,4 @@
-//! How much CPU time and memory daemon and load use in a run, and how long they wait for a core.
+//! Measures how much CPU time and memory daemon and load use, and how long they wait for a core.
 
 use std::fs;
 use std::io;
@@ -137,7 +137,7 @@ impl Figures {
         Ok(Self { tally, daemon, load, system_share })
     }
 
-    /// Returns the commands a second of a run.
+    /// Returns how many commands a second the daemon answered in a run.
     pub fn rate(&self) -> f64 {
         ratio(self.tally.commands, self.tally.wall.as_secs_f64())
     }

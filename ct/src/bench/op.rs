@@ -6,7 +6,8 @@ use crate::Prng;
 /// One command of a cycle.
 ///
 /// A command on a job takes the id from the reply to the last `put` or `reserve` of the cycle.
-/// Before the first such reply, a command takes the id of a job that the connection holds.
+/// Before the cycle's first `put` or `reserve`, a command is sent with the id of a job that the
+/// connection holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// `put` of a job with the group's body.
@@ -35,11 +36,11 @@ pub enum Op {
     Kick,
     /// `peek` of a job of the cycle.
     Peek,
-    /// `use` of one of this number of tubes, chosen at random.
+    /// `use` of a tube chosen at random from this number of tubes.
     Use(u64),
-    /// `watch` of one of this number of tubes, chosen at random.
+    /// `watch` of a tube chosen at random from this number of tubes.
     Watch(u64),
-    /// `stats-tube` of one of this number of tubes, chosen at random.
+    /// `stats-tube` of a tube chosen at random from this number of tubes.
     StatsTube(u64),
     /// `stats`.
     Stats,
@@ -58,7 +59,7 @@ pub enum Priority {
     Fixed(u32),
     /// A random number from 0 to 2^32 - 1.
     Random,
-    /// A random number from the first number to the second, both included.
+    /// A random number in this range, whose ends are included.
     Between(u32, u32),
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Op {
-    /// Returns the command of this name with usual arguments; `None` for a name not listed here.
+    /// Returns the command of this name with usual arguments; `None` for other names.
     pub fn named(word: &str) -> Option<Self> {
         let priority = Priority::Fixed(10);
         Some(match word {

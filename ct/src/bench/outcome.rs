@@ -21,7 +21,7 @@ pub struct Row {
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
     /// The first target's results in the base scenario, which has fewer tubes, jobs or workers. The
-    /// label of these results is not a target's: it is the name of the base scenario's own row.
+    /// label of these results is the name of the base scenario's own row, not of a target.
     pub base: Option<Outcome>,
 }
 
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub label: String,
     /// One sample for each round.
     pub samples: Vec<Sample>,
-    /// The error because of which samples are missing, if there was one.
+    /// The error that ended the measurements, if there was one.
     pub error: Option<String>,
 }
 
@@ -52,7 +52,8 @@ impl Outcome {
         if values.is_empty() { None } else { Some(Spread::of(&values)) }
     }
 
-    /// Divides this target's figure by another target's, in each round; returns median and range.
+    /// Divides this target's figure by another target's figure, in each round; returns median and
+    /// range.
     pub fn ratio_to(&self, other: &Self, figure: &str) -> Option<Spread> {
         let pairs = self.samples.iter().zip(&other.samples).filter_map(|(own, others)| {
             Some((others.get(figure).copied()?, own.get(figure).copied()?))

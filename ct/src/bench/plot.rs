@@ -31,7 +31,7 @@ const fn workload(row: &'static str, words: &'static str, in_summary: bool) -> W
     Workload { row, words, in_summary }
 }
 
-/// The bars of the chart of gains, from the top; each bar compares the rates of two daemons.
+/// The bars of the chart of gains, from top to bottom; each bar compares the rates of two daemons.
 const WORKLOADS: [Workload; 16] = [
     workload("lone/client", "1 client", true),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -51,7 +51,7 @@ const WORKLOADS: [Workload; 16] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", true),
 ];
 
-/// The bars of the chart that compares the first daemon with the third, the rival.
+/// The bars of the chart that compares the first daemon with the third daemon, the rival.
 const BESIDE_RIVAL: [Workload; 10] = [
     workload("lone/client", "1 client", false),
     workload("lone/pair", "1 producer, 1 blocked worker", false),
@@ -380,8 +380,8 @@ fn draw_points(
     points.iter().try_for_each(|&point| canvas.dot(point, colour))
 }
 
-/// Returns the height in the picture for each line's name: the height of the line's end, or lower
-/// if names would overlap.
+/// Returns the height in the picture for each line's name: the height of the line's end, or a lower
+/// place if names would overlap.
 fn legend(lines: &[Line], up: &Scale) -> Vec<(i32, usize)> {
     const APART: i32 = 20;
     let last = |line: &Line| line.points.last().map(|point| up.at(point.1));
@@ -435,7 +435,7 @@ impl Scale {
         }
     }
 
-    /// Makes an axis with ticks at round numbers: from zero, or logarithmic for a wide range.
+    /// Makes an axis with ticks at round numbers; the axis is logarithmic or begins at zero.
     fn over(values: impl Iterator<Item = f64> + Clone, (from, to): (i32, i32)) -> Self {
         let (least, most) = ends(values.clone());
         if most > least * Self::LINEAR {

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The longest line of a daemon, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
-/// The number of bytes at the beginning of a body that have the time at which the job was sent.
+/// The number of bytes at a body's beginning that contain the time at which the job was sent.
 pub(crate) const STAMP_BYTES: usize = 20;
 
 /// The kind of a reply.
@@ -81,7 +81,7 @@ pub struct Reply {
 /// An invalid or unexpected reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyError {
-    /// A line that is an error reply or no valid reply.
+    /// A line that is an error reply or an invalid reply.
     Line(String),
     /// A body that is longer or shorter than the body that was put.
     Length {
@@ -97,7 +97,7 @@ pub enum ReplyError {
 }
 
 impl fmt::Display for ReplyError {
-    /// Describes how a reply differs from the expected one.
+    /// Describes how a reply differs from the expected reply.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(out, "the daemon answered {line:?}"),
@@ -128,8 +128,8 @@ impl Body {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes the body of a job, beginning with the time at which it is sent; a `length` shorter
-    /// than the stamp is increased.
+    /// Makes the body of a job that begins with a stamp, the time at which the job is sent. A body
+    /// shorter than the stamp is made as long as the stamp.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }
@@ -167,7 +167,7 @@ enum State {
 
 impl Reader {
     /// Takes the next reply from the front of the received bytes in `rest`. If that reply is
-    /// incomplete, takes everything and returns `None`.
+    /// incomplete, takes all bytes of `rest` and returns `None`.
     pub fn take(&mut self, rest: &mut &[u8], body: &Body) -> Result<Option<Reply>, ReplyError> {
         if matches!(self.state, State::Line) {
             match self.take_line(rest, body)? {
@@ -187,7 +187,7 @@ impl Reader {
         matches!(self.state, State::Line) && self.partial_line.is_empty()
     }
 
-    /// Returns how many bytes the next reply lacks; while its size is unknown, `least` is assumed.
+    /// Returns how many bytes the next reply lacks; until its size is known, `least` is assumed.
     pub fn missing_bytes(&self, least: usize) -> usize {
         match self.state {
             State::Line => least.saturating_sub(self.partial_line.len()),

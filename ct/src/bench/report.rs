@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::outcome::{Outcome, Row, Sample};
 use super::stats::Spread;
 
-/// All results of a comparison, and how to repeat it: the command and the machine.
+/// All results of a comparison, with the command and the machine, to repeat the comparison.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// The command line.
@@ -18,7 +18,7 @@ pub struct Report {
     pub commit: Option<String>,
     /// The machine, its kernel, and how daemon and load shared its cores.
     pub machine: String,
-    /// The programs.
+    /// The programs that were compared.
     pub targets: Vec<Build>,
     /// The rows, one for each phase of a scenario.
     pub rows: Vec<Row>,
@@ -37,7 +37,7 @@ pub struct Build {
     pub sha256: String,
 }
 
-/// The figures in the columns of the terminal's table; all others have lines of their own.
+/// The figures in the columns of the terminal's table; all other figures have lines of their own.
 const COLUMNS: [&str; 12] = [
     "rate",
     "cpu",
@@ -53,7 +53,7 @@ const COLUMNS: [&str; 12] = [
     "system_share",
 ];
 
-/// The figures that have lines in the Markdown table, each with the words after its number.
+/// The figures that have lines in the Markdown table, each with the words that follow its number.
 pub(crate) const FIGURES_BY_TITLE: [(&str, &str); 11] = [
     ("rate", "commands/s"),
     ("sojourn_p50", "µs from put to RESERVED, half of the jobs"),

@@ -1,4 +1,4 @@
-//! Reads the Markdown table of a comparison, such as that in `doc/performance/run-1.md`.
+//! Reads the Markdown table of a comparison, such as the table in `doc/performance/run-1.md`.
 //!
 //! [`Report::to_markdown`](super::report::Report::to_markdown) writes the table. The table has
 //! medians of figures, and ratios with their ranges, but not the individual samples.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The label of the base scenario's results is this, followed by the name of that scenario's row.
+/// The text before the row's name in the label of a base scenario's results.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
@@ -23,26 +23,26 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// The figures of each daemon, in the order of the table. The last figures are those of the
-    /// first daemon in the base scenario, if there is one; their label begins with `the first, as`.
+    /// The figures of each daemon, in the order of the table. If the row has a base scenario, the
+    /// last [`Side`] has the first daemon's figures in that scenario.
     pub sides: Vec<Side>,
 }
 
 /// One daemon's figures in one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
-    /// The daemon.
+    /// The daemon's name in the table.
     pub label: String,
     /// The figures by name, such as `rate`, `cpu` or `p99`; empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
-    /// Whether the daemon, the load, both or none was saturated; empty if the row is not a load.
+    /// What was saturated: the daemon, the load, both or none; empty if the row is not a load.
     pub saturated: String,
 }
 
-/// One figure of one daemon, and the ratio of the first daemon's figure to it.
+/// One figure of one daemon, and the ratio of the first daemon's figure to this figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// The median as the table has it, such as `222,895`.
+    /// The median as the table shows it, such as `222,895`.
     pub text: String,
     /// The median.
     pub value: f64,
@@ -51,7 +51,7 @@ pub struct Figure {
 }
 
 impl RunFile {
-    /// Reads the Markdown table of a run file, and ignores everything around it.
+    /// Reads the Markdown table of a run file, and ignores the other lines of the file.
     ///
     /// # Errors
     ///
@@ -104,24 +104,25 @@ impl RunFile {
 }
 
 impl RunRow {
-    /// Returns a figure of the first daemon in a row of a run file.
+    /// From a row of a run file, returns a figure of the first daemon.
     pub fn own(&self, figure: &str) -> Option<&Figure> {
         self.sides.first()?.figures.get(figure)
     }
 
-    /// Returns a figure of the second daemon in a row of a run file, with the gain of the first
+    /// From a row of a run file, returns a figure of the second daemon, with the gain of the first
     /// daemon over the second.
     pub fn other(&self, figure: &str) -> Option<&Figure> {
         self.sides.get(1)?.figures.get(figure)
     }
 
-    /// Returns a figure of the third daemon in a row of a run file, if there was one.
+    /// From a row of a run file, returns a figure of the third daemon; `None` without a third
+    /// daemon.
     pub fn rival(&self, figure: &str) -> Option<&Figure> {
         let is_daemon = |side: &&Side| side.label != "bare" && !side.label.starts_with(BASE_LABEL);
         self.sides.get(2).filter(is_daemon)?.figures.get(figure)
     }
 
-    /// Returns a figure of the bare responder in a row of a run file.
+    /// From a row of a run file, returns a figure of the bare responder.
     pub fn bare(&self, figure: &str) -> Option<&Figure> {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }

@@ -17,7 +17,7 @@ pub const SYNC_TIME: Duration = Duration::from_millis(5);
 /// One preset.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// `family/variant`.
+    /// The name, `family/variant`.
     pub name: String,
     /// A description for the reader of the table.
     pub about: String,
@@ -86,7 +86,7 @@ pub struct Phase {
     pub cycles: Option<u64>,
 }
 
-/// How much is measured.
+/// The number and the duration of measurements, and the size of large backlogs.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// The number of measured rounds; an additional first round only warms up.
@@ -107,7 +107,7 @@ impl Effort {
 }
 
 const PUT: Op = put(Priority::Fixed(10));
-/// How long a lone client is measured: long, because it gets its own core only after some time.
+/// A lone client is measured for this long, because it gets its own core only after some time.
 const LONE_WINDOW: Duration = Duration::from_secs(2);
 /// The size of bodies in presets that do not vary that size.
 const BODY_BYTES: usize = 64;
@@ -226,7 +226,7 @@ impl Phase {
     }
 }
 
-/// Makes a group of a preset that puts, reserves and deletes.
+/// Makes, for a preset, a group of connections that put, reserve and delete.
 fn cycle(connections: usize, depth: usize, body: usize) -> Group {
     Group::new(connections, depth, &[PUT, Op::Reserve, Op::Delete], Body::plain(body))
 }
@@ -263,7 +263,7 @@ fn one_core() -> Scenario {
         .alone(Placement::Together)
 }
 
-/// Makes the scenario `pipeline/N`: N commands at a time on each connection.
+/// Makes the scenario `pipeline/N`, with N commands at a time on each connection.
 fn pipeline(depth: u32) -> Scenario {
     let name = format!("pipeline/{depth}");
     let about = format!("10 connections put, reserve, delete; {depth} commands at a time each");
@@ -293,7 +293,7 @@ fn burst_phases(connections: usize, depth: usize, body: usize) -> Vec<Phase> {
     ]
 }
 
-/// Makes the scenario `workers/PxW`: P producers, and W workers that wait.
+/// Makes the scenario `workers/PxW`, with P producers, and W workers that wait.
 fn workers((producers, workers): (u32, u32)) -> Scenario {
     let body = Body::stamped(BODY_BYTES);
     let put = Group::new(size(producers), 1, &[PUT], body.clone());
@@ -406,7 +406,8 @@ fn held(held: u64) -> Scenario {
         .beside((held > 10).then(|| self::held(10)))
 }
 
-/// Makes the scenarios `backlog/VARIANT`: commands on a daemon with no jobs, or many in one state.
+/// Makes the scenarios `backlog/VARIANT`: commands on a daemon without other jobs, or with many
+/// other jobs in one state.
 fn backlogs(backlog: u64) -> Vec<Scenario> {
     let (equal, random) = (Priority::Fixed(10), Priority::Random);
     let none = backlog_of("none", 0, equal, State::default());

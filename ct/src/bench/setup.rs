@@ -52,8 +52,8 @@ impl SetupClient {
         self.stream
     }
 
-    /// Sends `count` commands of the setup; `encode` appends the bytes of each to a buffer. Calls
-    /// `on_reply` with each reply. Fails if a reply is of another kind than `kind`.
+    /// Sends `count` commands of the setup; `encode` appends the bytes of each command to a buffer.
+    /// Calls `on_reply` with each reply. Fails if a reply is of another kind than `kind`.
     pub fn send(
         &mut self,
         count: u64,
@@ -64,7 +64,8 @@ impl SetupClient {
         self.send_groups(count, &[kind], encode, on_reply)
     }
 
-    /// Works like [`Self::send`] for `count` groups of commands; `kinds` lists a group's replies.
+    /// Works like [`Self::send`] for `count` groups of commands; `kinds` has the kinds of the
+    /// replies to one group.
     fn send_groups(
         &mut self,
         count: u64,
@@ -109,7 +110,7 @@ impl SetupClient {
     }
 
     /// Puts `count` jobs of the setup into the used tube and returns their ids; `numbers` returns
-    /// priority and delay of each.
+    /// the priority and the delay of each job.
     pub fn put(
         &mut self,
         count: u64,

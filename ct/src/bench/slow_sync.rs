@@ -1,7 +1,7 @@
 //! Measures commands that need no sync, while each sync of a file takes milliseconds.
 //!
 //! A small library is compiled by `cc` and loaded into the daemon. The library delays `fdatasync`
-//! and `fsync`, and counts them.
+//! and `fsync`, and counts these calls.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -111,7 +111,8 @@ pub fn wrapper(
     Ok((path, count))
 }
 
-/// Compiles the library into a directory, with the compiler `$CC` if set, and returns its path.
+/// Compiles the library into a directory, with the compiler `$CC` or, without `$CC`, with `cc`.
+/// Returns the library's path.
 pub fn compile(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("slow_sync.c"), directory.join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;

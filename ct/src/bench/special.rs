@@ -1,4 +1,5 @@
-//! Scenarios without a repeated load: memory, a restart, and a kick that moves a whole backlog.
+//! Runs the scenarios without a repeated load, which measure memory, a restart, and a kick that
+//! moves a whole backlog.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +18,7 @@ use super::state::State;
 use super::target::{Config, PreparedDaemon, ScratchDir, Target};
 use crate::{Client, Daemon};
 
-/// The time in which a daemon should free memory after its jobs or its clients are gone.
+/// The time in which a daemon should free memory after jobs are deleted or clients disconnect.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// The number of commands that one client sends before the memory of connections is measured.
 const WARM_UP_COMMANDS: usize = 1000;
@@ -85,7 +86,7 @@ fn measure_connection_memory(
 ) -> io::Result<Vec<Sample>> {
     let pid = prepared.daemon.pid();
     let state = State { idle: connections, ..State::default() };
-    // Lets a client cause the allocations that are made only once, so that they are not measured.
+    // A first client causes, before the measurement, the allocations that are made only once.
     let mut first = Client::connect(prepared.daemon.address())?;
     for _ in 0..WARM_UP_COMMANDS {
         first.command("use default")?;
@@ -151,7 +152,8 @@ fn replay(target: &Target, config: &Config, flag: &str, state: &State) -> io::Re
     Ok(samples)
 }
 
-/// Ends a daemon that was measured without a load: by SIGTERM or, if that fails, by SIGKILL.
+/// Ends a daemon that was measured without a load: by SIGTERM or, if it still runs after ten
+/// seconds, by SIGKILL.
 fn end(mut daemon: Daemon) {
     if daemon.signal(libc::SIGTERM).is_ok() {
         let _ = daemon.wait_exit(Duration::from_secs(10));

@@ -18,7 +18,7 @@ const DELAY_SECONDS: u32 = 1_000_000;
 pub struct State {
     /// The number of tubes `t0`, `t1`, … with a delayed job each.
     pub tubes: u64,
-    /// The number of connections that wait in `reserve` for a tube without jobs.
+    /// The number of connections that wait in `reserve` and watch a tube without jobs.
     pub blocked: usize,
     /// The number of connections that watch `default` and send nothing more.
     pub idle: usize,
@@ -28,9 +28,9 @@ pub struct State {
     pub ready: u64,
     /// The number of tubes over which the ready jobs are spread; 1 means `default` alone.
     pub ready_tubes: u64,
-    /// Delayed jobs in `default`.
+    /// The number of delayed jobs in `default`.
     pub delayed: u64,
-    /// Buried jobs in `default`.
+    /// The number of buried jobs in `default`.
     pub buried: u64,
     /// The priority of the jobs in `default`.
     pub priority: Priority,
@@ -72,7 +72,7 @@ impl State {
         self.connect_background(address, progress)
     }
 
-    /// Puts the jobs that the state has in tubes other than `default`.
+    /// Puts the state's jobs that belong in tubes other than `default`.
     fn fill_tubes(
         &self,
         client: &mut SetupClient,

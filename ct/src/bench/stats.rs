@@ -33,7 +33,7 @@ impl Spread {
     }
 }
 
-/// Divides the second of each pair by the first; pairs whose first number is zero are omitted.
+/// Divides each pair's second number by the first; pairs whose first number is zero are omitted.
 pub fn pairwise_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Vec<f64> {
     pairs.into_iter().filter(|pair| pair.0 > 0.0).map(|(first, second)| second / first).collect()
 }

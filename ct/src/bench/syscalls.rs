@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// A count in progress.
+/// A count of system calls that is in progress.
 #[derive(Debug)]
 pub(crate) struct SyscallCounter {
     perf: Child,

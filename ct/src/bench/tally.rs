@@ -18,7 +18,7 @@ pub struct Tally {
     pub wall: Duration,
     /// Latency of each reply, in nanoseconds.
     pub latency: Histogram<u64>,
-    /// Time from when a stamped job is due to be put until its `RESERVED` reply, in nanoseconds.
+    /// Time from the planned `put` of a stamped job to its `RESERVED` reply, in nanoseconds.
     pub sojourn: Histogram<u64>,
 }
 

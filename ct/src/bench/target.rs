@@ -12,12 +12,12 @@ use super::setup::SetupClient;
 use super::state::State;
 use crate::{Daemon, Program};
 
-/// How a comparison is run.
+/// The parameters of a comparison.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The programs; the first is compared with each of the others.
+    /// The programs; the first program is compared with each of the other programs.
     pub targets: Vec<Target>,
-    /// How much is measured.
+    /// The number and the duration of measurements, and the size of large backlogs.
     pub effort: Effort,
     /// The parent directory of the binlogs.
     pub scratch: PathBuf,
@@ -40,8 +40,8 @@ pub struct Target {
 
 impl Target {
     /// Parses a target, `PROGRAM FLAGS`, and asks the program for its version. A word such as
-    /// `-f0=-D` is not a flag of the program: it replaces the flag `-f0` of presets with `-D`.
-    /// `-F=` omits `-F`.
+    /// `-f0=-D` is not a flag of the program: it replaces the flag `-f0` of presets with `-D`. The
+    /// word `-F=` removes the flag `-F`.
     pub fn daemon(command: &str) -> io::Result<Self> {
         let mut words = command.split_whitespace();
         let path =
@@ -119,19 +119,19 @@ fn version(path: &Path) -> io::Result<String> {
 /// A daemon in a state, with the blocked and idle connections of that state.
 #[derive(Debug)]
 pub struct PreparedDaemon {
-    /// Declared first, because the connections must be closed before the daemon ends.
+    /// This field is declared first, because the connections must be closed before the daemon ends.
     _background: Vec<SetupClient>,
     /// The running daemon.
     pub daemon: Daemon,
     state: State,
     placement: Placement,
-    /// Declared last, because the directory must be removed after the daemon has ended.
+    /// This field is declared last, because the directory must outlive the daemon.
     binlog: Option<ScratchDir>,
 }
 
 impl PreparedDaemon {
-    /// Starts a target's daemon and brings it into a state. `binlog` is a flag and the parent of a
-    /// new directory for the binlog.
+    /// Starts a target's daemon and brings it into a state. `binlog` has the flag for syncs, and
+    /// the parent of a new directory for the binlog.
     pub fn prepare(
         target: &Target,
         cores: &Cores,
@@ -175,7 +175,7 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes a new scratch directory for a daemon in `parent`.
+    /// Makes, in the directory `parent`, a new scratch directory for a daemon.
     pub fn new(parent: &Path) -> io::Result<Self> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! The bare responder: a program that keeps no jobs and is faster than any daemon could be.
 //!
 //! The responder waits, reads, finds line ends and writes `INSERTED 1` for each line that begins
-//! with a lower-case letter. The other lines are bodies, which never begin with a lower-case letter
-//! in the load. No real daemon with this event loop can be faster on one core.
+//! with a lower-case letter. The other lines are bodies: no body of the load begins with a
+//! lower-case letter. No real daemon with this event loop can be faster on one core.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -155,8 +155,7 @@ impl Connection {
         commands
     }
 
-    /// Writes unsent replies of the bare responder; returns false if the socket takes no more for
-    /// now.
+    /// Writes unsent replies of the bare responder; returns false if the socket's buffer is full.
     fn flush(&mut self, replies: &[u8]) -> io::Result<bool> {
         while self.unsent > 0 {
             match self.socket.write(tail(replies, self.unsent)) {

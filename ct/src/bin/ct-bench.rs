@@ -264,7 +264,7 @@ fn compare(options: &Options, arguments: &[String]) -> Result<bool, String> {
         report.rows.extend(rows);
     }
     keep(options, &report)?;
-    // Only errors of the first daemon are failures; the table shows those of other daemons.
+    // Only errors of the first daemon are failures; the table shows errors of other daemons.
     let has_failed = |row: &Row| {
         let mut own = row.results.first().into_iter().chain(&row.base);
         own.any(|outcome| outcome.error.is_some())
@@ -308,7 +308,8 @@ fn read(path: &str) -> Result<Report, String> {
     Report::from_json(&value).ok_or_else(|| format!("{path}: not a report of ct-bench"))
 }
 
-/// Prints how a report of `ct-bench` meets a file of goals; returns false if a goal was missed.
+/// Prints how well a report of `ct-bench` meets a file of goals; returns false if a goal was
+/// missed.
 fn evaluate(report: &Report, path: &str) -> Result<bool, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
     let goals::Verdict { text, missed } = goals::evaluate(report, &text)?;

@@ -108,7 +108,7 @@ impl Config {
     }
 
     /// Reads the scripts that the arguments of `ct-check` choose. A script that cannot be parsed is
-    /// reported as a failure, and the others are played.
+    /// reported as a failure, and the other scripts are played.
     fn load(&self) -> Result<(Vec<Script>, Vec<Report>), String> {
         let paths = match &self.show {
             Some(name) => vec![self.scripts.join(name).with_extension("txt")],
@@ -227,7 +227,7 @@ fn conversation(scripts: &[Script], reports: &[Report]) -> String {
 }
 
 /// Formats the tables of `ct-check`: for each command and each rule, how many scripts prove it, and
-/// whether these passed.
+/// whether these scripts passed.
 fn rules(reports: &[Report]) -> String {
     let mut counts: HashMap<&str, [usize; 3]> = HashMap::new();
     for report in reports {

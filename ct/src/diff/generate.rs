@@ -6,8 +6,8 @@
 //!
 //! **Time.** All timers of the protocol run for whole seconds. Some runs have pauses of 0.25, 1.25
 //! or 2.25 seconds between bursts. So each burst of operations begins at least 0.25 seconds before
-//! or after every whole second since the start of an earlier burst. Both daemons then agree on
-//! which timers are due, if a burst takes only a fraction of 0.25 seconds. After a fourth pause,
+//! or after every whole second since the start of an earlier burst. If a burst takes only a
+//! fraction of 0.25 seconds, both daemons agree on which timers are due. After a fourth pause,
 //! operations and timers could coincide, so a run has at most three pauses.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ const NO_JOB: &str = "4000000000";
 /// The kind of run to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GeneratorOptions {
-    /// The most operations of a run. Some kinds of run allow fewer.
+    /// The most operations of a run. Some kinds of run allow fewer operations.
     pub(crate) steps: usize,
     /// Whether most commands are garbage.
     pub(crate) garbage: bool,
@@ -53,7 +53,8 @@ pub(crate) fn generate(seed: u64, options: GeneratorOptions) -> Vec<Operation> {
             let position = at_most(&mut generator.prng, operations.len());
             operations.insert(position, Operation::Restart);
         }
-        // Puts the job that always exists, first and on a new connection, so nothing delays it.
+        // The first operation, on a connection of its own, puts the job that exists during the
+        // whole run.
         operations.insert(0, Operation::send(peers, generator.put(u32::MAX, u32::MAX)));
     }
     if drains {
@@ -133,7 +134,8 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // Mutations may make a release without delay, which runs with restarts must not have.
+            // A mutation can make a release without delay, which a run with restarts must not
+            // contain.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();
                 self.mutate_command(command)
@@ -206,7 +208,7 @@ impl Generator {
         self.put_of(format!("put {pri} {delay} {ttr} {size}\r\n"), body(size), b"\r\n")
     }
 
-    /// Generates a `put` whose body has another length than announced, or no CR LF at its end.
+    /// Generates a `put` whose body is too large, or has a wrong length or a wrong end.
     fn bad_put(&mut self) -> Command {
         let (announced, sent) = self.pick(&[(3, 2), (3, 4), (5, 1), (0, 3), (20, 9), (2, 30)]);
         let (announced, sent) = match self.prng.below(8) {
@@ -237,7 +239,7 @@ impl Generator {
         command
     }
 
-    /// Changes a generated command's bytes so that it is nearly valid.
+    /// Changes a generated command's bytes so that the command is nearly valid.
     fn mutate_bytes(&mut self, bytes: &mut Vec<u8>) {
         let line = bytes.windows(2).position(|pair| pair == b"\r\n").unwrap_or(bytes.len());
         let position = at_most(&mut self.prng, line);
@@ -355,7 +357,7 @@ impl Generator {
     }
 }
 
-/// Generates a body of one repeated byte or, if it is short, of bytes that are hard to parse.
+/// Generates a body of one repeated byte or, if the body is short, of bytes that are hard to parse.
 fn body(size: usize) -> Vec<u8> {
     match size {
         0..=20 => (0..size).map(|at| b"\r\n\0put 0 stats"[at % 13]).collect(),

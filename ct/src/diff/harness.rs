@@ -1,11 +1,12 @@
-//! Two daemons driven in lockstep.
+//! Drives two daemons in lockstep.
 //!
 //! Every operation is performed on the left daemon, then on the right one. Then [`Harness::settle`]
-//! waits until neither daemon sends more. It first awaits the replies that are certain to come.
-//! Further replies may come, for example to waiting clients. So the harness makes round trips: on a
-//! connection of its own it sends an unknown command, the barrier, and awaits the reply. In each
-//! round trip the daemon reads all sockets. Once enough round trips bring only the barrier's reply,
-//! the other replies are compared. If replies differ, the slower daemon gets time to catch up.
+//! waits until neither daemon sends more. `settle` first awaits the replies that are certain to
+//! come. Further replies may come, for example to waiting clients. So the harness makes round
+//! trips: on a connection of its own it sends an unknown command (the barrier), and awaits the
+//! reply. In each round trip the daemon reads all sockets. Once enough round trips bring only the
+//! barrier's reply, the other replies are compared. If replies differ, the slower daemon gets time
+//! to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -16,15 +17,15 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// How many round trips that bring only the barrier's reply suffice if the expected replies show
-/// that all commands were executed: all further replies then come before the barrier's reply.
+/// The number of quiet round trips to await if the expected replies show that all commands were
+/// executed. A round trip is quiet if only the barrier's reply arrives.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// If more replies may come, so many round trips in a row must bring only the barrier's reply.
+/// The number of consecutive quiet round trips to await if commands may still be executed.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// Per this number of bytes sent, one more such round trip is needed, because some daemons read a
-/// large body in small pieces without replying.
+/// After every so many sent bytes, one more round trip is awaited in which no reply arrives,
+/// because some daemons read a large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 
 /// The replies of both daemons on one connection, left and right.
@@ -57,9 +58,9 @@ impl ReceivedPair {
 pub(crate) struct Settled {
     /// The replies of both daemons, for each connection that received anything.
     pub(crate) pairs: Vec<ReceivedPair>,
-    /// Why a daemon can no longer be reached, if that is so.
+    /// Why a daemon can no longer be reached; `None` if both daemons can be reached.
     pub(crate) failure: Option<String>,
-    /// The first time when both daemons were quiet, before the slower one got time to catch up.
+    /// The first time when both daemons were quiet, before the slower daemon got time to catch up.
     pub(crate) quiet_at: Instant,
 }
 
@@ -119,7 +120,7 @@ impl Harness {
     /// Shuts down the sending side of a connection to both daemons.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // This fails only if the daemon has closed the connection, and a read shows that.
+            // Shutting down fails only if the daemon has closed the connection, which a read shows.
             let _ = connection.stream.shut_down_writing();
         }
     }
@@ -136,7 +137,7 @@ impl Harness {
         let daemons = self.sides.each_ref().map(|side| side.daemon.as_ref());
         if let [Some(left), Some(right)] = daemons {
             for daemon in [left, right] {
-                // Sending the signal fails only if the daemon has ended; the barrier shows that.
+                // Sending the signal fails only if the daemon has ended, which the barrier shows.
                 let _ = daemon.signal(libc::SIGUSR1);
             }
             for daemon in [left, right] {
@@ -193,8 +194,8 @@ impl Harness {
         &self.comparator
     }
 
-    /// Makes a round trip with the barrier of both daemons; returns true if other data arrived
-    /// meanwhile.
+    /// Makes a round trip: sends the barrier's command to both daemons and awaits both replies.
+    /// Returns true if data arrived on other connections.
     fn barrier_round_trip(&mut self) -> bool {
         self.sides.iter_mut().for_each(Side::send_barrier);
         self.sides.iter_mut().for_each(Side::await_barrier);
@@ -223,7 +224,7 @@ impl Harness {
         has_data
     }
 
-    /// Returns what both daemons have sent on each connection.
+    /// Returns the answers of both daemons on each connection.
     fn received_pairs(&self) -> Vec<ReceivedPair> {
         let peers = self.sides[0].connections.keys().copied();
         let pairs = peers.map(|peer| {

@@ -1,13 +1,13 @@
 //! Sends the same traffic to two daemons and reports where their answers differ.
 //!
-//! [`compare`] generates runs from seeds, executes each on a new pair of daemons, and shortens each
-//! run with a difference to a short golden script. Runs mostly sleep, so many runs are executed in
-//! parallel.
+//! [`compare`] generates runs from seeds, executes each run on a new pair of daemons, and shortens
+//! each run with a difference to a short golden script. Runs mostly sleep, so many runs are
+//! executed in parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
-//! the run on a `harness` of two daemons with a `tracker` of each connection. `target` starts or
-//! finds a daemon, and `side` has the connections to a daemon. `reply` compares replies, `shrink`
-//! shortens a failing run, and `record` writes the run as a script.
+//! the run. `harness` drives the two daemons, and `tracker` follows the state of each connection.
+//! `target` starts or finds a daemon, and `side` has the connections to a daemon. `reply` compares
+//! replies, `shrink` shortens a failing run, and `record` writes the run as a script.
 
 mod generate;
 mod harness;
@@ -44,13 +44,13 @@ use crate::socket::SocketStage;
 /// A run that is too slow is attempted at most this many times.
 const ATTEMPTS_PER_RUN: usize = 4;
 /// A run with a difference is repeated until a difference appears again, at most this many times.
-/// The shortened run is always repeated this many times, to show how often it differs.
+/// The shortened run is always repeated this many times, to show how often the daemons differ.
 const REPRODUCTION_ATTEMPTS: usize = 5;
 /// How long the slower daemon gets to catch up when a run is executed for the first time.
 const CATCH_UP_TIME: Duration = Duration::from_millis(400);
 /// How long the slower daemon gets to catch up when a run's difference is reproduced.
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
-/// The most runs with restarts in parallel.
+/// The most runs with restarts that are executed in parallel.
 const PARALLEL_RESTART_RUNS: usize = 4;
 /// The most runs in parallel while a run is shortened.
 const PARALLEL_CANDIDATES: usize = 8;
@@ -76,7 +76,7 @@ pub struct Options {
     pub parallel: usize,
     /// Whether to continue after the first difference.
     pub keeps_going: bool,
-    /// The dialects of the left and the right daemon; `None`: the dialect of the daemon's version.
+    /// The dialects of the left and the right daemon; `None` selects the dialect by the version.
     pub dialects: [Option<Dialect>; 2],
 }
 
@@ -183,7 +183,7 @@ enum RunEnd {
 }
 
 impl Summary {
-    /// Adds the end of a run to the summary of the comparison.
+    /// Adds the result of a run to the summary of the comparison.
     fn count(&mut self, end: RunEnd) {
         match end {
             RunEnd::Agreed(events) => {
@@ -207,7 +207,7 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Prepares the comparison: gets the version and the limits of both daemons.
+    /// Prepares the comparison: reads the versions and the limits of both daemons.
     fn new(targets: [&'a Target; 2], options: &'a Options) -> io::Result<Self> {
         let [left, right] = targets.map(DaemonInfo::query);
         let known = [left?, right?];
@@ -229,8 +229,7 @@ impl<'a> Comparison<'a> {
         self.targets.iter().all(|target| matches!(target, Target::Start(_)))
     }
 
-    /// Returns how many runs of a comparison may be executed in parallel; one if a target is an
-    /// address.
+    /// Returns how many runs may be executed in parallel: only one if a target is an address.
     fn parallel(&self, wanted: usize) -> usize {
         match (self.is_started(), self.options.restart) {
             (false, _) => 1,
@@ -263,7 +262,7 @@ impl<'a> Comparison<'a> {
         Ok(RunEnd::Unreproduced(self.finding(seed, &found, (0, REPRODUCTION_ATTEMPTS))))
     }
 
-    /// Executes the operations of a run on a new pair of daemons, or on those at the given
+    /// Executes the operations of a run on a new pair of daemons, or on the daemons at the given
     /// addresses.
     fn run_once(&self, operations: &[Operation], inspects: bool) -> io::Result<Verdict> {
         let comparator = Comparator::new(self.dialects.each_ref(), self.options.restart);
@@ -301,8 +300,8 @@ impl<'a> Comparison<'a> {
         self.run_with_retries(operations, false)
     }
 
-    /// Shortens a run with a difference, with many daemons in parallel. Also returns whether
-    /// shortening was completed.
+    /// Shortens a run in which the daemons differ, by executing several shorter runs in parallel.
+    /// Also returns whether shortening was completed.
     fn shrink(
         &self,
         operations: Vec<Operation>,
@@ -331,9 +330,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes some candidates for a shorter run in parallel. Returns the first run with a
-    /// difference, and whether the runs before it certainly have none. A run that was too slow, or
-    /// whose daemon did not start, may have a difference.
+    /// Executes several candidates for a shorter run in parallel. Returns the first run with a
+    /// difference, and whether the runs before it certainly have no difference. A run proves
+    /// nothing if it was too slow, or if its daemon did not start.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

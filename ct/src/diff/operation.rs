@@ -1,4 +1,4 @@
-//! The operations of a run: a sequence with the same meaning on any daemon.
+//! The operations of a run, a sequence with the same meaning on any daemon.
 //!
 //! Operations name a job by its `put`, not by its id, so that a sequence keeps its meaning when
 //! operations are removed. Operations on the job of the seventh `put` still name that job if
@@ -23,7 +23,7 @@ pub(crate) fn name(peer: Peer) -> char {
 pub(crate) enum Job {
     /// The job of the put with this number.
     Put(usize),
-    /// A reserved job of the connection: 0 is the job reserved last, 1 the job before, and so on.
+    /// A reserved job of the connection, counted back from the job reserved last, which is 0.
     Held(usize),
 }
 
@@ -39,27 +39,26 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) parts: Vec<Part>,
-    /// If the command is a put, its number, by which [`Job::Put`] names the job.
+    /// The number of the put, by which [`Job::Put`] names its job; `None` for other commands.
     pub(crate) put: Option<usize>,
 }
 
 impl Command {
-    /// Makes a command of an operation from a line, and adds CR LF.
+    /// Makes a command from a line, and adds CR LF.
     pub(crate) fn line(line: impl Into<Vec<u8>>) -> Self {
         let mut bytes = line.into();
         bytes.extend_from_slice(b"\r\n");
         Self::raw(bytes)
     }
 
-    /// Makes a command of an operation from a word, a job's id and the rest of the line, and adds
-    /// CR LF.
+    /// Makes a command from a word, a job's id and the rest of the line, and adds CR LF.
     pub(crate) fn on_job(word: &str, job: Job, rest: &str) -> Self {
         let before = Part::Bytes(format!("{word} ").into_bytes());
         let after = Part::Bytes(format!("{rest}\r\n").into_bytes());
         Self { parts: vec![before, Part::Id(job), after], put: None }
     }
 
-    /// Makes a command of an operation from these bytes.
+    /// Makes a command that consists of exactly these bytes.
     pub(crate) fn raw(bytes: Vec<u8>) -> Self {
         Self { parts: vec![Part::Bytes(bytes)], put: None }
     }

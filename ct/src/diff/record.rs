@@ -1,6 +1,7 @@
-//! The events of a run, written as a golden script.
+//! Writes the events of a run as a golden script.
 //!
-//! The script passes on the right daemon, whose answers it expects, and fails on the left one.
+//! The script expects the answers of the right daemon, so it passes on the right daemon and fails
+//! on the left daemon.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// A description of the difference at the end of the events.
+    /// A description of the difference, which the last events show.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,

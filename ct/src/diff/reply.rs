@@ -1,8 +1,8 @@
 //! Takes replies from a stream, compares them, and writes them as expectations of a script.
 //!
-//! Two replies are the same if all bytes are equal. Only values that depend on the machine or the
-//! process, or are named by a mask, may differ. Ages and remaining times must be equal, too: no run
-//! sends a command while they change. The announced length of a YAML body is checked.
+//! Two replies are the same if all bytes are equal. Values may differ only if they depend on the
+//! machine or the process, or if a mask allows it. Ages and remaining times must be equal, too: no
+//! run sends a command while they change. The announced length of a YAML body is checked.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) enum Reply {
     Job { head: Vec<u8>, body: Vec<u8> },
     /// `OK` with the lines of a YAML body.
     Yaml(Vec<Vec<u8>>),
-    /// A body that does not end at its announced length. No bytes after the body can be parsed.
+    /// A reply whose body has a wrong length, and all later bytes, which cannot be parsed.
     Broken(Vec<u8>),
 }
 
@@ -121,7 +121,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Exact,
-    /// Not compared.
+    /// A value of the machine or the process, which is not compared.
     Machine,
     /// A name, which some daemons print without quotes.
     Name,
@@ -251,7 +251,7 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Converts a reply to what a daemon that was started for this run would reply.
+    /// Converts a reply to the reply that a daemon would send if it were started for this run.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),
@@ -261,7 +261,7 @@ impl Baseline {
         }
     }
 
-    /// Replaces the id in a reply's first line, as for a daemon that was started for this run.
+    /// Subtracts the baseline's id from the id in a reply's first line.
     fn relative_head(&self, head: &[u8]) -> Vec<u8> {
         let words: Vec<&[u8]> = head.split(|&byte| byte == b' ').collect();
         let [b"INSERTED" | b"RESERVED" | b"FOUND" | b"BURIED", id, rest @ ..] = &words[..] else {
@@ -272,7 +272,7 @@ impl Baseline {
         words.join(&b' ')
     }
 
-    /// Replaces ids and counters of a YAML body, as for a daemon that was started for this run.
+    /// Subtracts the baseline's numbers from the ids and counters of a YAML body.
     fn relative_yaml(&self, lines: Vec<Vec<u8>>) -> Reply {
         let kind = Kind::of(&lines);
         let name = |line: &Vec<u8>| line == b"name: default" || line == b"name: \"default\"";
@@ -312,9 +312,9 @@ fn with_ids(head: &[u8]) -> String {
     [&[*word, &format!("%{id}")][..], rest].concat().join(" ")
 }
 
-/// At least this many equal bytes in a row are abbreviated by [`show`].
+/// [`show`] abbreviates a run of at least this many equal bytes.
 const RUN_MIN_BYTES: usize = 24;
-/// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits none.
+/// The number of bytes passed to [`show`] at a time, few enough that [`show`] omits no byte.
 const SHOWN_AT_ONCE_BYTES: usize = 256;
 
 /// Writes all bytes of a reply in the notation of scripts.
@@ -337,7 +337,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     shown
 }
 
-/// Counts equal bytes at the beginning, for the notation of scripts.
+/// Counts how often the first byte is repeated at the beginning, for the notation of scripts.
 fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }

@@ -1,7 +1,8 @@
-//! Delta debugging: shrinks a long failing sequence to a short one.
+//! Shrinks a long failing sequence to a short one, by delta debugging.
 //!
-//! This module knows nothing about daemons. The caller's oracle gets several candidates at a time,
-//! so that it can try them in parallel. The oracle may give up after some time.
+//! This module knows nothing about daemons. The caller's oracle, which finds a sequence that fails,
+//! gets several candidates at a time, so that it can try them in parallel. The oracle may give up
+//! after some time.
 
 /// Returns a shorter sequence that still fails, or the given sequence.
 ///
@@ -33,7 +34,7 @@ pub fn shrink<T: Clone>(
     }
 }
 
-/// Removes every chunk without which the sequence still fails, from the end to the beginning.
+/// From the end to the beginning, removes every chunk without which the sequence still fails.
 ///
 /// Removal begins at the end, because the last items of a sequence are needed least often.
 fn sweep<T: Clone>(

@@ -1,4 +1,4 @@
-//! One of the two daemons: its connections, its connection for the barrier, and its binlog.
+//! One of the two compared daemons, with its connections, its barrier's connection and its binlog.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Describes what one daemon sent after the first `same` replies.
+    /// Describes what one daemon did after the first `same` replies, which both daemons sent.
     pub(super) fn after(&self, same: usize) -> String {
         match self.replies.get(same) {
             Some(reply) => format!("answered `{}`", reply.summary()),
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Sends all bytes to one of the two daemons. Ignores errors: if the connection is closed, a
-    /// later read finds that.
+    /// later read shows the close.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let start = Instant::now();
         let mut rest = bytes;
@@ -99,8 +99,8 @@ impl Connection {
         }
     }
 
-    /// Reads the bytes that have arrived from one daemon; returns true if there were any, or the
-    /// connection closed.
+    /// Reads the bytes that have arrived from one daemon; returns true if bytes have arrived or the
+    /// connection has closed.
     pub(super) fn read_available(&mut self, baseline: &Baseline) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut has_data = false;
@@ -178,11 +178,11 @@ pub(crate) struct Side {
     pub(super) baseline: Baseline,
     /// The daemon's process, if it was started for the run.
     pub(super) daemon: Option<Daemon>,
-    /// The daemon's binlog, if it keeps one; the daemon reads the binlog after a restart.
+    /// The daemon's binlog, if the daemon keeps one and reads it after a restart.
     binlog: Option<Binlog>,
     barrier: Stream,
     pub(super) connections: BTreeMap<Peer, Connection>,
-    /// Why the daemon can no longer be reached, if that is so.
+    /// Why the daemon can no longer be reached; `None` if it can be reached.
     pub(super) failure: Option<String>,
 }
 
@@ -201,7 +201,7 @@ impl Side {
             self.barrier = Stream::connect(&self.address)?;
             self.barrier.set_read_timeout(IO_TIMEOUT)?;
         }
-        // Connections are closed only after the restart: if they were closed before it, the old
+        // Connections are closed only after the restart: if they were closed before, the old
         // process would execute their queued commands.
         self.connections.clear();
         Ok(())

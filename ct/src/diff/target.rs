@@ -44,7 +44,7 @@ pub(super) struct DaemonInfo {
 }
 
 impl DaemonInfo {
-    /// Reads the version and `max-job-size` of a daemon to compare; starts it first if necessary.
+    /// Reads the version and `max-job-size` of a daemon; starts the daemon first if necessary.
     pub(super) fn query(target: &Target) -> io::Result<Self> {
         let daemon = match target {
             Target::Start(program) => Some(program.start(&[])?),
@@ -105,7 +105,8 @@ pub(super) fn clean_up(address: &str) -> io::Result<()> {
     let mut client = Client::connect(address)?;
     client.command("pause-tube default 0")?;
     let top = highest_id(&mut client)?;
-    // A job reserved by a closed connection can be deleted only after the daemon noticed the close.
+    // A job reserved by a closed connection can be deleted only after the daemon has noticed the
+    // close.
     for _ in 0..100 {
         for id in top.saturating_sub(JOBS_PER_RUN_MAX)..top {
             client.command(&format!("delete {id}"))?;

@@ -1,9 +1,10 @@
-//! The state of one connection, derived from the bytes sent on it and the replies.
+//! The state of one connection, derived from the sent bytes and from the replies.
 //!
-//! A tracker splits the bytes into lines and bodies, and parses the commands that matter. A tracker
-//! knows whether the client may be waiting and for which tubes, which jobs the client holds, and
-//! whether the bytes end within a line or a body. A tracker does not judge replies. If garbage
-//! misleads the tracker, an operation is omitted needlessly, or a known difference is reported.
+//! A tracker splits the bytes into lines and bodies, and parses the commands that affect this
+//! state. A tracker knows whether the client may be waiting and for which tubes, which jobs the
+//! client holds, and whether the bytes end within a line or a body. A tracker does not judge
+//! replies. If garbage misleads the tracker, an operation is omitted needlessly, or a known
+//! difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;
@@ -51,7 +52,7 @@ enum Input {
     Line(Vec<u8>),
     /// A body, accepted or not; the value is the number of missing bytes, CR LF included.
     Body(u64),
-    /// No input, because `quit` was sent; the value says whether more was sent after `quit`.
+    /// No input, because `quit` was sent; the value is true if bytes were sent after `quit`.
     Ended {
         has_more: bool,
     },
@@ -75,7 +76,8 @@ pub(crate) struct Tracker {
     job_size_limit: u64,
     pending: VecDeque<Sent>,
     watched: BTreeSet<Vec<u8>>,
-    /// The ids of reserved jobs, the latest at the end. The time to run of some jobs may be over.
+    /// The ids of reserved jobs, in the order in which they were reserved. The time to run of some
+    /// jobs may be over.
     held: Vec<u64>,
     quirks: BTreeSet<Quirk>,
 }
@@ -93,8 +95,8 @@ impl Tracker {
         }
     }
 
-    /// Tracks the bytes that are sent on a connection. The first put in the bytes has the number
-    /// `put`.
+    /// Tracks the bytes that are sent on a connection. `put` is the number by which operations name
+    /// the job of the first `put` command in the bytes.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {
@@ -148,7 +150,7 @@ impl Tracker {
         Change::Nothing
     }
 
-    /// Returns the connection's commands without a reply so far, oldest first.
+    /// Returns the connection's commands without a reply so far, the oldest command first.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Sent> {
         self.pending.iter()
     }
@@ -206,8 +208,8 @@ impl Tracker {
         self.watched.iter().map(|name| &name[..]).chain(coming).collect()
     }
 
-    /// Returns the id of a job that the tracked connection holds: for `back` 0 the job reserved
-    /// last, for 1 the job before, and so on.
+    /// Returns the id of a job that the tracked connection holds; `back` is 0 for the job reserved
+    /// last, and counts back from that job.
     pub(crate) fn held(&self, back: usize) -> Option<u64> {
         self.held.iter().rev().nth(back).copied()
     }
@@ -250,7 +252,7 @@ impl Tracker {
         self.pending.push_back(Sent { verb, word });
     }
 
-    /// Tracks a put: parses its fields; the put's body is expected afterwards.
+    /// Parses the fields of a tracked put, so that the put's body is expected next.
     fn put(&mut self, fields: &[u8], put: &mut Option<usize>) -> Verb {
         let mut rest = fields;
         let mut bytes = 0;

@@ -160,9 +160,9 @@ fn a_body_is_compared_by_size_and_by_line() {
 #[test]
 fn a_barrier_is_made_exactly_when_the_order_could_be_lost() {
     let table = [
-        ("a> x\na< R\nb> x\nb< R", 0),                // each was answered
-        ("a> x\na> x\na< R", 0),                      // one connection's commands stay in order
-        ("a> x\nb> x\na< R\nb< R", 2),                // before b sends, and before a reads
+        ("a> x\na< R\nb> x\nb< R", 0), // each command was answered
+        ("a> x\na> x\na< R", 0),       // one connection's commands stay in order
+        ("a> x\nb> x\na< R\nb< R", 2), // before b sends, and before a reads
         ("a> x\nb: connect\n+1s\n+1s\na: silent", 2), // b's connect may be processed late
         ("a> x\na: silent", 1),
         ("a> x\n+1s\na< R", 1),
@@ -170,7 +170,7 @@ fn a_barrier_is_made_exactly_when_the_order_could_be_lost() {
         ("a: close\nb> x\nb< R", 1),
         ("a: shutdown\nb> x", 1),
         ("a: urgent X\n+1s", 1),
-        ("a: close\na> x", 1), // the second a is a new connection
+        ("a: close\na> x", 1), // the second `a` is a new connection
         ("a> quit\na: closed\na> x\na< R", 0),
         ("a> x\nrepeat 3\na< R\na> x\nend\n+1s", 1),
         ("a> x\na: close", 0),

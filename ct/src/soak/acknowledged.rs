@@ -1,9 +1,9 @@
 //! The acknowledged jobs of one client, and the checks that the daemon keeps these jobs.
 //!
-//! Every client has a tube of its own, so no client uses another's jobs. A job whose `put` was
-//! acknowledged must exist, with its body, until its `delete` is acknowledged. A deleted job must
-//! never exist again. Commands that were unanswered when the daemon ended may or may not have been
-//! executed.
+//! Every client has a tube of its own, so no client uses another client's jobs. A job whose `put`
+//! was acknowledged must exist, with its body, until its `delete` is acknowledged. A deleted job
+//! must never exist again. Commands that were unanswered when the daemon ended may or may not have
+//! been executed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::io;
 
 use crate::{Client, Prng};
 
-/// The number of jobs above which a client puts fewer jobs.
+/// A client with this many jobs or more puts fewer new jobs.
 const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
@@ -19,10 +19,10 @@ const BATCH_MAX_COMMANDS: u64 = 30;
 const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;
-/// The bytes of a job in the binlog in addition to tube and body: two records, and a CR LF.
+/// A job's bytes in the binlog besides its tube's name and its body: two records, and a CR LF.
 const JOB_OVERHEAD_BYTES: u64 = 84 + 84 + 2;
 
-/// A job that exists, or may exist.
+/// A job that must exist, or perhaps exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
     /// The number of the job's put among the client's puts; the body contains this number.
@@ -84,7 +84,7 @@ impl AcknowledgedJobs {
         }
     }
 
-    /// Returns how many of the client's jobs must exist, and how many more may exist.
+    /// Returns how many of the client's jobs must exist, and how many more perhaps exist.
     pub(super) fn count(&self) -> (usize, usize) {
         (
             self.jobs.len() - self.maybe_deleted.len(),
@@ -126,7 +126,7 @@ impl AcknowledgedJobs {
     /// Chooses the client's next command, and appends its bytes.
     fn choose_command(&mut self, bytes: &mut Vec<u8>) -> Sent {
         let roll = self.prng.below(100);
-        // Above the limit the backlog shrinks only slowly, because some cases below put jobs, too.
+        // With many jobs, the backlog shrinks only slowly, because some cases below put jobs, too.
         let puts = if self.jobs.len() < BACKLOG_MAX_JOBS { 60 } else { 10 };
         if roll < puts {
             return self.put(bytes);
@@ -264,7 +264,7 @@ impl AcknowledgedJobs {
         Ok(())
     }
 
-    /// Checks a job that the daemon returned: it must exist, with the body that was put.
+    /// Checks that a job in a reply is one that can exist, and that it has the body that was put.
     fn check_body(&mut self, id: u64, body: &[u8]) {
         let known = self.jobs.get(&id).copied();
         let serial = serial_of(body);
@@ -302,7 +302,7 @@ impl AcknowledgedJobs {
         self.held.clear();
     }
 
-    /// Checks, after a start of the daemon, that no job that must exist is missing, and that no
+    /// Checks, after a start of the daemon, that every job that must exist is there, and that no
     /// recently deleted job exists.
     pub(super) fn verify(&mut self, client: &mut Client) -> io::Result<()> {
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
@@ -362,7 +362,7 @@ impl AcknowledgedJobs {
     }
 }
 
-/// Returns the commands that peek at jobs with these ids, to check that they exist.
+/// Returns the commands that peek at jobs with these ids, to check that the jobs exist.
 fn peeks(ids: &[u64]) -> String {
     ids.iter().fold(String::new(), |mut all, id| {
         let _ = write!(all, "peek {id}\r\n");

@@ -1,10 +1,12 @@
-//! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. No
-//! acknowledged job may be lost; memory, descriptors and the binlog must not keep growing.
+//! A soak test of a daemon with a binlog: mixed load, kills, restarts, and short connections. The
+//! daemon must not lose an acknowledged job; memory, descriptors and the binlog must not keep
+//! growing.
 //!
 //! A *run* is the time from a start of the daemon to its end. In each run, clients send commands
 //! (`acknowledged`) while short connections are opened and closed, and `monitor` samples memory,
-//! descriptors and the binlog's size. The daemon syncs within 50 ms in one run, and before it
-//! confirms a change in the next. The last run takes a third of the test, to detect slow growth.
+//! descriptors and the binlog's size. The daemon's flag alternates between `-f50`, a sync within 50
+//! ms, and `-f0`, a sync before each confirmation. The last run takes a third of the test's time,
+//! to detect slow growth.
 //!
 //! A [`PlantedDefect`] tests the checks, which must find the defect.
 
@@ -24,7 +26,7 @@ pub use self::monitor::Descriptors;
 use self::monitor::{SAMPLE_INTERVAL, Sample, descriptors, monitor};
 use crate::{Client, Daemon, Program, os};
 
-/// The durations of the runs in seconds; after the last duration, the first is used again.
+/// The durations of the runs in seconds; after the last duration, the first duration is used again.
 const RUN_SECONDS: [u64; 5] = [20, 45, 90, 30, 150];
 /// The size of a segment in bytes: small, so that segments fill up and are removed all the time.
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -32,12 +34,13 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const CLIENT_COUNT: usize = 4;
 /// Pause of a client between two batches.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// A daemon without clients may have this many more open files of its binlog than at the start,
-/// because preallocated files are made. The number of other descriptors must not grow.
+/// At the end of a run, the daemon may have this many more open binlog files than at its start,
+/// because it preallocates files. The number of other descriptors must not grow.
 const BINLOG_FILES_SLACK: usize = 4;
-/// The daemon's descriptors are counted at most this often until all connections are closed.
+/// The count of the daemon's descriptors is repeated until all connections are closed, but at most
+/// this many times.
 const CLOSE_SAMPLES: usize = 40;
-/// Memory may grow by a tenth and this many bytes from the second to the last quarter of a run.
+/// From the second to the last quarter of a run, memory may grow by a tenth plus this many bytes.
 const MEMORY_SLACK_BYTES: u64 = 2 << 20;
 /// The last run takes the time of the whole test, divided by this number.
 const LAST_RUN_DIVISOR: u32 = 3;
@@ -45,7 +48,7 @@ const LAST_RUN_DIVISOR: u32 = 3;
 /// The parameters of the test.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The daemon; the flags for its binlog are added.
+    /// The daemon's program; flags for the binlog are added.
     pub program: Program,
     /// The duration of all runs together.
     pub time: Duration,
@@ -67,7 +70,7 @@ pub enum PlantedDefect {
 }
 
 impl PlantedDefect {
-    /// Finds a defect to plant by its name on the command line.
+    /// Finds, by its name on the command line, a defect to plant.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),
@@ -78,7 +81,7 @@ impl PlantedDefect {
     }
 }
 
-/// The results.
+/// The results of the soak test.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The number of runs.
@@ -89,7 +92,7 @@ pub struct Outcome {
     pub commands: u64,
     /// The number of acknowledged jobs that were lost.
     pub lost: u64,
-    /// Everything that was wrong, lost jobs included.
+    /// All faults that were found, including lost jobs.
     pub faults: Vec<String>,
     /// The largest resident memory in bytes.
     pub memory: u64,
@@ -97,9 +100,9 @@ pub struct Outcome {
     pub binlog_bytes: u64,
     /// The longest time for which the binlog was larger than its bound.
     pub over_bound: Duration,
-    /// The most descriptors at the start of a run, and at the end of a run; both without clients.
+    /// The most open descriptors of a daemon without clients, at the start and at the end of a run.
     pub files: (Descriptors, Descriptors),
-    /// The most resident bytes in the second and in the last quarter of the last run.
+    /// The maximum resident memory, in bytes, of the second and the last quarter of the last run.
     pub last_run: (u64, u64),
     /// The number of short connections that were made.
     pub short_connections: u64,
@@ -109,7 +112,7 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Bytes of live records in the binlog, by client.
+    /// For each client, the bytes of its jobs' live records in the binlog.
     live_bytes: [AtomicU64; CLIENT_COUNT],
     commands: AtomicU64,
     faults: AtomicU64,
@@ -171,7 +174,7 @@ fn run_all(
         let mut daemon = start(config, folder, flag)?;
         outcome.runs += 1;
         verify(records, &daemon, outcome)?;
-        // Gives the daemon time to open its files, and to notice that the clients have gone.
+        // Gives the daemon time to open its files, and to notice the closed connections.
         thread::sleep(SAMPLE_INTERVAL);
         let files = descriptors(daemon.pid());
         outcome.files.0.raise(files);
@@ -194,7 +197,7 @@ fn run_all(
             outcome,
             &mut report_sample,
         )?;
-        // Every fifth run ends by SIGTERM, the others by SIGKILL.
+        // Every fifth run ends by SIGTERM, the other runs by SIGKILL.
         end_run(&mut daemon, run % 5 != 4, outcome)?;
         for record in &mut *records {
             record.mark_unanswered();
@@ -276,7 +279,7 @@ fn verify(
     Ok(())
 }
 
-/// Adds the counts of two clients: jobs that must exist, and further jobs that may exist.
+/// Adds the counts of two clients: jobs that must exist, and further jobs that perhaps exist.
 fn add((a, b): (usize, usize), (c, d): (usize, usize)) -> (usize, usize) {
     (a + c, b + d)
 }
@@ -293,8 +296,9 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// Lets the clients send commands for `time` and samples the daemon; `before` has the descriptors
-/// at the start. Returns the most memory in the second and in the fourth quarter of `time`.
+/// Samples the daemon while the clients send commands for `time`. `before` has the numbers of
+/// descriptors at the start. Returns the maximum memory of the second and of the fourth quarter of
+/// `time`.
 fn run_once(
     config: &Config,
     records: &mut [AcknowledgedJobs],
@@ -325,8 +329,8 @@ fn run_once(
         outcome.short_connections += shared.short_connections.load(Ordering::Relaxed);
         monitored
     })?;
-    // All clients have closed. A busy machine may need a moment until only the daemon's own
-    // descriptors remain.
+    // All clients have closed their connections. A busy machine may need a moment until only the
+    // daemon's own descriptors remain.
     let is_more = |files: &Descriptors| {
         files.others > before.others || files.binlog > before.binlog + BINLOG_FILES_SLACK
     };
@@ -344,7 +348,7 @@ fn run_once(
     Ok(memory)
 }
 
-/// Plants growth: puts jobs that no client reserves.
+/// Puts jobs that no client reserves, which is the defect [`PlantedDefect::Growth`].
 fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     let Ok(mut client) = Client::connect(address) else { return };
     while !shared.is_over() && client.put(0, 3600, 60, &[b'x'; 10_000]).is_ok() {
@@ -352,7 +356,7 @@ fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     }
 }
 
-/// Plants a loss: removes the oldest file of the binlog.
+/// Removes the oldest file of the binlog, which is the defect [`PlantedDefect::Loss`].
 fn remove_oldest_binlog_file(folder: &Path) -> io::Result<()> {
     let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());

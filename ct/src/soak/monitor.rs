@@ -14,7 +14,7 @@ use crate::bench::measure::resident_bytes;
 
 /// Time between two samples.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the binlog may be larger than its bound, because a disk may be slow.
+/// How long the binlog may be larger than its bound, because some disks are slow.
 const OVER_BOUND_MAX_TIME: Duration = Duration::from_secs(15);
 
 /// One sample.
@@ -28,7 +28,8 @@ pub(super) struct Sample {
     pub(super) faults: u64,
 }
 
-/// Samples the daemon in a run. Returns the most memory in the run's second and fourth quarters.
+/// Samples the daemon in a run. Returns the maximum memory of the second and of the fourth quarter
+/// of the run.
 pub(super) fn monitor(
     daemon: &mut Daemon,
     folder: &Path,
@@ -74,7 +75,7 @@ pub(super) fn monitor(
         progress(now, &sample, shared.commands.load(Ordering::Relaxed), outcome);
         thread::sleep(SAMPLE_INTERVAL);
     }
-    // Ignores the first quarter, in which jobs and memory still grow.
+    // Ignores the first quarter, in which the number of jobs and the memory still grow.
     let [_, settled, _, last] = quarters;
     let allowed = settled + settled / 10 + MEMORY_SLACK_BYTES;
     if last > allowed {
@@ -95,12 +96,12 @@ fn binlog_bytes(folder: &Path) -> io::Result<u64> {
 pub struct Descriptors {
     /// Files of the daemon's binlog.
     pub binlog: usize,
-    /// Connections, listeners, standard streams and all others.
+    /// Connections, listeners, standard streams and all other descriptors.
     pub others: usize,
 }
 
 impl Descriptors {
-    /// Raises each number of open descriptors to the number in another sample, if that is higher.
+    /// Sets each number of open descriptors to the maximum of this sample and another sample.
     pub(super) fn raise(&mut self, other: Self) {
         self.binlog = self.binlog.max(other.binlog);
         self.others = self.others.max(other.others);

@@ -14,7 +14,7 @@ use crate::yaml;
 
 /// The interval at which `drain wait` counts the jobs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// `drain wait` prints a line each time that it has counted the jobs this many times.
+/// Of this many successive counts of the jobs, `drain wait` prints only the first.
 const PROGRESS_CHECKS: u64 = 10;
 
 /// Runs `beanstalkctl drain`.

@@ -1,4 +1,5 @@
-//! `export`: writes jobs as JSON in order of service (from a binlog: of ids), then their number.
+//! `export`: writes jobs as JSON, and then their number. Jobs of a server are written in order of
+//! service, and jobs of a binlog in order of ids.
 
 use std::path::Path;
 
@@ -20,7 +21,7 @@ use crate::sweep;
 /// The largest number of jobs in a batch.
 const BATCH_JOBS: usize = 1_000;
 
-/// The file, or standard output, to which the jobs are exported.
+/// The target of an export: a file or standard output.
 struct ExportTarget<'a> {
     file: Option<SaveFile>,
     /// Standard output, used if there is no file.

@@ -38,11 +38,12 @@ pub(super) struct ImportLines<'a> {
     skip: usize,
     /// The number of jobs read since the start, or since the last line with a count.
     uncounted: u64,
-    /// Whether `export` or `--save` wrote the last job read: then a line with a count must follow.
+    /// Whether the job read last was written by `export` or `--save`. If so, a line with a count
+    /// must follow.
     is_exported: bool,
     /// The number of jobs that the server accepted.
     pub(super) count: u64,
-    /// The next import may skip the lines up to this number.
+    /// The next import can skip all lines up to this number.
     pub(super) after: usize,
 }
 

@@ -19,8 +19,8 @@ use crate::statistics;
 use crate::sweep::Options;
 use crate::yaml;
 
-/// Returns the state of the jobs that a kick of the tube makes ready, and the number of jobs in
-/// this state: `buried`, or `delayed` if no job is buried.
+/// Returns the state of the jobs that a kick of the tube makes ready (buried, or delayed if no job
+/// is buried), and the number of jobs in this state.
 fn kickable_state(client: &mut Client, tube: &str) -> Result<(State, u64)> {
     let text = statistics::existing_tube_stats(client, tube)?;
     let count = |state| yaml::number(&text, &format!("current-jobs-{state}"));
@@ -46,7 +46,7 @@ fn kick_tube(
         interrupt.check()?;
         let left = most - tried.len() as u64;
         let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
-        // If all listed jobs were kicked before, and are buried or delayed again, find other jobs.
+        // If all listed jobs were kicked by this call, and are in `state` again, find other jobs.
         if !ids.is_empty() && ids.iter().all(|id| tried.contains(id)) {
             let filter = Filter::of_state(tube, state);
             ids = Plan::find(client, filter, &Options::default(), interrupt)?.0.ids().collect();

@@ -2,7 +2,7 @@
 //!
 //! For each job, a copy in the same state is put first, and then the job is deleted. A ready job is
 //! reserved before its copy is put, so that no worker gets the job. If another client reserves,
-//! changes or deletes the job nevertheless, the copy is deleted instead. If a connection fails
+//! changes or deletes the job nevertheless, the copy is deleted. If a connection fails
 //! before the delete, the command reports the jobs that may be in both tubes.
 
 use anyhow::{Result, ensure};
@@ -84,7 +84,8 @@ pub(crate) fn run(args: &MoveArgs, context: &mut Context) -> Result<Outcome> {
 }
 
 impl<'a> Mover<'a> {
-    /// Prepares to move jobs from the server `from` to a tube of `to`; both may be the same server.
+    /// Prepares to move jobs from the server `from` to a tube of the server `to`, which may be the
+    /// same server.
     pub(crate) fn new(from: &'a mut Client, to: &'a mut Client, tube: &'a str) -> Result<Self> {
         to.use_tube(tube)?;
         let (too_large, doubts) = (Vec::new(), Vec::new());
@@ -139,7 +140,8 @@ impl<'a> Mover<'a> {
             |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
         self.skip_too_large(&select(Copied::TooLarge));
         let Some(failure) = failure else { return self.delete_originals(&copied) };
-        // After a failure, release jobs without a copy; delete jobs with a copy if `to` answers.
+        // After a failure, release each job without a copy. If the server `to` still answers,
+        // delete each job with a copy.
         let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
         let id_of = |(job, copy): &(&Job, u64)| (job.id, *copy);
         let held: Vec<_> = held.iter().map(id_of).collect();

@@ -1,4 +1,4 @@
-//! `put`: puts jobs whose bodies are arguments, a whole file, or each line of a file.
+//! `put`: puts jobs whose bodies are arguments, a whole file, or the lines of a file.
 
 use std::io::Read as _;
 

@@ -17,7 +17,7 @@ use crate::sweep;
 /// The pause after the reply `DEADLINE_SOON`, before the next attempt to reserve a job.
 const DEADLINE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes the connection that reserves jobs watch only these tubes.
+/// Makes a connection watch only these tubes, to reserve jobs from them.
 pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result<()> {
     for tube in tubes {
         client.ask_for(&format!("watch {tube}"), "WATCHING")?;
@@ -29,8 +29,8 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
 }
 
 /// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
-/// waits until a job is ready or a signal arrives. Also returns an instant just before the touch;
-/// the touch restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
+/// waits until a job is ready or a signal arrives. Also returns the instant just before the touch,
+/// which has restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,
@@ -45,7 +45,7 @@ pub(crate) fn reserve_next(
         let left = u64::from(wait.is_none_or(|wait| wait > began.elapsed()));
         let reply = client.ask(&format!("reserve-with-timeout {left}"))?;
         match (reply.word(), reply.number()) {
-            // This kept job had timed out, and is now reserved again: it stays in `kept`.
+            // A job of `kept` had timed out, and is now reserved again: it stays in `kept`.
             ("RESERVED", Some(id)) if kept.iter().any(|job| job.id == id) => {}
             ("RESERVED", Some(id)) => {
                 let job = sweep::jobs_by_ids(client, [id])?.pop();

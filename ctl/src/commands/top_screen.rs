@@ -15,7 +15,7 @@ use crate::progress::count_as_f64;
 use crate::sample::{Sample, Sampler, TubeSample};
 use crate::terminal::{Key, Terminal};
 
-/// How often to check for new samples and Ctrl-C while no key is pressed.
+/// While no key is pressed, `top` checks at this interval for new samples and Ctrl-C.
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The least number of lines for the table with its heading.
@@ -53,7 +53,8 @@ type Samples = (Receiver<Result<Sample, String>>, Instant);
 const LATE_TIME: Duration = Duration::from_secs(1);
 
 /// Samples a server for the screen in a separate thread, so that a server that does not answer
-/// delays neither keys nor the other servers. The thread runs until the program exits.
+/// delays neither the effect of keys nor the other servers. The thread runs until the program
+/// exits.
 fn start_sampling(mut sampler: Sampler, selected: Tubes, interval: Duration) -> Samples {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -123,7 +124,7 @@ impl Screen {
         Self { servers, sort: 1, is_reversed: false, selected: 0, first: 0, has_color: false }
     }
 
-    /// Changes the screen as a key demands.
+    /// Changes the screen after a key was pressed.
     fn press(&mut self, key: Key) -> KeyEffect {
         match key {
             Key::Char('q' | '\x03') | Key::Escape => return KeyEffect::End,
@@ -179,7 +180,7 @@ impl Screen {
         if self.has_color { color } else { DEFAULT_COLOR }
     }
 
-    /// Formats the line of a server, above the rows of the screen.
+    /// Formats the summary of a server, which is one line above the rows of the screen.
     fn summary(&self, server: &(String, Result<Sample, String>), width: usize) -> String {
         let (name, sample) = server;
         let (numbers, notes) = match sample {

@@ -3,9 +3,9 @@
 //! If the command exits with 0, the job is deleted. If the command fails, the job is released with
 //! a delay that doubles at each failure, and buried after `--bury-after` failures. While the
 //! command runs, `work` touches the job. If a touch fails, or is not answered before the job times
-//! out, another worker may have the job, so the command is ended. After Ctrl-C the running commands
-//! may finish. A second Ctrl-C kills the commands and ends the program, and the server releases the
-//! jobs.
+//! out, another worker may have the job, so the command is ended. After Ctrl-C, `work` waits until
+//! the running commands end. A second Ctrl-C kills the commands and ends the program, and the
+//! server releases the jobs.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -34,7 +34,7 @@ const DELAY_SECONDS_MAX: u64 = 24 * 3600;
 /// a touch that was sent late because this program was suspended.
 const LATE_REPLY_TIME: Duration = Duration::from_secs(1);
 
-/// How often to check whether the reservation has timed out, while the reply to a touch is due.
+/// While the reply to a touch is due, `work` checks at this interval whether the job has timed out.
 const REPLY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The notice that is printed after the first signal.
@@ -151,9 +151,9 @@ impl<'a> Worker<'a> {
 
     /// Runs the user's command for a job, and touches the job meanwhile. Returns how the command
     /// ended; `None` if the reservation ended first, so that another worker may have the job. The
-    /// last confirmed touch was sent at `touched`, and the reservation lasts for the time to run
-    /// from then on. The loop never blocks to wait for a reply, because the server may hang for
-    /// longer than the time to run.
+    /// last confirmed touch was sent at `touched`; the reservation ends once the time to run has
+    /// passed since `touched`. The loop never blocks to wait for a reply, because the server may
+    /// hang for longer than the time to run.
     fn run_command(&mut self, job: &Job, mut touched: Instant) -> Result<Option<CommandEnd>> {
         let mut suspensions = self.interrupt.suspensions();
         let mut command = RunningCommand::start(&self.args.command, job, self.interrupt)?;

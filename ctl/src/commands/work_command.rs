@@ -24,8 +24,8 @@ use crate::job::Job;
 /// The time from SIGTERM to SIGKILL when `work` ends a command.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// The interval at which to check, after a command has ended, whether its standard error and the
-/// processes that it started have ended, too.
+/// The interval at which to check, after a command has ended, whether its standard error is closed,
+/// and the processes that it started have ended.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the end of a command's standard error, which its processes may keep open.
@@ -57,7 +57,7 @@ pub(super) struct RunningCommand<'a> {
     /// The status of the command itself; processes that it started may still run.
     status: Option<ExitStatus>,
     ended: Option<Instant>,
-    /// Why the command is being ended, and since when.
+    /// The reason why `work` ends the command, and the time when `work` sent SIGTERM.
     ending: Option<(&'static str, Instant)>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> RunningCommand<'a> {
         Ok(command)
     }
 
-    /// Whether the command of `work` itself still runs; processes that it started may run on.
+    /// Whether the command of `work` itself still runs, regardless of processes that it started.
     pub(super) fn is_running(&self) -> bool {
         self.status.is_none()
     }

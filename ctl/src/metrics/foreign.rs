@@ -9,11 +9,11 @@ const STATS_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-re
     current-jobs-delayed current-jobs-buried job-timeouts total-jobs current-tubes \
     current-connections current-producers current-workers current-waiting total-connections";
 
-/// The numbers of `stats` that only the exporter `messagebird` reports.
+/// The keys of `stats` that only the exporter `messagebird` reports.
 const MORE_STATS_KEYS: &str = "max-job-size rusage-utime rusage-stime uptime binlog-oldest-index \
     binlog-current-index binlog-records-migrated binlog-records-written binlog-max-size draining";
 
-/// The numbers of `stats-tube`.
+/// The keys of `stats-tube` that both exporters report.
 const STATS_TUBE_KEYS: &str = "current-jobs-urgent current-jobs-ready current-jobs-reserved \
     current-jobs-delayed current-jobs-buried total-jobs current-using current-watching \
     current-waiting cmd-delete cmd-pause-tube pause pause-time-left";
@@ -36,7 +36,8 @@ fn foreign_up_family() -> Family {
     Family::new("beanstalkd_up", "Whether the scrape is complete.", Source::Number(UP_KEY))
 }
 
-/// Returns the names of `messagebird`: keys with `_` for `-`, with the prefix `tube_` for tubes.
+/// Returns the metric names of the exporter `messagebird`, which are keys with `_` instead of `-`;
+/// for tubes, the names also have the prefix `tube_`.
 pub(super) fn messagebird() -> Names {
     let keys =
         [COMMAND_KEYS, STATS_KEYS, MORE_STATS_KEYS].into_iter().flat_map(|keys| keys.split(' '));
@@ -49,9 +50,9 @@ pub(super) fn messagebird() -> Names {
     Names { server_label, server, tube: tube.collect(), omits_binlog: false }
 }
 
-/// Returns the metric names of the exporter `davidtannock`: `beanstalkd_`, for tubes also `tube_`,
-/// the key with `_` for `-`, then `_total`, `_count` or `_seconds_total`. A single server gets no
-/// label.
+/// Returns the metric names of the exporter `davidtannock`. Each name consists of `beanstalkd_`,
+/// `tube_` if the metric is of a tube, the key with `_` instead of `-`, and `_total`, `_count` or
+/// `_seconds_total`. A single server has no label.
 pub(super) fn davidtannock(servers: usize) -> Names {
     let name = |prefix: &str, key: &str| {
         let unit = match key {

@@ -6,8 +6,8 @@
 //! - `scrape` reads all servers at once, each within a time limit;
 //! - `serve` sends the text over HTTP, and `textfile` writes it to a file.
 //!
-//! No Prometheus library is used: a library counts the events of its own process, but this program
-//! only converts numbers of other processes, by a table and one function.
+//! This program uses no Prometheus library, because a library counts events of its own process, but
+//! this program only converts numbers that servers report.
 
 mod args;
 mod foreign;

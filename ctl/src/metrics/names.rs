@@ -46,8 +46,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Makes a metric with a single source. Unless the source is a histogram, a metric whose name
-    /// ends in `_total` is a counter.
+    /// Makes a metric with a single source. The metric is a histogram if its source is a histogram,
+    /// a counter if its name ends in `_total`, and otherwise a gauge.
     pub(crate) fn new(name: impl Into<String>, help: &str, source: Source) -> Self {
         let name = name.into();
         let kind = match source {
@@ -66,7 +66,7 @@ pub(crate) struct Names {
     pub(crate) server_label: Option<&'static str>,
     pub(crate) server: Vec<Family>,
     pub(crate) tube: Vec<Family>,
-    /// Whether to leave out metrics of the binlog if there is no binlog.
+    /// Whether to omit the metrics of the binlog for a server without a binlog.
     pub(crate) omits_binlog: bool,
 }
 
@@ -74,8 +74,8 @@ impl Names {
     /// Returns the metrics with the names that doc/monitoring.md describes.
     pub(crate) fn own() -> Self {
         Self {
-            // The label is always included, so that a second server does not rename the series that
-            // rules and dashboards use.
+            // The label is always included, so that the series that rules and dashboards use keep
+            // their names when a second server is added.
             server_label: Some("server"),
             server: metric_families("beanstalkd_", SERVER_METRICS),
             tube: metric_families("beanstalkd_tube_", TUBE_METRICS),
@@ -132,10 +132,10 @@ const BINLOG_BYTES: Source = Each(&[
 
 const LOSSES: Source = Number("jobs-buried-for-losses");
 
-/// The only command with a counter in `metrics`, but not in `stats`.
+/// The only command that has a counter in `metrics` but not in `stats`.
 const ABORTS: Source = Labelled("cmd-reserve-with-abort", "command", "reserve-with-abort");
 
-// With one of these sources written out, a row would be too long for a line.
+// These sources have names so that each row below fits on one line.
 const INFO_LABELS: Source = Labels(&["version", "hostname", "platform"]);
 const OLDEST_SEGMENT: Source = Number("binlog-oldest-index");
 const CURRENT_SEGMENT: Source = Number("binlog-current-index");

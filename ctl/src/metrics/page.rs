@@ -1,4 +1,4 @@
-//! The text format of Prometheus.
+//! Writes metrics in the text format of Prometheus.
 //!
 //! The format requires that all lines of a metric are adjacent. Therefore each server has a
 //! separate text for each metric, and the texts of all servers are joined at the end.
@@ -8,10 +8,11 @@ use std::mem;
 use super::names::{Family, Names, Source};
 use crate::output::inert_text;
 
-/// The keys of a server or a tube, with their values.
+/// The keys in the statistics of a server or a tube, with their values.
 pub(crate) type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// The lines of one server, by metric: the metrics of the server, then those of its tubes.
+/// The lines of one server: one text for each metric of the server, and then one text for each
+/// metric of its tubes.
 #[derive(Debug)]
 pub(crate) struct Page {
     lines: Vec<String>,
@@ -107,7 +108,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns a metric's value as the text format writes it, if it is a number or a boolean.
+    /// Formats a metric's value; returns `None` if the value is neither a number nor a boolean.
     fn value_number(value: &str) -> Option<&str> {
         match value {
             "true" => Some("1"),
@@ -120,7 +121,7 @@ impl Lines<'_> {
         }
     }
 
-    /// Returns the value of a key, to write it in a line of a metric.
+    /// Finds the value of a key among `pairs`, for a line of a metric.
     fn find_pair<'a>(pairs: &Pairs<'a>, key: &str) -> Option<&'a str> {
         pairs.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
     }

@@ -1,4 +1,5 @@
-//! `--listen`: the metrics over HTTP. All requests that arrive during a scrape get its text.
+//! `--listen`: serves the metrics over HTTP. All requests that arrive during a scrape receive the
+//! text of this scrape.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,11 +22,11 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const INDEX_HTML: &str =
     "<!doctype html><title>beanstalkd</title><a href=\"metrics\">metrics</a>\n";
 
-/// The largest number of texts in memory. Each text may take some 40 MB, and is kept while a slow
-/// client reads the text.
+/// The largest number of scrapes whose texts are in memory. A text may take about 40 MB, and is
+/// kept while a slow client reads it.
 const TEXTS_MAX: usize = 8;
 
-/// The text of a scrape, once the scrape is complete. All requests share the bytes of the text.
+/// Receives the text of a scrape when the scrape is complete. Requests share the text's bytes.
 type Answer = watch::Receiver<Option<SharedBody>>;
 
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl SharedScrape {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer of the scrape under way; if no scrape is under way, starts one.
+    /// Returns the answer of the scrape under way; if no scrape is under way, starts a scrape.
     fn answer(&self) -> Answer {
         let mut running = self.lock_running();
         if let Some(answer) = &*running {

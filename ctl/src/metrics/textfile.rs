@@ -63,7 +63,7 @@ fn replace_textfile(path: &Path, text: &[String]) -> Result<()> {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     });
     if result.is_err() {
-        // The removal may fail, because the temporary file may not exist.
+        // If the temporary file does not exist, the removal fails, which does not matter.
         let _ = fs::remove_file(&beside);
     }
     result.with_context(|| format!("--textfile {}", path.display()))

@@ -42,7 +42,7 @@ const ACTION_IDS_MAX: usize = 100_000;
 /// The largest number of items of a list in a log line.
 const LOGGED_ITEMS_MAX: usize = 10;
 
-/// A request of the page.
+/// A request that a page sends to plan an action or to carry it out.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ActionRequest {
@@ -127,7 +127,7 @@ struct Report {
 }
 
 impl Report {
-    /// Makes the report of an action; `count` jobs or tubes have changed, or will.
+    /// Makes the report of an action that has changed, or will change, `count` jobs or tubes.
     fn new(count: u64, text: impl Into<String>) -> Self {
         Self { text: text.into(), count, notes: Vec::new() }
     }
@@ -181,7 +181,7 @@ async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>,
         instance.check(&Instance::from_stats(&client.yaml("stats")?), client)?;
         let mut report = Report::default();
         let result = action.carry_out(client, &plan, interrupt, &mut report);
-        // Drop `running` only here, because the action may still be in progress after its request.
+        // Drop `running` only here, because the action may continue after the request has ended.
         drop(running);
         if !report.text.is_empty() {
             log_action(client.address(), Some(&from), &report.text);
@@ -222,7 +222,7 @@ impl Action {
         if let Self::Put { base64, .. } = self { base64.len() } else { 0 }
     }
 
-    /// Carries out the requested action, and describes what was done, even after a failure.
+    /// Carries out the requested action, and describes its result, even after a failure.
     fn carry_out(
         self,
         client: &mut Client,
@@ -259,7 +259,7 @@ impl Action {
         }
     }
 
-    /// Describes the pause of a tube that a page requests, or the end of the pause.
+    /// Describes the requested pause of a tube, or the requested end of its pause.
     fn plan_pause(client: &mut Client, tube: &str, seconds: u32) -> Result<Report> {
         let stats = statistics::existing_tube_stats(client, tube)?;
         let number = |key| yaml::number(&stats, key);
@@ -297,7 +297,7 @@ impl JobAction {
         (verb, past.to_lowercase(), states)
     }
 
-    /// Fails if the arguments of an action are wrong for any server.
+    /// Fails if the arguments of an action would be wrong on every server.
     fn check_arguments(&self) -> Result<()> {
         let Jobs { ids, tube, .. } = &self.jobs;
         let wrong = [
@@ -400,7 +400,7 @@ fn abridge(value: Value) -> Value {
 mod tests {
     use super::*;
 
-    /// Of 100,000 ids, only the first are logged, with the number of the others. Of a long text,
+    /// Of 100,000 ids, the first 10 ids and the number of the other ids are logged. Of a long text,
     /// only the size is logged.
     #[test]
     fn the_line_of_an_action_is_bounded() {

@@ -11,7 +11,7 @@ use super::{Failure, Site};
 const INDEX_HTML: &str = include_str!("page/index.html");
 const JAVASCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
 
-/// The names, media types and contents of the files.
+/// The names, media types and contents of the page's files.
 const PAGE_FILES: [(&str, &str, &str); 14] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("parts.css", "text/css; charset=utf-8", include_str!("page/parts.css")),

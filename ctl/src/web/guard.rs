@@ -1,10 +1,12 @@
 //! Refuses requests from other pages, and limits the requests of the page itself.
 //!
 //! Without `--auth-file` the page has no login. With `--auth-file`, browsers add the password to
-//! each request. So requests that other pages send in the operator's browser must be detected:
+//! each request, even if another page in the operator's browser sends the request. So requests of
+//! other pages must be detected:
 //!
-//! - If another page's name resolves to our address (DNS rebinding), `Host` has the other name.
-//! - If another page sends cross-site requests, the browser says so in `Origin` and
+//! - If another page's name resolves to our address (DNS rebinding), the header `Host` has that
+//!   page's name.
+//! - If another page sends cross-site requests, the browser adds the headers `Origin` and
 //!   `Sec-Fetch-Site`. Another page cannot read the token, and cannot send JSON unless we allow it.
 //! - The headers of each response forbid other pages to show our page in a frame.
 
@@ -41,7 +43,7 @@ const REQUEST_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// After a wrong password, passwords from the same client address are refused for this time.
 const WRONG_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 
-/// The port that browsers omit from addresses.
+/// The default port of HTTP, which browsers omit from the header `Host`.
 const HTTP_PORT: u16 = 80;
 
 /// The request header that must have the token.
@@ -71,15 +73,17 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Guard {
     /// The names and ports of the page, in lower case.
     hosts: Vec<String>,
-    /// Ports on which the page listens on every address; with these, `Host` may be any IP address.
+    /// Ports on which the page listens on every address. With such a port, `Host` may be any IP
+    /// address.
     open_ports: Vec<u16>,
     /// The name and password of each user, in base64; empty without `--auth-file`.
     passwords: Vec<String>,
-    /// For each client address that sent a wrong password: until when its passwords are refused.
+    /// Client addresses that sent a wrong password, each with the end of its pause.
     pauses: Mutex<HashMap<Option<IpAddr>, Instant>>,
     token: String,
     is_read_only: bool,
-    /// The limits on concurrent requests without bodies of jobs, and on those with bodies.
+    /// The limit on concurrent requests without bodies of jobs, and the limit on requests for such
+    /// bodies.
     rooms: [Semaphore; 2],
 }
 
@@ -135,7 +139,7 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether `host` is a name of the page. IP addresses are safe, as DNS rebinding needs a name.
+    /// Whether `host` is a name of the page. IP addresses are safe: DNS rebinding needs a name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {

@@ -49,7 +49,7 @@ const PREVIEW_BYTES_BEFORE: usize = 40;
 
 /// The number of bodies fetched at once for a list.
 const BODIES_AT_ONCE: usize = 8;
-/// The most bytes of all bodies fetched for a list, in total.
+/// The most bytes, in total, of the bodies that are fetched for a list.
 const PREVIEWED_BYTES_MAX: u64 = 16 << 20;
 
 /// How many bytes of a body the page shows at most, unless the user asks for more.
@@ -84,7 +84,8 @@ impl ListRequest {
 
     /// Finds the jobs that the page requests, and reports whether the server has more jobs.
     fn find(&self, client: &mut Client, filter: &Filter, interrupt: &Interrupt) -> Result<Value> {
-        // The page gets the server's instance: another one may have other jobs with the same ids.
+        // The page needs the instance, because an id may mean another job in another instance of
+        // the server.
         let instance = Instance::from_stats(&client.yaml("stats")?);
         let detail = if filter.pattern.is_some() {
             Detail::Whole
@@ -130,15 +131,15 @@ pub(super) async fn serve_jobs(
     let time = if is_long { SEARCH_TIME_LIMIT } else { SWEEP_TIME_LIMIT };
     let permit = if filter.pattern.is_some() { Some(site.body_permit().await?) } else { None };
     let found = watcher.with_client(time, move |client, interrupt| {
-        // The search counts against the limit until its work ends, even if the request ends first.
+        // Keep the permit until the work of the search ends, even if the request ends earlier.
         let _permit = permit;
         request.find(client, &filter, interrupt)
     });
     found.await.map(Json)
 }
 
-/// Returns a job for the page without its body. The id is text, because JavaScript's numbers have
-/// only 53 bits.
+/// Returns a job without its body, as JSON for the page. The id is text, because JavaScript's
+/// numbers are exact only up to 53 bits.
 fn page_job_object(mut job: Job) -> Value {
     job.body = None;
     let mut fields = job.to_json();
@@ -146,8 +147,8 @@ fn page_job_object(mut job: Job) -> Value {
     Value::Object(fields)
 }
 
-/// Returns a job for the page with the beginning of its body, or with the text around the first
-/// match.
+/// Returns a job as JSON for the page, with the beginning of the body, or with the part of the body
+/// around the first match.
 fn preview_object(mut job: Job, pattern: Option<&Regex>) -> Value {
     let preview = job.body.take().map(|body| body_preview(&body, pattern));
     let mut fields = page_job_object(job);
@@ -240,8 +241,8 @@ pub(super) async fn serve_job(
     Ok((headers, Body::new(SharedBody::new([fields.to_string()], permit))).into_response())
 }
 
-/// Returns a body for the page as text, without its last character if that is truncated; `None` if
-/// the body is not text.
+/// Returns a body for the page as text, without its last character if this character is truncated;
+/// `None` if the body is not text.
 fn page_body_text(body: &[u8], is_cut: bool) -> Option<&str> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
@@ -290,7 +291,7 @@ mod tests {
         assert_eq!(
             page_body_text(&"aé".as_bytes()[..2], false),
             None,
-            "the body itself ends there"
+            "a whole body that ends within a character is not text"
         );
         for odd in [&b"a\0b"[..], b"a\xffb", b"\x1b[2J"] {
             assert_eq!(page_body_text(odd, true), None);

@@ -1,6 +1,6 @@
-//! Figures of tubes, from our daemon's command `metrics`: histograms, how long the next job has
-//! waited, and the number of jobs that `--bury-after` has buried. On servers without the command,
-//! the figures are unknown, not zero.
+//! Figures of tubes, from our daemon's command `metrics`: histograms, the wait of the next job, and
+//! the number of jobs that `--bury-after` has buried. If a server lacks the command, the figures
+//! are unknown, not zero.
 
 use std::collections::{HashMap, HashSet};
 
@@ -134,6 +134,6 @@ mod tests {
         before.sum = 6.0;
         let since = now.since(&before).unwrap();
         assert_eq!((since.count(), since.mean(), since.percentile(50)), (3, Some(3.0), Some(10.0)));
-        assert_eq!(before.since(&now), None, "a tube that has vanished meanwhile counts from 0");
+        assert_eq!(before.since(&now), None, "a tube that was created again counts from 0");
     }
 }

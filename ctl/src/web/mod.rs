@@ -79,7 +79,6 @@ impl Failure {
     }
 }
 
-/// Converts an error of a server or of a request.
 impl From<anyhow::Error> for Failure {
     /// Converts an error of a server or of a request to an error response.
     fn from(error: anyhow::Error) -> Self {
@@ -94,7 +93,6 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Converts an error in the query of a request.
 impl From<QueryRejection> for Failure {
     /// Converts an error in the query of a request to an error response.
     fn from(error: QueryRejection) -> Self {
@@ -121,7 +119,7 @@ impl Site {
         self.running_actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers an action, which is in progress until the returned value is dropped.
+    /// Registers an action. The action counts as in progress until the returned value is dropped.
     fn begin_action(&self, action: RunningAction) -> Arc<RunningAction> {
         let action = Arc::new(action);
         let mut actions = self.running_actions();

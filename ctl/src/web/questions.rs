@@ -16,7 +16,7 @@ const QUESTION_TIME: Duration = Duration::from_secs(600);
 
 /// The largest number of questions. If there are more, the oldest questions are dropped.
 const QUESTIONS_MAX: usize = 64;
-/// The most bytes that all questions keep in memory. If there are more, the oldest are dropped.
+/// The most bytes of all questions in memory. To keep this limit, the oldest questions are dropped.
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
 /// An action that waits for the answer of a page.
@@ -38,7 +38,7 @@ impl Question {
     }
 }
 
-/// The unanswered questions, oldest first, each with its name and the time when it was asked.
+/// The unanswered questions, in order of time, each with its name and the time when it was asked.
 #[derive(Debug, Default)]
 pub(super) struct Questions(Mutex<Vec<(String, Instant, Question)>>);
 

@@ -1,4 +1,4 @@
-//! Servers and tubes for the page: only the rows that the page shows.
+//! Responds with servers and tubes, but only with the rows that the page shows.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(super) struct ViewRequest {
     sort: String,
     reverse: bool,
     rows: usize,
-    /// The number of rows before the first row shown.
+    /// The number of rows to skip before the first row shown.
     from: usize,
     /// The tube whose details are shown.
     tube: Option<String>,
@@ -236,7 +236,8 @@ fn rounded_json(number: f64) -> Value {
     ((number * 1000.0).round() / 1000.0).into()
 }
 
-/// Returns the history as a list for each line of the charts; an unknown number is null.
+/// Returns the history: for each line of the charts, a list of numbers, with null for an unknown
+/// number.
 fn chart_history(points: &VecDeque<Point>) -> Value {
     let list = |of: &dyn Fn(&Point) -> Value| points.iter().map(of).collect::<Value>();
     let number = |of: &dyn Fn(&Point) -> Option<f64>| list(&|it| of(it).map(rounded_json).into());
@@ -281,7 +282,7 @@ mod tests {
         assert_eq!(judge(&line("a", [5, 0, 9, 0, 0], 0, 1), Some(299.0)), [false; 4]);
         assert_eq!(judge(&line("a", [0, 0, 9, 0, 0], 0, 0), None), [false; 4], "nothing to do");
         let paused = judge(&line("a", [5, 0, 0, 0, 0], 9, 1), Some(999.0));
-        assert_eq!(paused, [false, true, false, false], "it waits because it is paused");
+        assert_eq!(paused, [false, true, false, false], "jobs of a paused tube are not late");
         let alone = judge(&line("default", [5, 0, 0, 0, 0], 0, 1), None);
         assert!(alone[3], "the page itself is no worker");
     }

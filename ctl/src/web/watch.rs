@@ -34,13 +34,13 @@ const ATTENTION_TIME: Duration = Duration::from_secs(6);
 /// The time span of the charts.
 const HISTORY_MILLISECONDS: u64 = 180_000;
 
-/// The percentiles of waits cover this time span.
+/// Percentiles are computed from the waits of jobs within this time span.
 const RECENT_TIME: Duration = Duration::from_secs(60);
 
 /// If a server has more tubes than this, only the tubes that a page shows have a history.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
-/// With a sample, the waits and next jobs of at most this many tubes are requested.
+/// With each sample, the waits of jobs are requested for at most this many tubes.
 const TIMED_TUBES_MAX: usize = 400;
 
 /// Work that is over its time limit waits this long for the replies of the server, and then fails.
@@ -96,7 +96,7 @@ impl TubeHistory {
 
     /// Adds a point to a tube's history, and drops old points.
     fn push_point(&mut self, point: Point) {
-        // If the clock was set back, drop all points: at least the last one is in the future.
+        // If the clock was set back, drop all points: at least the last point is in the future.
         if self.points.back().is_some_and(|last| last.at > point.at) {
             self.points.clear();
         }
@@ -189,7 +189,7 @@ impl SampleRequest {
     }
 }
 
-/// Ends the work for a request after the current batch if the request is dropped.
+/// If a request is dropped, ends the work for the request after the current batch.
 struct InterruptOnDrop(Interrupt);
 
 impl Drop for InterruptOnDrop {
@@ -300,14 +300,16 @@ impl Watched {
                     known.is_seen = true;
                 }
             }
-            // Drop the history of tubes that no longer exist or, of many tubes, that no page shows.
+            // Drop the history of tubes that no longer exist. If the server has many tubes, also
+            // drop the history of tubes that no page shows.
             self.tubes.retain(|_, known| std::mem::take(&mut known.is_seen));
         }
         self.now = Some(result);
     }
 
-    /// Adds tubes with ready jobs that no open page shows, to find jobs that wait too long. If
-    /// one sample cannot have all these tubes, each sample has the next ones, in rotation.
+    /// Adds tubes that have ready jobs and that no open page shows, to find jobs that wait too
+    /// long. If there are too many such tubes for one sample, each sample adds the next tubes, in
+    /// rotation.
     fn add_tubes_in_turn(wanted: &mut HashSet<String>, sample: &Sample, turn: usize) {
         let room = TIMED_TUBES_MAX.saturating_sub(wanted.len());
         let is_other = |line: &&TubeSample| line.counts[0] > 0 && !wanted.contains(&line.tube);
@@ -339,11 +341,11 @@ mod tests {
         assert_eq!(known.update_figures(waits([5, 10], 103.0), at(2)), None, "none was reserved");
         assert_eq!(known.recent_waits().unwrap().mean(), Some(3.0));
         assert_eq!(known.update_figures(waits([6, 11], 104.0), at(90)), Some(1.0));
-        assert_eq!(known.recent_waits().unwrap().mean(), Some(1.0), "what is older has gone");
+        assert_eq!(known.recent_waits().unwrap().mean(), Some(1.0), "old waits are dropped");
         assert_eq!(
             known.update_figures(waits([0, 1], 2.0), at(91)),
             None,
-            "a tube that began anew"
+            "the tube was created again"
         );
         assert_eq!(known.update_figures(Figures::default(), at(92)), None);
     }

@@ -15,7 +15,7 @@ use crate::{
 const HOLES_MAX: usize = 16;
 
 /// An empty block is kept for later bodies if the slot freed last had at least this many bytes.
-/// Some ten thousand smaller slots fit in a block, so smaller bodies rarely need another block.
+/// Over 11,000 smaller slots fit in a block, so smaller bodies rarely need another block.
 const KEPT_SLOTS_MIN_BYTES: usize = 32;
 
 /// Bodies move if freed slots take more bytes than one block plus 1/`FREED_PART` of all blocks.
@@ -24,8 +24,8 @@ pub(super) const FREED_PART: usize = 7;
 /// A block is sparse if freed slots take at least 1/`SPARSE_PART` of its bytes.
 const SPARSE_PART: usize = 64;
 
-/// A daemon takes at most this many bytes between the replay and its first connection. No client
-/// can be served unless this many bytes are free in addition to those that a connection requires.
+/// A daemon takes at most this many bytes of memory between the replay and its first connection. So
+/// after the replay, this many bytes must be free in addition to the bytes for a connection.
 const UNTIL_SERVING_BYTES: usize = 1 << 20;
 
 /// The block of a slot, and where the slot starts in the block.
@@ -56,7 +56,7 @@ pub(super) struct Hole {
     pub(super) size: usize,
 }
 
-/// When bodies move.
+/// The conditions under which bodies move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Pace {
     /// Bodies move if free slots take too much memory.
@@ -64,7 +64,7 @@ pub(super) enum Pace {
     Normal,
     /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// No body moves until a body is removed: no block is sparse, or a move lacks memory.
+    /// No body moves until a body is removed, because no block is sparse or a move lacks memory.
     Stuck,
 }
 
@@ -97,7 +97,7 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest takes the hole's place in the list: the holes before are smaller.
+            // Usually the rest replaces the hole in the list, as all earlier holes are smaller.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -122,8 +122,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees the slot of a body. If the slot's block is empty then, the block becomes one hole, or
-    /// its memory may be released.
+    /// Frees the slot of a body. If the slot's block is then empty, and is the block that is filled
+    /// next, the block becomes one hole. Any other empty block is removed, to release its memory.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -153,7 +153,7 @@ impl Bodies {
     /// Adds an empty block, and remembers it as a hole, or fails if there is no memory.
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
-        // Memory of empty blocks is free for other uses only after it is released.
+        // Other allocations can use the memory of an empty block only after its release.
         self.ensure_left(level)?;
         let bytes = if let Some(bytes) = self.releasable.pop_back() {
             bytes
@@ -166,7 +166,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Fails if less memory is free than `level` requires, even after empty blocks are released.
+    /// Fails if, even after all empty blocks are released, too little is free for `level`.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
         if self.memory.admits(level) {
             return Ok(());
@@ -185,7 +185,7 @@ impl Bodies {
 /// Returning memory.
 impl Bodies {
     /// Releases the memory of all empty blocks to the system. Returns whether any block was empty.
-    /// To release a block takes some ten microseconds, so call this method only in a shortage.
+    /// The release of a block takes about ten microseconds, so call this only in a shortage.
     pub fn release_all(&mut self) -> bool {
         self.releasable.drain(..).count() > 0
     }
@@ -219,8 +219,8 @@ impl Bodies {
     }
 
     /// Releases to the system the memory of the block that became empty first. One empty block may
-    /// be kept, unless memory is short. Returns whether a block was released. Each call makes a
-    /// slow system call, so avoid many calls in a row.
+    /// be kept for later bodies, unless memory is short. Returns whether a block was released. A
+    /// release takes a slow system call, so avoid many releases in one turn.
     pub fn release_one(&mut self) -> bool {
         let kept = usize::from(self.keeps_block && self.pace == Pace::Normal);
         self.releasable.len() > kept && self.releasable.pop_front().is_some()
@@ -247,7 +247,7 @@ impl Bodies {
     }
 
     /// Moves bodies out of sparse blocks: visits at most `count` slots, and ends once `bytes` bytes
-    /// have moved. To choose the next block takes O(blocks).
+    /// have moved. The choice of the next block takes O(blocks).
     pub fn move_some(&mut self, owners: &mut impl BodyOwners, count: u32, bytes: usize) {
         let mut moved = 0;
         for _ in 0..count {
@@ -275,8 +275,8 @@ impl Bodies {
             Mark::Referenced(key) => slot_bytes(self.referenced[key].size),
         };
         let to = self.take_slot(size, Level::Low).ok()?;
-        // Two blocks of one arena cannot be borrowed at once, so the memory of one is taken out of
-        // the arena during the copy.
+        // Two blocks of one arena cannot be borrowed at once, so the memory of one block is taken
+        // out of the arena during the copy.
         let bytes = mem::take(&mut self.blocks[from.block].bytes);
         let slot = &bytes[from.start()..][..size];
         self.blocks[to.block].bytes[to.start()..][..size].copy_from_slice(slot);
@@ -291,7 +291,7 @@ impl Bodies {
         Some(size)
     }
 
-    /// Chooses the sparsest block as the next to be emptied, but not the block that is filled next.
+    /// Chooses the block to be emptied: the sparsest one except the block that is filled next.
     fn begin_to_move(&mut self) -> Option<Place> {
         let filled_next = self.filled_next();
         let others = self.blocks.iter().filter(|&(key, _)| Some(key) != filled_next);

@@ -8,7 +8,7 @@ use crate::memory::block::{BLOCK_BYTES, Mark, slot_bytes};
 
 impl Bodies {
     /// Checks the invariants, and panics if one is violated. `job_body` returns the body of the job
-    /// with a given index. Returns the number of handles. O(all): for tests.
+    /// with a given index. Returns the number of handles. O(all bodies): for tests.
     pub fn check<'a>(&self, job_body: impl Fn(usize) -> &'a Body) -> usize {
         let mut handles = self.referenced.iter().map(|(_, entry)| entry.handles as usize).sum();
         for (key, block) in self.blocks.iter() {
@@ -25,7 +25,7 @@ impl Bodies {
                         (Some(place.expect("it has a slot")), slot_bytes(*size))
                     }
                 };
-                assert!(known.is_none_or(|known| known == place), "its owner or entry knows it");
+                assert!(known.is_none_or(|known| known == place), "the owner has another slot");
                 live += known.map_or(0, |_| size);
                 place = place.after(size);
             }

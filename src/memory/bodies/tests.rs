@@ -57,7 +57,7 @@ impl Jobs {
         self.bodies.check(|index| &self.owned[&index])
     }
 
-    /// How many bytes of memory bodies take, including the blocks that could be released.
+    /// How much memory bodies take, in bytes, including the blocks that could be released.
     fn held(&self) -> usize {
         let own = self.bodies.referenced.iter().map(|(_, entry)| entry.own.capacity());
         let blocks = self.bodies.blocks.len() + self.bodies.releasable.len();
@@ -334,8 +334,8 @@ impl Supply for Limited {
     fn refill(&mut self, _: usize) {}
 }
 
-/// If new jobs took all blocks that are empty because bodies have moved, no memory would be left
-/// for clients to connect.
+/// If new jobs took all blocks that became empty because bodies moved, no memory would be left for
+/// clients to connect.
 #[test]
 fn moves_leave_the_memory_of_connections() {
     const BYTES: usize = 20_000_000;
@@ -378,7 +378,7 @@ proptest! {
         let mut wanted = BTreeMap::<usize, Vec<u8>>::new();
         let mut shared = Vec::<(Body, Vec<u8>)>::new();
         for (len, byte, operation, index) in operations {
-            // From a few bytes to more than fit in a slot; small lengths are more frequent.
+            // The lengths range from 7 bytes to more than a slot can hold; most are small.
             let len = len * len * 7;
             let bytes = filled(len, byte);
             let at = index.index(all.owned.len().max(1));

@@ -13,7 +13,7 @@ fn serve() -> (MemoryDisk, Server) {
     (disk, server_with_wal(restored, wal))
 }
 
-/// If the confirmation were sent, the client would rely on a job that a restart does not find.
+/// If a `put` without a record were confirmed, a restart would not find the job.
 #[test]
 fn a_reply_whose_record_failed_is_never_sent() {
     let (disk, mut server) = serve();
@@ -55,8 +55,8 @@ fn nobody_is_shown_a_job_whose_record_is_nowhere() {
     }
 }
 
-/// A job gets its id before its body has arrived. If the record of a job cannot be written, jobs
-/// with larger ids must stay, in the binlog too.
+/// A job gets its id before its body has arrived. If the record of a job cannot be written, the
+/// queue and the binlog must still keep jobs with larger ids.
 #[test]
 fn a_job_that_cannot_be_written_takes_no_later_ones_along() {
     let (disk, mut server) = serve();
@@ -108,7 +108,7 @@ fn while_the_binlog_has_failed_changes_are_refused_and_reading_is_not() {
     server.check();
 }
 
-/// A server whose disk takes five milliseconds for each sync after the first few.
+/// A server whose disk takes five milliseconds for each sync, except for the first syncs.
 fn serve_slowly() -> (MemoryDisk, Server) {
     let (disk, mut server) = serve();
     disk.state().sync_time = Duration::from_millis(5);
@@ -250,7 +250,7 @@ fn an_id_that_a_client_has_seen_does_not_come_back() {
 }
 
 /// The header of a segment reserves ids, which the next start skips. If a shutdown did not free
-/// them, each restart would skip thousands.
+/// these ids, each restart would skip thousands of ids.
 #[test]
 fn an_orderly_end_skips_no_ids() {
     let (disk, mut server) = serve_slowly();
@@ -263,7 +263,7 @@ fn an_orderly_end_skips_no_ids() {
     assert_eq!((restored.queue.jobs(), restored.queue.next_id()), (2, 3));
 }
 
-/// The value of a key of `metrics`, this many seconds after the start of the test.
+/// The value of a key of `metrics`, `seconds` seconds after the start of the test.
 fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> String {
     let now = START + Duration::from_secs(seconds);
     server.tick(now);
@@ -274,7 +274,7 @@ fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> St
     value.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
 }
 
-/// Without these keys, an operator would not know how long jobs have been refused.
+/// Without these two keys of `metrics`, nobody would know since when jobs have been refused.
 #[test]
 fn metrics_tell_of_the_trouble_of_the_binlog_and_since_when() {
     let (disk, mut server) = serve();
@@ -306,7 +306,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
     let number = |server: &mut Server, key: &str, seconds| -> u64 {
         metric(server, client, key, seconds).parse().expect("a number")
     };
-    // The only garbage of an empty binlog is the header of its segment.
+    // In an empty binlog, only the header of the segment counts as dead bytes.
     let (unsynced, dead) = (
         number(&mut server, "binlog-unsynced-bytes", 0),
         number(&mut server, "binlog-dead-bytes", 0),
@@ -332,7 +332,7 @@ fn metrics_tell_what_a_power_cut_would_take_and_what_could_be_removed() {
 }
 
 /// If a burial were not written at once, a kill of the daemon before the next command would undo
-/// the burial. If the binlog has failed, the job becomes ready, because no burial can be written.
+/// the burial. If the binlog has failed, a lost job becomes ready: no burial can be written.
 #[test]
 fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     let (disk, mut server) = serve();

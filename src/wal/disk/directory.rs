@@ -41,7 +41,7 @@ pub struct Directory {
     /// The file that is open for reading.
     reading: Option<(Name, File)>,
     /// Open descriptors, so that files can always be opened for writing: one of these is closed
-    /// just before a file is opened, and replaced after the file is closed.
+    /// just before a file is opened, and is replaced after the file is closed.
     reserved: Vec<File>,
     syncer: Option<Syncer>,
     /// If there is no thread for syncs: the result of the last sync, until `sync_result` takes it.
@@ -62,8 +62,8 @@ impl Directory {
         Ok(locked)
     }
 
-    /// Whether the daemon that last used this directory may still run, unaware that it has lost the
-    /// lock. In the file `lock`, the line of a daemon of this machine ends in `machine`.
+    /// Whether the daemon that last used this directory could still be running, unaware that it has
+    /// lost the lock. In the file `lock`, the line of a daemon of this machine ends in `machine`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
@@ -78,7 +78,7 @@ impl Directory {
         self.lock.as_mut().map_or(Ok(()), |lock| lock.write_holder(holder))
     }
 
-    /// Opens the directory to read it, without a lock. A daemon may use the directory meanwhile.
+    /// Opens the directory to read it, without a lock. A daemon may use it at the same time.
     pub fn read_only(path: &Path) -> Result<Self, Error> {
         let handle = File::open(path)?;
         Ok(Self {
@@ -153,9 +153,9 @@ impl Directory {
         })
     }
 
-    /// Makes a call on a file. If the call fails, names the call in the error, and closes the file.
-    /// The next call then opens the file again: a network file system may have invalidated only the
-    /// descriptor.
+    /// Makes a call on a file. After a failed call, closes the file, and returns an error that
+    /// names the call. The next call then opens the file again: a network file system may have
+    /// invalidated only the descriptor.
     fn on_file<T>(
         &mut self,
         call: &str,
@@ -290,7 +290,7 @@ impl Disk for Directory {
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
-        // Reserves the descriptor that is free again. If that fails, the next close tries again.
+        // Reserves the descriptor that is free again. If none is free, the next close tries again.
         let _ = self.reserve_descriptors();
     }
 
@@ -312,8 +312,8 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, because its descriptor may be invalid. If that fails, the next
-        // failed sync tries again.
+        // Opens the directory again, because its descriptor may be invalid. If it cannot be opened,
+        // the next failed sync tries again.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
             // Some file systems cannot sync directories: vboxsf and old CIFS.
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// If descriptors stayed open that a network outage made invalid, all later calls would fail.
+    /// If descriptors that a network outage made invalid stayed open, all later calls would fail.
     #[test]
     fn what_has_failed_is_opened_anew() {
         let (_root, mut disk) = locked();
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(disk.list().expect("listed"), []);
     }
 
-    /// If one of many segments were not synced, a power cut after startup might destroy it.
+    /// A power cut after startup might destroy a segment that startup did not sync.
     #[test]
     fn of_many_files_that_are_synced_none_is_left_out() {
         let (_root, mut disk) = locked();
@@ -437,7 +437,7 @@ mod tests {
         assert!(data.is_none_or(|at| at >= 5));
     }
 
-    /// If offsets ended at 2 GiB, as in some 32-bit libcs, data beyond would be taken for zeros.
+    /// If offsets had 32 bits, as in some 32-bit libcs, data beyond 2 GiB would be taken for zeros.
     #[test]
     fn data_far_behind_a_hole_is_found() {
         let (_root, mut disk) = locked();

@@ -13,8 +13,8 @@ use crate::clock::Time;
 /// than this, because for this time the old daemon may still write and acknowledge changes.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk to which this daemon may write, as long as no other daemon can have the lock. Every call
-/// that writes first checks the lock, if that is due; after a failed check, all these calls fail.
+/// A disk to which this daemon may write, as long as no other daemon can have the lock. Before each
+/// call that writes, the lock is checked if a check is due. After a failed check, such calls fail.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,
@@ -23,7 +23,7 @@ pub(in crate::wal) struct Lease {
     pub(in crate::wal) lost: Option<io::Error>,
 }
 
-/// Access to the files of a directory: a [`Lease`] gives it only while this daemon has the lock.
+/// Access to the files of a directory, which a [`Lease`] gives only while this daemon has the lock.
 #[derive(Debug)]
 pub(in crate::wal) struct Writable {
     disk: Box<dyn Disk>,

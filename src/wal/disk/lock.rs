@@ -28,16 +28,16 @@ const ENDED: &str = "no daemon; the last one shut down cleanly";
 /// the lock.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
-    /// The process's only descriptor of the file: to close another one would release the lock.
+    /// The process's only descriptor of the file: closing a second one would release the lock.
     file: File,
     path: PathBuf,
-    /// The contents of the file. `None` if the file cannot store a line, as a pipe cannot.
+    /// The contents of the file. `None` if the file is not regular, and so cannot store a line.
     line: Option<Vec<u8>>,
 }
 
 impl DirectoryLock {
     /// Takes the lock of the binlog's directory. Fails if another daemon has the lock; the error
-    /// names that daemon if the file does.
+    /// names that daemon if the file `lock` names it.
     pub(super) fn take(directory: &Path) -> Result<Self, Error> {
         let path = directory.join("lock");
         let (file, has_line) = open(&path, true, 0)?;
@@ -58,16 +58,17 @@ impl DirectoryLock {
         }
     }
 
-    /// Whether the daemon that last had the lock may still run, unaware that it has lost the lock.
-    /// If the line ends in `machine`, that daemon has ended: this kernel has freed the lock. `None`
-    /// if the file has no line: the original had the lock last, or no daemon ever had it.
+    /// Whether the daemon that last had the lock could still be running, unaware that it has lost
+    /// the lock. If the line ends in `machine`, that daemon ran on this machine, and has ended,
+    /// because this kernel has freed its lock. `None` if the file is empty: the original had the
+    /// lock last, or no daemon ever had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
         (!line.is_empty()).then(|| line != ENDED && !line.ends_with(machine))
     }
 
-    /// Writes `holder`, the name of this daemon, into the file of the lock. The name begins with a
+    /// Writes `holder`, the name of this daemon, into the file `lock`. The name begins with a
     /// random word that no other process has. After an error, the file may still name an earlier
     /// daemon.
     pub(super) fn write_holder(&mut self, holder: &str) -> io::Result<()> {
@@ -83,15 +84,15 @@ impl DirectoryLock {
         written.map_err(|error| named(&self.path, error.kind(), &error))
     }
 
-    /// Writes into the file `lock` that the daemon ends cleanly. Keeps the lock until the process
-    /// ends.
+    /// Replaces the line in the file `lock` with [`ENDED`], because the daemon ends cleanly. Keeps
+    /// the lock until the process ends.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.confirm()?;
         self.write_holder(ENDED)
     }
 
-    /// Takes the lock again, on the same descriptor. Fails if the lock is not free, or if the file
-    /// `lock` has the line of another daemon or has been replaced.
+    /// Takes the lock again, on the same descriptor. Fails if another process has the lock, or if
+    /// the file `lock` has the line of another daemon or has been replaced.
     pub(super) fn confirm(&self) -> io::Result<()> {
         sys::lock_file(&self.file)?;
         sys::forget_cached(&self.file);
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(line(root.path()).len(), LINE_BYTES);
         assert_eq!(line(root.path()).trim_end(), "abc 7 host");
         take(root.path(), &"x".repeat(500));
-        assert_eq!(line(root.path()).len(), LINE_BYTES, "a new line takes no more space");
+        assert_eq!(line(root.path()).len(), LINE_BYTES, "every line has the same length");
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(line(root.path()).trim_end(), "def");
     }
 
-    /// If the line were not checked, a daemon would not notice that another has had the lock.
+    /// If the line were not checked, a daemon would not notice that another one has had the lock.
     #[test]
     fn a_lock_that_another_daemon_has_had_is_lost() {
         let root = tempfile::tempdir().expect("a directory");

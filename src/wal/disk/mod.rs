@@ -48,8 +48,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// Of the names of a disk's files, returns the largest number of a segment, damaged or not, and the
-/// largest number of a preallocated file.
+/// Returns the largest number of a segment in `files`, damaged or not, and the largest number of a
+/// preallocated file. A number is 0 if there is no such file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),
@@ -58,13 +58,13 @@ pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
 }
 
 /// The calls on the files of a binlog. A power cut may undo a write until a sync of the file has
-/// returned, and a creation, rename or removal until a sync of the directory has.
+/// returned, and a creation, rename or removal until a sync of the directory has returned.
 pub trait Disk: fmt::Debug {
     /// Fails if this daemon may have lost the lock of the directory. After a failure, this daemon
     /// must write nothing more, because another daemon may have taken over.
     fn confirm_lock(&mut self) -> io::Result<()>;
-    /// Notes in the directory that the daemon ends cleanly, and will write nothing more. Without
-    /// this note, the next startup may have to wait, because this daemon might still run.
+    /// Writes a note into the directory: this daemon ends cleanly, and will write nothing more.
+    /// Without this note, the next startup may have to wait, because this daemon might still run.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -80,7 +80,7 @@ pub trait Disk: fmt::Debug {
     /// Creates an empty file of the disk. Fails with `AlreadyExists` if the name is in use.
     fn create(&mut self, name: Name) -> io::Result<()>;
     /// Extends a file with zeros to `size` bytes, for which the file system reserves disk space. If
-    /// the file system does not support that, changes nothing and returns false.
+    /// the file system cannot reserve space, changes nothing and returns false.
     fn reserve(&mut self, name: Name, size: u64) -> io::Result<bool>;
     /// Writes all of `bytes` to a file of the disk at `offset`, or fails.
     fn write(&mut self, name: Name, offset: u64, bytes: &[u8]) -> io::Result<()>;
@@ -97,14 +97,14 @@ pub trait Disk: fmt::Debug {
             Ok(())
         })
     }
-    /// Begins to sync what a file now contains. Waits for the end of the sync only if there is no
-    /// thread for syncs. Before the next sync, the caller must take the result of this sync.
+    /// Begins to sync the present contents of a file. Waits for the end of the sync only if there
+    /// is no thread for syncs. Before the next sync, the caller must take the result of this sync.
     fn begin_sync(&mut self, name: Name) -> io::Result<()>;
     /// Returns how long the sync of [`Disk::begin_sync`] took, or why it failed. If `waits`, waits
     /// for the end of the sync; if not, returns `None` until the sync has ended.
     fn sync_result(&mut self, waits: bool) -> Option<io::Result<Duration>>;
     /// Asks the disk to start a thread that does the syncs of [`Disk::begin_sync`] and calls `wake`
-    /// after each sync. A disk without such a thread ignores this, and `begin_sync` syncs.
+    /// after each sync. A disk without such a thread ignores this call, and syncs in `begin_sync`.
     fn on_sync_end(&mut self, _wake: Box<dyn Fn() + Send>) {}
     /// Closes a file of the disk. The next call on the file opens it again.
     fn close(&mut self, name: Name);

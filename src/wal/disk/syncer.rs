@@ -33,13 +33,13 @@ pub(super) fn timed_sync(file: &File) -> io::Result<Duration> {
 }
 
 impl Syncer {
-    /// Starts the thread for syncs, which calls `wake` after each sync. The thread ends with the
-    /// `Syncer`.
+    /// Starts the thread for syncs, which calls `wake` after each sync. The thread ends once the
+    /// `Syncer` is dropped.
     pub(super) fn start(wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
         let (files, to_sync) = mpsc::channel::<(Name, Arc<File>)>();
         let (synced, results) = mpsc::channel();
         let sync_each = move || {
-            // Reports to `start`, which waits for the report, that the thread runs.
+            // Reports that the thread runs: `start` waits for this report.
             let _ = synced.send(Ok(Duration::ZERO));
             for (name, file) in to_sync {
                 if synced.send(named("sync", name, timed_sync(&file))).is_err() {
@@ -49,8 +49,8 @@ impl Syncer {
             }
         };
         let builder = thread::Builder::new().name("sync".into()).stack_size(SYNC_STACK_BYTES);
-        // Frees all ballast: the new thread maps memory without the allocator, and a lack of memory
-        // would end the process. The next turn makes new ballast.
+        // Frees the ballast, which is spare memory: the new thread maps memory without the
+        // allocator, and a lack of memory would end the process. The next turn makes new ballast.
         ballast::refill(0);
         builder.spawn(sync_each)?;
         results.recv().map_err(io::Error::other)??;

@@ -27,15 +27,15 @@ pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
     /// The text of each call that changes or syncs a file or directory, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
-    /// Calls whose text in `calls` begins with this text fail.
+    /// A call fails if its text in `calls` begins with this text.
     pub(crate) failing: Option<&'static str>,
     /// The error number of calls that fail; `None` means `EIO`.
     pub(crate) errno: Option<i32>,
-    /// How many of the calls that `failing` selects fail; `None` means all.
+    /// How many more calls will fail because of `failing`; `None` means all such calls.
     pub(crate) failures: Option<u32>,
     /// The most bytes that all files together may have: a call that would exceed this fails.
     pub(crate) capacity: Option<u64>,
-    /// Whether a sync in the background ends by itself. If false, it ends once a caller waits.
+    /// Whether a background sync ends by itself. If false, a caller's wait ends the sync.
     pub(crate) ends_syncs: bool,
     /// The time that this disk reports for each sync.
     pub(crate) sync_time: Duration,
@@ -191,7 +191,7 @@ pub(crate) fn open(disk: &MemoryDisk, sync: SyncPolicy, now: Time) -> (Restored,
     (restored, wal, report)
 }
 
-/// A queue with a binlog, as the server has them.
+/// A queue and its binlog, as in the server.
 #[derive(Debug)]
 pub(crate) struct Fixture {
     pub(crate) disk: MemoryDisk,

@@ -1,4 +1,4 @@
-//! Recognises segments that the daemon cannot read: those of other machine types and versions.
+//! Recognises segments of other machine types or other versions, which the daemon cannot read.
 //!
 //! The original writes its structures as they are laid out in memory; for most machines,
 //! [`record`](crate::wal::record) describes this layout. Segments in other layouts are recognised
@@ -19,7 +19,7 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// The plausible dates of a put: from the year 2000 on, in nanoseconds since 1970. In the usual
-/// layout, even in a damaged record, the bytes where 32-bit x86 has this date are a smaller number.
+/// layout, the bytes at this place are the body's size and padding, a smaller number.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.

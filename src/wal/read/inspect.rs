@@ -45,7 +45,7 @@ pub fn inspect(disk: &mut dyn Disk, calendar: Calendar, now: Time) -> Result<Ins
     Err(io::Error::other("the files keep changing while they are read").into())
 }
 
-/// The names of all files of the report except preallocated ones.
+/// The names of all listed files except preallocated files.
 fn names(files: &[(Name, u64)]) -> Vec<Name> {
     let names = files.iter().map(|&(name, _)| name);
     names.filter(|name| !matches!(name, Name::Preallocated(_))).collect()

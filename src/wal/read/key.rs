@@ -15,7 +15,7 @@ use crate::wal::{
 pub(super) const START: u64 = VERSION_BYTES as u64;
 
 /// Returns the key, and the name of the file that has the key: the newest segment with an intact
-/// header, or else a preallocated file. `None` if no file has a key: the original makes none.
+/// header, or else a preallocated file. `None` if no file has a key: the original writes no keys.
 pub(super) fn of_directory(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -41,8 +41,8 @@ pub(super) fn of_directory(
     Ok(None)
 }
 
-/// Returns the key of a segment whose first header is damaged: the `key` of the directory, if a
-/// record of the segment has the checksum that this key gives; if not, the key in a later header.
+/// Returns the key of a segment whose first header is damaged. This is the `key` of the directory
+/// if a record of the segment is valid with that key; if not, it is the key in a later header.
 pub(super) fn of_damaged(
     window: &mut Window<'_>,
     number: u32,
@@ -57,9 +57,9 @@ pub(super) fn of_damaged(
     in_later_header(window, number)
 }
 
-/// Returns the key in the next intact header of a segment whose first header is damaged. The
-/// lengths of the records before the intact header must lead to its offset, and its key must give
-/// the checksum of the last of these records.
+/// Returns the key in the next intact header of a segment whose first header is damaged. Finds that
+/// header by the lengths of the records before it. The header's key must give the checksum of the
+/// record just before the header, if there is such a record.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
     while let Ok(Some(frame)) = window.frame(at, Format::Plain)? {

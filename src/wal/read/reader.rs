@@ -30,15 +30,15 @@ use crate::{
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id that is accepted from a record with a checksum. The limit exceeds
-/// [`UNCHECKED_ID_LIMIT`], so that the jobs that got their ids after an unchecked id are accepted,
-/// too. A segment header has 63 bits for the next id.
+/// [`UNCHECKED_ID_LIMIT`], so that jobs with ids above an unchecked id are accepted, too. The limit
+/// fits into the 63 bits that a segment header has for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
-/// How far the id of an unfinished record may exceed all known ids: by as many jobs as may be put
-/// before a sync. An id beyond that is ignored, because it must be damaged.
+/// How far the id of an unfinished record may exceed all known ids: fewer jobs than this are put
+/// between two syncs. So a larger id must be damaged, and is ignored.
 const TORN_ID_REACH: u64 = 1 << 16;
 
-/// The most bytes of an unfinished record whose length cannot be read, at the end of the newest
+/// The maximum size of an unfinished record whose length cannot be read, at the end of the newest
 /// segment. If more bytes than this are left at the end, they are damage.
 const TORN_TAIL_MAX_BYTES: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a segment of `size` bytes into the queue. Damage is no error, but is in the report.
+    /// Reads a segment of `size` bytes into the queue. Damage is not an error, but is reported.
     pub(super) fn read(&mut self, number: u32, size: u64) -> Result<SegmentReport, Error> {
         self.report = SegmentReport { number, size, ..SegmentReport::default() };
         self.window.open(Name::Segment(number), size)?;
@@ -151,8 +151,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns where the record after the damaged one begins, if the length of the damaged one can
-    /// be trusted: at most one bit of its CR LF is wrong, and an intact record or the end follows.
+    /// Returns where a damaged record ends, if the record's length can be trusted: at most one bit
+    /// of its CR LF is wrong, and an intact record or only zeros follow.
     fn after_flaw(&mut self, at: u64, format: Format) -> Result<Option<u64>, Error> {
         let Ok(Some(frame)) = self.window.frame(at, format)? else { return Ok(None) };
         let next = at + frame.length();
@@ -191,7 +191,7 @@ impl Reader<'_> {
     }
 
     /// Ensures that no new job gets an id of an unfinished or damaged record between two offsets.
-    /// Considers only records that are complete except for the body.
+    /// Considers only records whose fields and tube name are complete; the body may be cut off.
     fn raise_id_past_torn(&mut self, from: u64, end: u64, format: Format) -> Result<(), Error> {
         let mut at = from;
         while at < end {
@@ -208,8 +208,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Applies a verified record to the queue. A short record whose body size differs from that of
-    /// its job is damage, because the original would read past the body.
+    /// Applies a verified record to the queue. A short record whose body size differs from the size
+    /// of its job's body is damage, because the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));
@@ -242,7 +242,7 @@ impl Reader<'_> {
             }
             self.bodies.remove(self.queue.discard(job));
             self.index.remove(job);
-            // Moves bodies now, to release freed slots: a limit on resident memory includes them.
+            // Moves bodies now, to release freed slots, which count towards a memory limit.
             self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {
@@ -285,7 +285,7 @@ impl Reader<'_> {
     }
 
     /// Stores the body of the full record at `at`, piece by piece if the record exceeds the window.
-    /// First makes the job's tube, and ensures memory for the job. Fails without memory.
+    /// Makes the job's tube first, if necessary. Fails if there is no memory for the job.
     fn store_body(&mut self, at: u64, frame: &Frame) -> Result<(Key<Tube>, Body), Error> {
         if self.bodies.ensure_storage().is_err() {
             self.release_unused();
@@ -318,8 +318,8 @@ impl Reader<'_> {
     }
 
     /// Reads the format of the segment. `None` if the segment cannot be read, because its version
-    /// is unknown, or because no header has the key for its checksums. Fails if only another
-    /// program can read the segment.
+    /// is unknown, or because no header has the key for its checksums. Fails if this daemon cannot
+    /// read the segment, but the program that wrote the segment can.
     fn format(&mut self, version: u32) -> Result<Option<Format>, Error> {
         let (window, number) = (&mut self.window, self.report.number);
         let salted = |key| Format::Salted(record::salt(key, number));

@@ -18,7 +18,7 @@ use crate::{
 /// The most bytes, in total, of full records whose checksums the searches in a segment compute.
 pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
-/// A value, or damage in its place. The outer error is a lack of memory, or an error of the disk.
+/// A value, or damage instead. The outer error is a lack of memory, or an error of the disk.
 pub(super) type Verdict<T> = Result<Result<T, Damage>, Error>;
 
 impl Window<'_> {
@@ -58,7 +58,7 @@ impl Window<'_> {
     }
 
     /// Searches from `offset` on for a record that is intact with this salt. Returns where that
-    /// record begins, and whether everything before it that looks like a record was checked. Checks
+    /// record begins, and whether all bytes before it that look like records were checked. Checks
     /// full records of at most `left` bytes in total.
     pub(super) fn next_record(
         &mut self,

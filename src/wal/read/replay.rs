@@ -7,7 +7,8 @@
 //! In a segment of this daemon, every record has a checksum. If a record's checksum is wrong, bytes
 //! are skipped up to the next intact record. In a segment of the original, nothing distinguishes a
 //! record from a body that looks like a record. A damaged record of the original is skipped only if
-//! its length is known, and an intact record or the end follows directly. If not, reading ends.
+//! its length is known, and an intact record or the end of the records follows directly. If not,
+//! reading of the segment ends.
 //!
 //! A file is read through a [`Window`], from which a large body is copied piece by piece. So a
 //! replay takes the memory of the jobs plus a small constant. Memory is taken only for intact
@@ -54,7 +55,7 @@ pub struct SegmentReport {
     /// Whether the checksums start from another key than the directory's, because the segment comes
     /// from another directory. The segment is read all the same.
     pub has_other_key: bool,
-    /// The first few problems: what could not be read, where, and how many bytes.
+    /// Texts about the first problems, most of them with an offset and a number of bytes.
     pub problems: Vec<String>,
     /// The number of all problems.
     pub problem_count: u64,
@@ -99,8 +100,9 @@ impl Report {
     }
 }
 
-/// Called every few hundred KiB with the progress of a replay: the bytes read so far, and in total.
-/// After a break, the replay ends with [`Error::Interrupted`], and has changed no file.
+/// Called about every 256 KiB of a replay, with the bytes read so far and the bytes of all
+/// segments. If it returns a break, the replay ends with [`Error::Interrupted`], and has changed no
+/// file.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
@@ -118,9 +120,9 @@ pub struct Restored {
 }
 
 /// Reads all segments, oldest first, into `restored`. Returns a report and the index of the
-/// segments. Fails if a file cannot be read, if only another program can read it, if memory is
-/// short, if segment numbers run out, or if `progress` returns a break. After an error, no file has
-/// been changed, so the operator can remove the cause. Unreadable bytes (EIO) are damage.
+/// segments. Fails if a file cannot be read, if a segment has a foreign layout, if memory is short,
+/// if segment numbers run out, or if `progress` returns a break. After an error, no file has been
+/// changed, so the operator can remove the cause. Unreadable bytes (EIO) are damage.
 pub(in crate::wal) fn replay(
     disk: &mut dyn Disk,
     files: &[(Name, u64)],
@@ -183,7 +185,7 @@ pub(in crate::wal) fn replay(
     Ok((report, reader.index))
 }
 
-/// Makes an error for lack of memory say how many jobs fitted, and which file has the next job.
+/// Adds to an error for lack of memory how many jobs fitted, and which file has the next job.
 fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());

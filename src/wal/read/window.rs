@@ -9,13 +9,13 @@ use crate::wal::{Disk, Error, Name, interface};
 /// The size of a page in bytes. A page that the disk cannot read is taken for zeros.
 const PAGE_BYTES: u64 = 4096;
 
-/// A view of one file at a time. The file's first `size` bytes must not change meanwhile.
+/// A view of one file at a time. The file's first `size` bytes must not change while it is viewed.
 pub(super) struct Window<'a> {
     disk: &'a mut dyn Disk,
     progress: Progress<'a>,
-    /// For `progress`: the bytes of the files that were read before this file.
+    /// The number of bytes in the files that were read before this file, for `progress`.
     before: u64,
-    /// For `progress`: the bytes of all files.
+    /// The number of bytes in all files, for `progress`.
     all: u64,
     pub(super) name: Name,
     /// The length of the file in bytes.

@@ -26,7 +26,7 @@ fn encoded(full: Option<(&str, &[u8])>) -> Vec<u8> {
     out
 }
 
-/// A record: its fields, the name and the body of a full record, and the length.
+/// A record: its fields, its tube name and body if the record is full, and its length.
 type Record<'a> = (JobFields, Option<(&'a str, &'a [u8])>, usize);
 
 /// Decodes the record at the beginning of `bytes`; `None` at the end of the records.

@@ -1,4 +1,4 @@
-//! The inspection at the end of a run: reads all statistics and jobs, and reserves every job.
+//! Inspects both daemons at the end of a run, by reading all state and reserving every job.
 
 use super::{INSPECTION_TIME_MAX, Runner, StopReason};
 use crate::diff::operation::{Command, INSPECTOR, Job, Operation, Peer};
@@ -6,7 +6,7 @@ use crate::diff::record::Event;
 use crate::diff::reply::Reply;
 use crate::diff::tracker::Tracker;
 
-/// The most repetitions of commands that kick or reserve one job each.
+/// The most repetitions of a command that kicks or reserves one job.
 const DRAIN_ROUNDS_MAX: usize = 40;
 
 impl Runner<'_> {

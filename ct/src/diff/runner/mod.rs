@@ -6,20 +6,21 @@
 //! The protocol does not define how the commands of two connections interleave. So at most one
 //! connection has commands queued after a waiting reserve. Meanwhile all other connections send one
 //! command at a time. A connection with queued commands is not closed: it is unknown how many of
-//! them would be executed. Before a pause, and at the end, a connection with queued commands is
-//! half-closed, to execute them; commands that affect no other connection stay queued in a pause.
+//! them would be executed. Before a pause and at the end of a run, a connection with queued
+//! commands is half-closed, so that the daemon executes these commands. In a pause, commands that
+//! affect no other connection may stay queued.
 //!
-//! Which further commands are omitted or added depends on the masks of the two daemons:
+//! If one of the two daemons has a mask, the runner avoids the known difference:
 //!
-//! | mask | omitted, or added |
-//! |---|---|
-//! | `waiters-swap` | a second client waiting for the same tube |
-//! | `lone-cr-mutes`, `cr-at-224-eats`, `timeout-unchecked` | lines that show the difference |
-//! | `upload-visible` | reading jobs that may be incomplete while a body arrives |
-//! | `timer-lost` | a long wait while others hold jobs; added: a keep-alive of the holder in time |
+//! * With the mask `waiters-swap`, no two clients wait for the same tube.
+//! * With `lone-cr-mutes`, `cr-at-224-eats` or `timeout-unchecked`, lines that show the difference
+//!   are omitted.
+//! * With `upload-visible`, no client reads a job whose body may still be arriving.
+//! * With `timer-lost`, no client waits in a pause while another client holds a job, and clients
+//!   that hold jobs send keep-alives.
 //!
-//! At the end, `inspection` reads all state, and then reserves every job, because only that shows
-//! in which order jobs are reserved.
+//! At the end of a run, `inspection` reads all state, and then reserves every job, because only
+//! reserving shows the order of the jobs.
 
 mod inspection;
 mod schedule;
@@ -50,7 +51,7 @@ const QUEUED_COMMANDS_MAX: usize = 4;
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
 /// A number that is higher than every job id of a run.
 const JOB_ID_MAX: u64 = 1_000_000_000;
-/// Sent as the id if a command refers to a job that does not exist.
+/// The id that is sent if a command refers to a job that does not exist.
 const NO_JOB: &[u8] = b"4000000000";
 
 /// How a run ended.
@@ -78,7 +79,8 @@ impl Verdict {
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) record: Record,
-    /// The operations of the inspection so far, so that shortening can remove each.
+    /// The inspection's operations up to the difference. Shortening the run can remove each of
+    /// them.
     pub(crate) inspection: Vec<Operation>,
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn run_operations(
 #[derive(Debug, Clone)]
 struct Outgoing {
     chunks: Vec<Chunk>,
-    /// If the command is a put, its number.
+    /// The number of the put, if the command is a put.
     put: Option<usize>,
 }
 
@@ -149,14 +151,14 @@ struct Runner<'a> {
     job_size_limit: u64,
     /// The open connections.
     trackers: BTreeMap<Peer, Tracker>,
-    /// Of commands that are sent in two pieces: the second piece, if not sent yet.
+    /// For each connection, the part of its last commands that is not sent yet.
     unsent: BTreeMap<Peer, Vec<Outgoing>>,
     half_closed: BTreeSet<Peer>,
     /// The id of every inserted job, and the number of the job's put, if known.
     job_ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
-    /// How long the current burst may take.
+    /// How long the current burst of operations may take.
     burst_time_max: Duration,
     /// The scheduled start of each burst, counted from the start of the run.
     burst_starts: Vec<Duration>,
@@ -249,7 +251,7 @@ impl Runner<'_> {
         self.event_count += 1;
     }
 
-    /// Discards what the runner knows of a connection.
+    /// Discards the runner's state of a connection.
     fn forget(&mut self, peer: Peer) {
         self.trackers.remove(&peer);
         self.unsent.remove(&peer);
@@ -262,7 +264,7 @@ impl Runner<'_> {
     }
 }
 
-/// Sends commands, and omits those that may be answered in more than one way.
+/// Sends commands, and omits commands that may be answered in more than one way.
 impl Runner<'_> {
     /// Sends the commands of an operation, or omits all of them if one may be answered in more than
     /// one way.
@@ -291,7 +293,7 @@ impl Runner<'_> {
         self.send_now(peer, &now)
     }
 
-    /// Sends the rest of commands that were cut; returns false if the rest may not be sent now.
+    /// Sends the rest of commands that were cut; returns false if the rest must not be sent yet.
     fn send_rest(&mut self, peer: Peer) -> Result<bool, StopReason> {
         let Some(rest) = self.unsent.get(&peer).cloned() else { return Ok(true) };
         let may_send = self.may_send(peer, &rest);
@@ -378,7 +380,7 @@ impl Runner<'_> {
         !(has_quirk || is_swap || shows)
     }
 
-    /// Returns the trackers of all connections but one.
+    /// Returns the trackers of all connections except `peer`.
     fn others(&self, peer: Peer) -> impl Iterator<Item = &Tracker> {
         self.trackers.iter().filter(move |(other, _)| **other != peer).map(|(_, tracker)| tracker)
     }
@@ -417,8 +419,8 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 /// Receives replies.
 impl Runner<'_> {
     /// Waits until both daemons are quiet and processes their replies for the runner, beginning
-    /// with those on the connection `first`. `is_all` means that a daemon has executed all commands
-    /// once it has sent the expected replies on `first`.
+    /// with the replies on the connection `first`. `is_all` means that a daemon has executed all
+    /// commands once it has sent the expected replies on `first`.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };
@@ -461,7 +463,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Ends the runner's record with the right daemon's replies from the first difference on.
+    /// Ends the record with the replies of the right (second) daemon, beginning at the first
+    /// difference.
     fn record_difference(&mut self, pair: &ReceivedPair, same: usize, message: &str) {
         let received = &pair.received[1];
         let pending = self.trackers.get(&pair.peer).and_then(|tracker| tracker.pending().next());

@@ -1,4 +1,4 @@
-//! The schedule of a run: sleeps between bursts, and sends keep-alives meanwhile.
+//! Keeps the schedule of a run: sleeps between bursts, and sends keep-alives meanwhile.
 
 use std::thread;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl Runner<'_> {
         self.settle(INSPECTOR, 0, false)
     }
 
-    /// Before a pause, half-closes connections with queued commands, unless `may_stay` says that
-    /// these may stay.
+    /// Before a pause, half-closes each connection with queued commands, unless `may_stay` returns
+    /// true for it.
     fn clear_queues(&mut self, may_stay: impl Fn(&Tracker) -> bool) -> Result<(), StopReason> {
         let queues =
             self.trackers.iter().filter(|(_, it)| it.has_queued_commands() && !may_stay(it));
@@ -46,8 +46,9 @@ impl Runner<'_> {
         self.scheduled = moment;
     }
 
-    /// Returns when every holder of a job sends a keep-alive: shortly after each time at which a
-    /// timer may end, because the original may notice the end only at such a command.
+    /// Returns the times at which clients that hold jobs send keep-alives: shortly after each time
+    /// at which a timer may end. The original may notice only at the next command that a timer has
+    /// ended.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
@@ -72,10 +73,10 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares connections for keep-alives, if they hold jobs. Half-closes each connection that
-    /// may be waiting while another connection holds a job: the waiting one might get the job if
-    /// the time to run ends before the keep-alive. Closes each connection that holds a job but
-    /// cannot send a keep-alive.
+    /// Prepares the connections that hold jobs for keep-alives. Half-closes each connection that
+    /// may be waiting while another connection holds a job: the waiting client might get the job if
+    /// the job's time to run ends before the keep-alive. Closes each connection that holds a job
+    /// but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
