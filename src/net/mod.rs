@@ -37,7 +37,7 @@ use crate::{
     clock::{self, Time},
     collections::Key,
     proto::LINE_LIMIT,
-    server::{Health, Server},
+    server::{BeforeSync, Health, Server},
     service::logging::{DrainLog, counted},
     service::notify::Notifier,
     sys::{self, Signals},
@@ -218,10 +218,14 @@ impl EventLoop {
         while self.server.commit_blocks() {
             let now = clock::now();
             self.flush_before_sync(now)?;
-            if self.server.is_turn_over() || self.server.gather_until(now).is_none() {
+            let before = self.server.before_sync(now);
+            if self.server.is_turn_over() || before == BeforeSync::Sync {
                 break;
             }
             self.poll(events, Some(Duration::ZERO))?;
+            if events.is_empty() && before == BeforeSync::TakeArrived {
+                break;
+            }
             for event in &*events {
                 self.on_event(event);
             }

@@ -3,7 +3,10 @@
 
 use std::io;
 
-use super::{Server, gathering::GatheringTime};
+use super::{
+    Server,
+    gathering::{BeforeSync, GatheringTime},
+};
 use crate::{
     clock::{Calendar, Time},
     collections::Key,
@@ -61,7 +64,8 @@ impl Server {
     /// Calls [`Wal::commit`], and releases, keeps or drops held replies, as the outcome requires.
     fn commit_changes(&mut self, now: Time) {
         // Before a sync in this thread, the event loop has already waited for more changes.
-        let wait_until = if self.commit_blocks() { None } else { self.gather_until(now) };
+        let before = if self.commit_blocks() { BeforeSync::Sync } else { self.before_sync(now) };
+        let wait_until = if let BeforeSync::WaitUntil(until) = before { Some(until) } else { None };
         let Some(wal) = &mut self.wal else { return };
         let jobs = Jobs { queue: &self.queue, bodies: &self.bodies };
         match wal.commit(jobs, wait_until, now) {
@@ -122,16 +126,16 @@ impl Server {
         self.wal.as_ref()?.lost_lock()
     }
 
-    /// If clients are expected to send more changes soon, returns the time until which
-    /// [`Server::commit`] should wait for these changes before it syncs.
-    pub fn gather_until(&mut self, now: Time) -> Option<Time> {
-        let wal = self.wal.as_ref()?;
-        let time = GatheringTime::new(wal.time_of_next_sync()?, wal.syncs_in_background());
-        self.held.gather_until(time, now)
+    /// Returns what the event loop should do before [`Server::commit`] syncs, so that one sync
+    /// covers the changes of many clients.
+    pub fn before_sync(&mut self, now: Time) -> BeforeSync {
+        let Some(wal) = &self.wal else { return BeforeSync::Sync };
+        let Some(average) = wal.time_of_next_sync() else { return BeforeSync::Sync };
+        self.held.before_sync(GatheringTime::new(average, wal.syncs_in_background()), now)
     }
 
     /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
-    /// replies that are not held, and waits until the time of [`Server::gather_until`].
+    /// replies that are not held, and does what [`Server::before_sync`] returns.
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }

@@ -1,9 +1,10 @@
-//! Decides whether a commit waits for more changes before its sync, and until when.
+//! Decides whether a commit gathers more changes before its sync, and until when.
 //!
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
 //! before all these changes have arrived, each later sync would cover the changes of only some
-//! clients. So a commit can wait briefly until all connections with replies from the last commit
-//! have sent another change. After waits in vain, fewer commits wait. This file reads no clock.
+//! clients. So a commit always takes the changes that have already arrived, and can wait briefly
+//! until all connections with replies from the last commit have sent another change. After waits in
+//! vain, fewer commits wait. This file reads no clock.
 
 use std::time::Duration;
 
@@ -11,10 +12,6 @@ use crate::clock::Time;
 
 /// If the last `MISSES_MAX` waits were in vain, the next `2^MISSES_MAX` commits do not wait.
 const MISSES_MAX: u32 = 8;
-
-/// A sync in the server's thread waits at most this long for more changes: long enough for a worker
-/// to get a job and delete it.
-const FOREGROUND_WAIT_MAX: Duration = Duration::from_micros(200);
 
 /// A sync in the server's thread waits at most this long for one more change. A client on the same
 /// machine sends its next change within this time after a reply.
@@ -40,8 +37,19 @@ impl GatheringTime {
             let longest = (average / 4).min(BACKGROUND_WAIT_MAX);
             return Self { longest, gap: longest };
         }
-        Self { longest: average.min(FOREGROUND_WAIT_MAX), gap: FOREGROUND_GAP_MAX }
+        Self { longest: average, gap: FOREGROUND_GAP_MAX }
     }
+}
+
+/// What a commit does before it syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BeforeSync {
+    /// Waits until this time at most for changes that are expected soon.
+    WaitUntil(Time),
+    /// Takes the changes that have already arrived, without a wait.
+    TakeArrived,
+    /// Nothing: the sync begins at once.
+    Sync,
 }
 
 /// Counts the connections that are expected to send a change before the next sync.
@@ -63,7 +71,8 @@ pub(super) struct Gathering {
 struct Wait {
     /// The latest time at which the wait ends.
     until: Time,
-    /// How many connections were expected to send a change when the wait began.
+    /// How many connections were expected to send a change when the wait began; 0 if the commit
+    /// does not wait for them.
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
@@ -89,30 +98,34 @@ impl Gathering {
         self.round
     }
 
-    /// Returns the time until which the next commit should wait for more changes; `None` if the
-    /// commit should not wait. The returned time may change when a connection sends a change.
-    pub(super) fn wait_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
+    /// Returns what the next commit should do before it syncs. The result may change when a
+    /// connection sends a change. From [`GatheringTime::longest`] after the first call on, the
+    /// commit syncs at once, so that clients that never pause do not delay the sync for ever.
+    pub(super) fn before_sync(&mut self, time: GatheringTime, now: Time) -> BeforeSync {
         let expected = self.expected;
-        if expected == 0 || self.skip > 0 || time.longest.is_zero() {
-            return None;
-        }
         let wait = self.wait.get_or_insert(Wait {
             until: now + time.longest,
-            expected_at_first: expected,
+            expected_at_first: if self.skip > 0 { 0 } else { expected },
             last_join: (expected, now),
         });
+        if now >= wait.until {
+            return BeforeSync::Sync;
+        }
+        if expected == 0 || self.skip > 0 {
+            return BeforeSync::TakeArrived;
+        }
         if wait.last_join.0 != expected {
             wait.last_join = (expected, now);
         }
         let until = wait.until.min(wait.last_join.1 + time.gap);
-        (now < until).then_some(until)
+        if now < until { BeforeSync::WaitUntil(until) } else { BeforeSync::TakeArrived }
     }
 
     /// Ends a commit's wait for more changes. If most expected changes did not come, the next
     /// commits do not wait.
     pub(super) fn end(&mut self) {
         self.skip = self.skip.saturating_sub(1);
-        let Some(wait) = self.wait.take() else { return };
+        let Some(wait) = self.wait.take().filter(|wait| wait.expected_at_first > 0) else { return };
         if 2 * self.expected > wait.expected_at_first {
             self.misses = (self.misses + 1).min(MISSES_MAX);
             self.skip = 1 << self.misses;
@@ -124,7 +137,7 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{BeforeSync::*, *};
 
     const LONGEST: Duration = Duration::from_micros(200);
     const GAP: Duration = Duration::from_micros(60);
@@ -143,7 +156,7 @@ mod tests {
             for round in &mut answer(&mut gathering, 1) {
                 gathering.join(round);
             }
-            assert_eq!(gathering.wait_until(TIME, NOW), None);
+            assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
             gathering.end();
         }
     }
@@ -154,12 +167,12 @@ mod tests {
         let mut rounds = answer(&mut gathering, 3);
         gathering.join(&mut 0);
         for round in &mut rounds {
-            assert_eq!(gathering.wait_until(TIME, NOW), Some(NOW + GAP));
+            assert_eq!(gathering.before_sync(TIME, NOW), WaitUntil(NOW + GAP));
             gathering.join(round);
         }
-        assert_eq!(gathering.wait_until(TIME, NOW), None);
+        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
         gathering.join(&mut rounds[0]);
-        assert_eq!(gathering.wait_until(TIME, NOW), None, "each joins once");
+        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived, "each joins once");
     }
 
     #[test]
@@ -168,11 +181,12 @@ mod tests {
         let mut rounds = answer(&mut gathering, 10);
         let mut now = NOW;
         for round in &mut rounds[..4] {
-            assert_eq!(gathering.wait_until(TIME, now), Some((now + GAP).min(NOW + LONGEST)));
+            let until = (now + GAP).min(NOW + LONGEST);
+            assert_eq!(gathering.before_sync(TIME, now), WaitUntil(until));
             now = now + GAP * 9 / 10;
             gathering.join(round);
         }
-        assert_eq!(gathering.wait_until(TIME, now), None);
+        assert_eq!(gathering.before_sync(TIME, now), Sync);
     }
 
     /// If all commits waited, producers that put one job a second would slow each other down.
@@ -182,15 +196,15 @@ mod tests {
         let mut waits = 0;
         for _ in 0..1000 {
             answer(&mut gathering, 2);
-            waits += u32::from(gathering.wait_until(TIME, NOW).is_some());
-            assert_eq!(gathering.wait_until(TIME, NOW + GAP), None, "not longer");
+            waits += u32::from(gathering.before_sync(TIME, NOW) == WaitUntil(NOW + GAP));
+            assert_eq!(gathering.before_sync(TIME, NOW + GAP), TakeArrived, "not longer");
             gathering.end();
         }
         assert!(waits < 15, "{waits}");
         let before = waits;
         for _ in 0..1000 {
             for round in &mut answer(&mut gathering, 2)[..1] {
-                waits += u32::from(gathering.wait_until(TIME, NOW).is_some());
+                waits += u32::from(gathering.before_sync(TIME, NOW) == WaitUntil(NOW + GAP));
                 gathering.join(round);
             }
             gathering.end();
@@ -204,8 +218,22 @@ mod tests {
         let mut old = answer(&mut gathering, 1);
         let mut new = answer(&mut gathering, 1);
         gathering.join(&mut old[0]);
-        assert!(gathering.wait_until(TIME, NOW).is_some());
+        assert_eq!(gathering.before_sync(TIME, NOW), WaitUntil(NOW + GAP));
         gathering.join(&mut new[0]);
-        assert!(gathering.wait_until(TIME, NOW).is_none());
+        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+    }
+
+    /// If a sync waited as long as changes arrive, busy clients could delay it for ever.
+    #[test]
+    fn changes_that_keep_arriving_do_not_delay_the_sync_for_ever() {
+        let mut gathering = Gathering::default();
+        for skip in [0, 1] {
+            gathering.skip = skip;
+            for _ in 0..1000 {
+                assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+            }
+            assert_eq!(gathering.before_sync(TIME, NOW + LONGEST), Sync);
+            gathering.end();
+        }
     }
 }

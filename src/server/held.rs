@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::gathering::{Gathering, GatheringTime};
+use super::gathering::{BeforeSync, Gathering, GatheringTime};
 use crate::{
     clock::Time,
     collections::{Growth, Key, SmallArena, grow, grow_deque},
@@ -93,9 +93,9 @@ impl Held {
         }
     }
 
-    /// Returns the result of [`Gathering::wait_until`]; `None` if no replies wait for a commit.
-    pub(super) fn gather_until(&mut self, time: GatheringTime, now: Time) -> Option<Time> {
-        if self.needs_commit() { self.gathering.wait_until(time, now) } else { None }
+    /// Returns the result of [`Gathering::before_sync`] if any replies wait for a commit.
+    pub(super) fn before_sync(&mut self, time: GatheringTime, now: Time) -> BeforeSync {
+        if self.needs_commit() { self.gathering.before_sync(time, now) } else { BeforeSync::Sync }
     }
 
     /// On all connections, the replies that were held until the commit now wait for the end of the

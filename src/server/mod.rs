@@ -4,7 +4,7 @@
 //!
 //! - for input, [`Server::open`], [`Server::feed`], [`Server::hang_up`], [`Server::half_close`],
 //!   [`Server::end_of_input`], [`Server::close`], [`Server::set_draining`], [`Server::tick`];
-//! - [`Server::gather_until`], then [`Server::commit`], which writes the turn's records to the
+//! - [`Server::before_sync`], then [`Server::commit`], which writes the turn's records to the
 //!   binlog; both are in `binlog.rs`;
 //! - for output, [`Server::next_dirty`], which returns the connections whose output or readiness
 //!   for input has changed, [`Server::output`] for bytes to send, [`Server::sent`] after sending,
@@ -28,7 +28,7 @@
 //! | `admission` | `admit…` and `may_…`: checks of memory before growth; the reply on failure |
 //! | `background` | slices of due timers, long commands, disconnects, and freeing of memory |
 //! | `binlog` | permits, records, commits, `acknowledge`, `show`, `hold`, the lock; [`Health`] |
-//! | `held` | `Dirty`, `Held`: lists of connections for `hold` and `gather_until` of `binlog` |
+//! | `held` | `Dirty`, `Held`: lists of connections for `hold` and `before_sync` of `binlog` |
 //! | `gathering` | how long a sync waits for more changes, and from which connections |
 //! | `identity` | [`Identity`]: the process and its machine; [`Settings`]: flags for the server |
 //! | `testing` | `check` of the invariants; connections without sockets, for unit tests |
@@ -57,6 +57,7 @@ use self::{
 };
 pub use self::{
     binlog::Health,
+    gathering::BeforeSync,
     identity::{Identity, Settings},
 };
 use crate::{
