@@ -173,8 +173,7 @@ impl EventLoop {
         self.notifier.ready(self.status());
         let mut ended_at = clock::now();
         while !self.is_stopping {
-            self.wait(&mut events, ended_at)?;
-            let now = clock::now();
+            let now = self.wait(&mut events, ended_at)?;
             if self.server.wal().is_some() {
                 self.server.set_calendar(clock::calendar(now), now);
             }
@@ -249,8 +248,8 @@ impl EventLoop {
     }
 
     /// Waits for an event or the next deadline; does not sleep if there is already work to do.
-    /// `now` is the end of the previous turn.
-    fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<()> {
+    /// `now` is the end of the previous turn. Returns the time at the end of the wait.
+    fn wait(&mut self, events: &mut Events, now: Time) -> io::Result<Time> {
         let ready = self.listeners.iter().filter(|slot| slot.is_ready);
         let accept = ready.map(|slot| slot.backs_off_until.unwrap_or_default()).min();
         let queues = [&self.queues.runnable, &self.queues.busy, &self.queues.ended];
@@ -265,7 +264,8 @@ impl EventLoop {
         let due = [server, notifier, accept, work, retry, close, drain, calendar, exit];
         let timeout = due.into_iter().flatten().min().map(|at| now.until(at));
         if timeout == Some(Duration::ZERO) {
-            return self.poll(events, timeout);
+            self.poll(events, timeout)?;
+            return Ok(clock::now());
         }
         self.poll_then_sleep(events, timeout, now)
     }
@@ -277,22 +277,24 @@ impl EventLoop {
         events: &mut Events,
         timeout: Option<Duration>,
         began: Time,
-    ) -> io::Result<()> {
+    ) -> io::Result<Time> {
         let polls_for = self.busy_poll.time_before_sleep();
         let polls_until = began + polls_for.min(timeout.unwrap_or(polls_for));
+        let mut now = began;
         events.clear();
-        while events.is_empty() && clock::now() < polls_until {
+        while events.is_empty() && now < polls_until {
             self.poll(events, Some(Duration::ZERO))?;
+            now = clock::now();
         }
         let has_slept = events.is_empty();
         if has_slept {
-            let polled = began.until(clock::now());
+            let polled = began.until(now);
             self.poll(events, timeout.map(|timeout| timeout.saturating_sub(polled)))?;
+            now = clock::now();
         }
-        let time = began.until(clock::now());
-        let wait = Wait { time, events: events.iter().count(), has_slept };
+        let wait = Wait { time: began.until(now), events: events.iter().count(), has_slept };
         self.busy_poll.add(wait, sys::thread_cpu_time);
-        Ok(())
+        Ok(now)
     }
 
     /// Polls once, for at most `timeout`. A signal may end the poll early, without events.
