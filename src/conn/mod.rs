@@ -190,9 +190,11 @@ impl Conn {
 
     /// Whether `line` is the connection's first non-blank line, and begins an HTTP request.
     fn is_http(&mut self, line: &[u8], is_whole: bool) -> bool {
-        let is_first = !self.has_spoken;
-        self.has_spoken |= !line.trim_ascii().is_empty();
-        is_first && proto::is_http_request(line, is_whole)
+        if self.has_spoken {
+            return false;
+        }
+        self.has_spoken = !line.trim_ascii().is_empty();
+        proto::is_http_request(line, is_whole)
     }
 
     /// Begins the body that the header of a `put` announces. If the whole body is in `rest`,

@@ -201,7 +201,7 @@ impl Output {
             unreachable!("the last piece takes copies");
         };
         if buffer.capacity() == 0 {
-            buffer.reserve(BUFFER_START_BYTES);
+            *buffer = Vec::with_capacity(BUFFER_START_BYTES);
         }
         let before = buffer.len();
         write(buffer);

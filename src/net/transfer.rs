@@ -142,13 +142,14 @@ impl EventLoop {
                 Err(error) => return self.fail(key, &error),
             }
         }
-        if self.server.conn(key).is_finished() {
+        let conn = self.server.conn(key);
+        if conn.is_finished() {
             return self.end(key);
         }
-        let can_send = socket.is_writable && self.server.conn(key).output.sendable() > 0;
+        let can_send = socket.is_writable && conn.output.sendable() > 0;
         // A deferred connection is tried again when some of its output has been sent.
-        let may_fit = !socket.is_deferred || self.server.conn(key).output.len() < before;
-        let can_feed = self.server.conn(key).takes_input()
+        let may_fit = !socket.is_deferred || conn.output.len() < before;
+        let can_feed = conn.takes_input()
             && may_fit
             && (socket.is_readable || socket.feed_result != FeedResult::More);
         if can_send || can_feed {
