@@ -276,9 +276,12 @@ impl Reserve {
     pub(super) fn remove_smallest(&mut self, disk: &mut Writable) -> bool {
         let is_only = self.files.len() == 1;
         let Some(smallest) = self.files.first_entry().filter(|_| !is_only) else { return false };
-        if disk.remove(smallest.get().name()).is_err() {
+        let name = smallest.get().name();
+        // XFS frees the space of a removed file later, but the space of a truncated file at once.
+        if disk.truncate(name, 0).is_err() {
             return false;
         }
+        drop(disk.remove(name)); // If this fails, the next startup removes the empty file.
         self.slots -= file_slots(smallest.remove().size);
         self.on_freed();
         true
