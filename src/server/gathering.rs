@@ -2,9 +2,10 @@
 //!
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
 //! before all these changes have arrived, each later sync would cover the changes of only some
-//! clients. So a commit always takes the changes that have already arrived, and can wait briefly
-//! until all connections with replies from the last commit have sent another change. After waits in
-//! vain, fewer commits wait. This file reads no clock.
+//! clients. So before a sync, the commands that have already arrived are carried out, round by
+//! round, until a round has no change. The commit can also wait briefly until all connections with
+//! replies from the last commit have sent another change. After waits in vain, fewer commits wait.
+//! This file reads no clock.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl GatheringTime {
 pub enum BeforeSync {
     /// Waits until this time at most for changes that are expected soon.
     WaitUntil(Time),
-    /// Takes the changes that have already arrived, without a wait.
+    /// Carries out the commands that have already arrived, without a wait.
     TakeArrived,
     /// Nothing: the sync begins at once.
     Sync,
@@ -76,6 +77,8 @@ struct Wait {
     expected_at_first: u32,
     /// How many connections were still expected after the last change, and the time of that change.
     last_join: (u32, Time),
+    /// How many connections had held replies when the commit last took changes without a wait.
+    held: usize,
 }
 
 impl Gathering {
@@ -98,27 +101,35 @@ impl Gathering {
         self.round
     }
 
-    /// Returns what the next commit should do before it syncs. The result may change when a
-    /// connection sends a change. From [`GatheringTime::longest`] after the first call on, the
-    /// commit syncs at once, so that clients that never pause do not delay the sync for ever.
-    pub(super) fn before_sync(&mut self, time: GatheringTime, now: Time) -> BeforeSync {
+    /// Returns what the next commit should do before it syncs. The caller repeats the call after
+    /// each round of commands; `held` is the present number of connections with held replies. From
+    /// [`GatheringTime::longest`] after the first call on, the commit syncs at once, so that
+    /// clients that never pause do not delay the sync for ever.
+    pub(super) fn before_sync(
+        &mut self,
+        time: GatheringTime,
+        held: usize,
+        now: Time,
+    ) -> BeforeSync {
         let expected = self.expected;
         let wait = self.wait.get_or_insert(Wait {
             until: now + time.longest,
             expected_at_first: if self.skip > 0 { 0 } else { expected },
             last_join: (expected, now),
+            held: 0,
         });
         if now >= wait.until {
             return BeforeSync::Sync;
-        }
-        if expected == 0 || self.skip > 0 {
-            return BeforeSync::TakeArrived;
         }
         if wait.last_join.0 != expected {
             wait.last_join = (expected, now);
         }
         let until = wait.until.min(wait.last_join.1 + time.gap);
-        if now < until { BeforeSync::WaitUntil(until) } else { BeforeSync::TakeArrived }
+        if expected > 0 && self.skip == 0 && now < until {
+            return BeforeSync::WaitUntil(until);
+        }
+        let has_more = std::mem::replace(&mut wait.held, held) < held;
+        if has_more { BeforeSync::TakeArrived } else { BeforeSync::Sync }
     }
 
     /// Ends a commit's wait for more changes. If most expected changes did not come, the next
@@ -156,7 +167,7 @@ mod tests {
             for round in &mut answer(&mut gathering, 1) {
                 gathering.join(round);
             }
-            assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+            assert_eq!(gathering.before_sync(TIME, 1, NOW), TakeArrived);
             gathering.end();
         }
     }
@@ -167,12 +178,12 @@ mod tests {
         let mut rounds = answer(&mut gathering, 3);
         gathering.join(&mut 0);
         for round in &mut rounds {
-            assert_eq!(gathering.before_sync(TIME, NOW), WaitUntil(NOW + GAP));
+            assert_eq!(gathering.before_sync(TIME, 1, NOW), WaitUntil(NOW + GAP));
             gathering.join(round);
         }
-        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+        assert_eq!(gathering.before_sync(TIME, 1, NOW), TakeArrived);
         gathering.join(&mut rounds[0]);
-        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived, "each joins once");
+        assert_eq!(gathering.before_sync(TIME, 2, NOW), TakeArrived, "each joins once");
     }
 
     #[test]
@@ -182,11 +193,11 @@ mod tests {
         let mut now = NOW;
         for round in &mut rounds[..4] {
             let until = (now + GAP).min(NOW + LONGEST);
-            assert_eq!(gathering.before_sync(TIME, now), WaitUntil(until));
+            assert_eq!(gathering.before_sync(TIME, 1, now), WaitUntil(until));
             now = now + GAP * 9 / 10;
             gathering.join(round);
         }
-        assert_eq!(gathering.before_sync(TIME, now), Sync);
+        assert_eq!(gathering.before_sync(TIME, 1, now), Sync);
     }
 
     /// If all commits waited, producers that put one job a second would slow each other down.
@@ -196,15 +207,16 @@ mod tests {
         let mut waits = 0;
         for _ in 0..1000 {
             answer(&mut gathering, 2);
-            waits += u32::from(gathering.before_sync(TIME, NOW) == WaitUntil(NOW + GAP));
-            assert_eq!(gathering.before_sync(TIME, NOW + GAP), TakeArrived, "not longer");
+            waits += u32::from(gathering.before_sync(TIME, 1, NOW) == WaitUntil(NOW + GAP));
+            let then = gathering.before_sync(TIME, 1, NOW + GAP);
+            assert!(!matches!(then, WaitUntil(_)), "not longer");
             gathering.end();
         }
         assert!(waits < 15, "{waits}");
         let before = waits;
         for _ in 0..1000 {
             for round in &mut answer(&mut gathering, 2)[..1] {
-                waits += u32::from(gathering.before_sync(TIME, NOW) == WaitUntil(NOW + GAP));
+                waits += u32::from(gathering.before_sync(TIME, 1, NOW) == WaitUntil(NOW + GAP));
                 gathering.join(round);
             }
             gathering.end();
@@ -218,9 +230,9 @@ mod tests {
         let mut old = answer(&mut gathering, 1);
         let mut new = answer(&mut gathering, 1);
         gathering.join(&mut old[0]);
-        assert_eq!(gathering.before_sync(TIME, NOW), WaitUntil(NOW + GAP));
+        assert_eq!(gathering.before_sync(TIME, 1, NOW), WaitUntil(NOW + GAP));
         gathering.join(&mut new[0]);
-        assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+        assert_eq!(gathering.before_sync(TIME, 1, NOW), TakeArrived);
     }
 
     /// If a sync waited as long as changes arrive, busy clients could delay it for ever.
@@ -229,11 +241,19 @@ mod tests {
         let mut gathering = Gathering::default();
         for skip in [0, 1] {
             gathering.skip = skip;
-            for _ in 0..1000 {
-                assert_eq!(gathering.before_sync(TIME, NOW), TakeArrived);
+            for held in 1..1000 {
+                assert_eq!(gathering.before_sync(TIME, held, NOW), TakeArrived);
             }
-            assert_eq!(gathering.before_sync(TIME, NOW + LONGEST), Sync);
+            assert_eq!(gathering.before_sync(TIME, 1000, NOW + LONGEST), Sync);
             gathering.end();
         }
+    }
+
+    /// If commands that change nothing delayed a sync, readers would slow down a lone producer.
+    #[test]
+    fn a_round_without_a_change_is_the_last() {
+        let mut gathering = Gathering::default();
+        assert_eq!(gathering.before_sync(TIME, 1, NOW), TakeArrived);
+        assert_eq!(gathering.before_sync(TIME, 1, NOW), Sync);
     }
 }

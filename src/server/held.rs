@@ -95,7 +95,11 @@ impl Held {
 
     /// Returns the result of [`Gathering::before_sync`] if any replies wait for a commit.
     pub(super) fn before_sync(&mut self, time: GatheringTime, now: Time) -> BeforeSync {
-        if self.needs_commit() { self.gathering.before_sync(time, now) } else { BeforeSync::Sync }
+        if self.needs_commit() {
+            self.gathering.before_sync(time, self.until_commit.len(), now)
+        } else {
+            BeforeSync::Sync
+        }
     }
 
     /// On all connections, the replies that were held until the commit now wait for the end of the
