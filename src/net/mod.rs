@@ -222,7 +222,8 @@ impl EventLoop {
                 break;
             }
             self.poll(events, Some(Duration::ZERO))?;
-            if events.is_empty() && before == BeforeSync::TakeArrived {
+            let have_arrived = !(events.is_empty() && self.queues.runnable.is_empty());
+            if before == BeforeSync::TakeArrived && !have_arrived {
                 break;
             }
             for event in &*events {
