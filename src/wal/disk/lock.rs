@@ -100,7 +100,13 @@ impl DirectoryLock {
         if read_line(&self.file)? != *line {
             return Err(io::Error::other("the file `lock` no longer names this daemon"));
         }
-        let (own, present) = (self.file.metadata()?, fs::metadata(&self.path)?);
+        let present = match fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(io::Error::other("the file `lock` has been removed"));
+            }
+            present => present?,
+        };
+        let own = self.file.metadata()?;
         if (own.dev(), own.ino()) != (present.dev(), present.ino()) {
             return Err(io::Error::other("the file `lock` has been replaced"));
         }
@@ -214,8 +220,8 @@ mod tests {
         let path = root.path().join("lock");
         let held = line(root.path());
         fs::rename(&path, root.path().join("other")).expect("renamed");
-        assert!(lock.confirm().is_err());
+        assert_eq!(lock.confirm().unwrap_err().to_string(), "the file `lock` has been removed");
         fs::write(&path, held).expect("written");
-        assert!(lock.confirm().is_err());
+        assert_eq!(lock.confirm().unwrap_err().to_string(), "the file `lock` has been replaced");
     }
 }
