@@ -211,19 +211,23 @@ impl EventLoop {
     }
 
     /// If the commit will sync in this thread, first sends the replies that need not wait for the
-    /// sync. Then polls for some microseconds, so that clients that have just got a reply can send
-    /// their next commands. One sync then covers the changes of many clients.
+    /// sync. Then carries out commands that have arrived, and polls for some microseconds if
+    /// clients that have just got a reply will probably send another change. One sync then covers
+    /// the changes of many clients.
     fn gather(&mut self, events: &mut Events) -> Result<(), LoopError> {
         while self.server.commit_blocks() {
             let now = clock::now();
             self.flush_before_sync(now)?;
+            if self.server.is_turn_over() {
+                break;
+            }
             let before = self.server.before_sync(now);
-            if self.server.is_turn_over() || before == BeforeSync::Sync {
+            if before == BeforeSync::Sync {
                 break;
             }
             self.poll(events, Some(Duration::ZERO))?;
-            let have_arrived = !(events.is_empty() && self.queues.runnable.is_empty());
-            if before == BeforeSync::TakeArrived && !have_arrived {
+            let is_idle = events.is_empty() && self.queues.runnable.is_empty();
+            if is_idle && before == BeforeSync::TakeArrived {
                 break;
             }
             for event in &*events {

@@ -15,7 +15,7 @@ use crate::{
     wal::{Unavailable, Wal},
 };
 
-/// The commands that this daemon has in addition to those of the original beanstalkd.
+/// The commands that the original beanstalkd lacks.
 const EXTENSIONS: [&str; 6] =
     ["capabilities", "list-jobs", "delete-tube", "drain", "metrics", "reserve-with-abort"];
 

@@ -18,7 +18,7 @@ pub const SERVED_MAX_BYTES: usize = 3 * PIECE_BYTES;
 /// The maximum number of pieces of ballast.
 const PIECES_MAX: usize = 96;
 
-/// Allocations of fewer bytes than this are not counted: those of one turn take little memory.
+/// Allocations of fewer bytes than this are not counted: in one turn, they take little memory.
 const COUNTED_MIN_BYTES: usize = 512;
 
 /// The addresses of the pieces. [`FROM_HEAP`] is added to the address of a piece from the heap.

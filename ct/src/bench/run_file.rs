@@ -35,7 +35,7 @@ pub struct Side {
     pub label: String,
     /// The figures by name, such as `rate`, `cpu` or `p99`; empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
-    /// What was saturated: the daemon, the load, both or none; empty if the row is not a load.
+    /// The saturated side: the daemon, the load, both or none; empty if the row is not a load.
     pub saturated: String,
 }
 

@@ -274,7 +274,7 @@ fn metric(server: &mut Server, client: Key<Conn>, key: &str, seconds: u64) -> St
     value.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
 }
 
-/// Without these two keys of `metrics`, nobody would know since when jobs have been refused.
+/// Without these two keys of `metrics`, operators could not see since when jobs are refused.
 #[test]
 fn metrics_tell_of_the_trouble_of_the_binlog_and_since_when() {
     let (disk, mut server) = serve();
