@@ -186,7 +186,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         .collect();
     let backlogs: Vec<&str> = backlogs.iter().map(String::as_str).collect();
     let many_jobs = range(runs, &backlogs, |row| cpu(row, "backlog/none cycle"));
-    let calm = ["open/5000", "open/15000", "open/25000"];
+    let calm = ["open/5000", "open/15000"];
     let other = |row: &RunRow, figure| Some(row.own(figure)?.value / row.other(figure)?.value);
     let calm_p50 = range(runs, &calm, |row| other(row, "p50"));
     let bytes = |name| range(runs, &[name], |row| Some(row.other("bytes_each")?.ratio?.median));
