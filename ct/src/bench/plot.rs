@@ -240,9 +240,9 @@ fn bars<'a>(
 /// Draws a bar from 1 to each gain on a logarithmic axis, and a thin line over the gain's range.
 fn gains(bars: &[(&str, Spread)], whose: &str, theme: &Theme) -> Result<String, Box<dyn Error>> {
     const STEP: i32 = 27;
-    const LEFT: i32 = 322;
+    const LEFT: i32 = 340;
     const TOP: i32 = 98;
-    const WIDTH: i32 = 780;
+    const WIDTH: i32 = 798;
     let bottom = TOP + STEP * count(bars.len());
     let ends = bars.iter().flat_map(|(_, gain)| [gain.least, gain.most]);
     let scale = Scale::logarithmic(ends.chain([1.0]), (LEFT, WIDTH - 90));
