@@ -209,7 +209,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         ("README.md", format!("{tubes} times beside 1,000 to 10,000 tubes with a job each")),
         ("README.md", format!("{syncs} times if 64 to 100 producers share each sync of a binlog")),
         ("README.md", format!("{few_syncs} times if 10 to 20 clients share each sync of a binlog")),
-        ("README.md", format!("{alone} times for 1 client on another processor")),
+        ("README.md", format!("{alone} times for 1 client on another core")),
         (performance, format!("(`reserve`, `peek` and `stats`) is {unlogged} µs in the two runs")),
         (performance, format!("{puts_per_sync} of these share each sync")),
         (performance, format!("on the same processor is served {one_core} times as fast")),

@@ -30,8 +30,8 @@ pub fn skip(reason: &str) {
     }
 }
 
-/// Returns whether this machine resolves `localhost`, as most machines do by /etc/hosts. Without an
-/// address of `localhost`, reports the test in this thread as skipped.
+/// Returns whether this machine resolves `localhost`, as most machines do by /etc/hosts. If it does
+/// not, reports the test that runs in this thread as skipped.
 pub fn knows_localhost() -> bool {
     let is_known = ("localhost", 0).to_socket_addrs().is_ok();
     if !is_known {

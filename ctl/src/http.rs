@@ -278,7 +278,7 @@ struct RequestHead {
     began: Option<Instant>,
     /// How many LFs the input ends with, ignoring CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. Once a byte of the response is written, a new head may begin.
+    /// Whether the head is complete. Once a response has begun, the next head may arrive.
     is_whole: bool,
 }
 

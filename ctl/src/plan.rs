@@ -39,8 +39,8 @@ const NAMED_TUBES_MAX: usize = 10;
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Reads the instance of a server from the dictionary of `stats`. Old releases report a pid,
-    /// but no random id.
+    /// Reads from the dictionary of `stats` the pid and the random id of the server's process. Old
+    /// releases report a pid, but no random id.
     pub(crate) fn from_stats(stats: &str) -> Self {
         let parts = ["pid", "id"].map(|key| yaml::value(stats, key).unwrap_or_default());
         Self(parts.join(" "))

@@ -7,8 +7,8 @@ use mio::{Interest, event::Event, net::TcpStream};
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
 /// Whether, after a short read or write, an event reports when more can be read or written, as with
-/// epoll. A read is also short if an urgent byte stops it, but epoll reports each urgent byte. With
-/// another poll, reads and writes may have to be repeated until they return `WouldBlock`.
+/// epoll. A read is also short if an urgent byte stops it, but epoll reports each urgent byte. On
+/// systems without epoll, reads and writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
 

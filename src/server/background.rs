@@ -54,8 +54,8 @@ pub(super) struct Slices {
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of background work. If there is none, sets
-    /// the time at which due timers and large work are tried again.
+    /// Returns whether there is memory for the next step of background work. If there is not, sets
+    /// the time at which the server tries again to handle due timers and other background work.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {

@@ -118,7 +118,7 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
 }
 
 /// Syncs all files of the file system that has this directory. Returns false if the system does not
-/// support this sync. After a failed write to a file, perhaps only [`confirm_written`] fails.
+/// support this sync. It may succeed although a write to a file failed: see [`confirm_written`].
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
     /// The type of FUSE file systems: `syncfs` does not ask the server of such a system to sync.

@@ -23,7 +23,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Makes the comparison of several targets, but starts no daemon yet.
+    /// Makes a `Comparison` of the targets in `config`; no daemon is started yet.
     pub fn new(config: Config) -> Self {
         let prepared = (0..=config.targets.len()).map(|_| None).collect();
         Self { config, prepared }

@@ -100,7 +100,8 @@ pub struct Outcome {
     pub binlog_bytes: u64,
     /// The longest time for which the binlog was larger than its bound.
     pub over_bound: Duration,
-    /// The most open descriptors of a daemon without clients, at the start and at the end of a run.
+    /// The largest numbers of open descriptors counted in a daemon without clients: at the start of
+    /// a run, and at its end.
     pub files: (Descriptors, Descriptors),
     /// The maximum resident memory, in bytes, of the second and the last quarter of the last run.
     pub last_run: (u64, u64),

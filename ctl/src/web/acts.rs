@@ -148,7 +148,8 @@ pub(super) async fn serve_action(
     }
 }
 
-/// Finds the jobs of an action, and keeps the question until a page answers it.
+/// Finds the jobs that an action would change, and keeps the request for confirmation until a page
+/// answers it.
 async fn ask(
     site: &Site,
     server: usize,

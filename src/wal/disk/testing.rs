@@ -50,7 +50,7 @@ pub(crate) struct MemoryDisk(Arc<Mutex<MemoryDiskState>>);
 
 impl MemoryDisk {
     pub(crate) fn state(&self) -> MutexGuard<'_, MemoryDiskState> {
-        self.0.lock().expect("no test panics while it looks")
+        self.0.lock().expect("no test panics while it holds the lock")
     }
 
     /// Returns the calls since the last `take_calls`.

@@ -69,7 +69,8 @@ impl Window<'_> {
         let (mut at, mut are_all_checked) = (offset, true);
         while at + (SHORT_RECORD_BYTES as u64) <= self.size {
             let Some(data) = self.first_data(at)? else { break };
-            // A record begins with at most eleven zero bytes; all zeros before these are skipped.
+            // A record begins with at most eleven zeros, so the next record begins at most eleven
+            // bytes before the next byte that is not zero.
             at = at.max(data.saturating_sub(11));
             if let Ok(Some(frame)) = self.frame(at, Format::Plain)? {
                 // Cheap checks come first.

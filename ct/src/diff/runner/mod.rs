@@ -16,8 +16,8 @@
 //! * With `lone-cr-mutes`, `cr-at-224-eats` or `timeout-unchecked`, lines that show the difference
 //!   are omitted.
 //! * With `upload-visible`, no client reads a job whose body may still be arriving.
-//! * With `timer-lost`, no client waits in a pause while another client holds a job, and clients
-//!   that hold jobs send keep-alives.
+//! * With `timer-lost`, no client waits in `reserve` during a pause of the run while another client
+//!   holds a job, and clients that hold jobs send keep-alives.
 //!
 //! At the end of a run, `inspection` reads all state, and then reserves every job, because only
 //! reserving shows the order of the jobs.

@@ -73,7 +73,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares the connections that hold jobs for keep-alives. Half-closes each connection that
+    /// Prepares keep-alives for the connections that hold jobs. Half-closes each connection that
     /// may be waiting while another connection holds a job: the waiting client might get the job if
     /// the job's time to run ends before the keep-alive. Closes each connection that holds a job
     /// but cannot send a keep-alive.
