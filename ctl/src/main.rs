@@ -45,7 +45,7 @@
 //! * `message` prints notices and logs, and has the `Refusal`, an error of the kind `usage` or
 //!   `conflict`.
 //! * `progress` has the `Progress` line, and the `Pacer`, which limits commands per second.
-//! * `interrupt` has the `Interrupt`; a signal such as that of Ctrl-C sets it. `interrupt` also starts
+//! * `interrupt` has the `Interrupt`; a signal, as by Ctrl-C, sets it. `interrupt` also starts
 //!   child processes.
 //!
 //! The command `metrics` for Prometheus has these modules:
