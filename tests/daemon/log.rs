@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ct::{Daemon, LONG, eventually, free_port};
+use ct::{Daemon, LONG, eventually};
 
 use crate::harness::{
     Folder, OURS, Peer, check, daemon, serve, start, terminate, undated, wait_for_count,
@@ -141,11 +141,10 @@ fn a_pipe_that_nobody_reads_stops_no_client() {
     let folder = Folder::new();
     let pipe = folder.path().join("log");
     let script = format!("mkfifo '{0}' && exec 3<>'{0}' 2>&3; exec \"$0\" \"$@\"", pipe.display());
-    let port = free_port().expect("a port").to_string();
+    let place = format!("unix:{}", folder.path().join("socket").display());
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", &script, OURS, "-VV", "-l127.0.0.1", "-p", &port]);
+    command.args(["-c", &script, OURS, "-VV", "-l", &place]);
     let mut daemon = Daemon::spawn_command(command.stdin(Stdio::null())).expect("it starts");
-    let place = format!("127.0.0.1:{port}");
     daemon.wait_until_accepts(&place, LONG).expect("it listens");
     let mut client = Peer::at(&place);
     client.turns(2000);

@@ -1,7 +1,7 @@
 //! The health check, `--ping`.
 #![expect(clippy::disallowed_methods, reason = "a real daemon is met in real time")]
 
-use std::{process::Command, thread, time::Instant};
+use std::{net::TcpStream, process::Command, thread, time::Instant};
 
 use ct::LONG;
 
@@ -28,8 +28,12 @@ fn a_ping_tells_whether_it_serves() {
     for list in [&*list, "127.0.0.1", named, "0.0.0.0", &address] {
         assert_eq!(ping(list, port), (0, String::new()), "{list}");
     }
-    let (silent, free) = (loopback(), ct::free_port().expect("a port").to_string());
-    let silent = silent.local_addr().expect("it is bound").port().to_string();
+    let listener = loopback();
+    let silent = listener.local_addr().expect("it is bound");
+    // Nobody can listen on the port of a client.
+    let client = TcpStream::connect(silent).expect("it listens");
+    let free = client.local_addr().expect("it is bound").port().to_string();
+    let silent = silent.port().to_string();
     let other = loopback();
     let chatty = other.local_addr().expect("it is bound").port().to_string();
     let chatter = thread::spawn(move || {
