@@ -76,15 +76,15 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// The calendar in which `now` has a date of this many nanoseconds since 1970.
+    /// Makes the calendar in which the date of `now` is this many nanoseconds since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
     /// Whether two calendars differ by a second or more, which shows that the wall clock was set. A
     /// smaller difference can arise because the monotonic clock and the wall clock are not read at
-    /// the same instant. After a smaller difference, the caller keeps its calendar, so that later
-    /// instants have later dates.
+    /// the same instant. If the difference is smaller, the caller keeps the calendar that it has,
+    /// so that later instants have later dates.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }

@@ -27,7 +27,7 @@ const PARALLEL_SCRIPTS: usize = 16;
 /// than that, a timer can end before a command that should come first. On a quiet machine, a script
 /// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// How long scripts that were late and failed are repeated before they count as skipped.
+/// After this time, late scripts that still fail are not repeated any more, and count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to a script's flags.
@@ -113,8 +113,8 @@ impl Report {
 /// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all scripts together take about as long as the
-/// longest script. Scripts that were late and failed are played again alone, for up to three
-/// minutes in total. A script that is late and fails again is reported as skipped.
+/// longest script. Late scripts that failed are played again alone, for up to three minutes in
+/// total. A script that is late each time, and always fails, is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));
@@ -161,8 +161,8 @@ fn skip_as_too_slow(report: &mut Report) {
 pub fn check_one(script: &Script, how_to_start: &Program, dialect: &Dialect) -> Report {
     let start = Instant::now();
     let mut lateness = Duration::ZERO;
-    // Only our daemon knows flags with long names. If a script has such a flag, other daemons get
-    // none of the script's flags.
+    // Only our daemon knows flags with long names. If a script has such a flag, daemons that do not
+    // know it get none of the script's flags.
     let is_ours = !dialect.masks.contains("extensions-unknown");
     let is_known = is_ours || script.flags.iter().all(|flag| !flag.starts_with("--"));
     let flags = if is_known { &script.flags[..] } else { &[] };

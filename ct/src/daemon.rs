@@ -125,7 +125,7 @@ impl Daemon {
         contents(&self.stderr)
     }
 
-    /// Returns the daemon's output to standard output so far.
+    /// Returns what the daemon has written to its standard output.
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }

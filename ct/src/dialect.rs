@@ -45,7 +45,7 @@ const fn mask(name: &'static str, sentence: &'static str, in_1_12: bool, in_1_13
 pub struct Dialect {
     /// `ours`, `1.13` or `1.12`.
     pub name: String,
-    /// The names of the masks of this daemon.
+    /// The names of the masks that apply to this daemon.
     pub masks: BTreeSet<String>,
 }
 
@@ -53,7 +53,7 @@ impl Dialect {
     /// The names of dialects that [`Dialect::named`] accepts.
     pub const NAMES: [&str; 3] = ["ours", "1.13", "1.12"];
 
-    /// Finds a dialect by one of [`Self::NAMES`]; the dialect `ours` has no masks.
+    /// Finds a dialect by one of [`Self::NAMES`]. In the dialect `ours`, no mask applies.
     pub fn named(name: &str) -> Option<Self> {
         let holds: fn(&Mask) -> bool = match name {
             "ours" => |_| false,

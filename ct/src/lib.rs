@@ -7,7 +7,7 @@
 //! * [`script`] parses a golden script, and `text` parses the texts that a script sends or expects.
 //!   `text` also matches received bytes against a pattern.
 //! * [`mod@run`] executes a script on a [`Stage`], statement by statement. [`socket`] has TCP and
-//!   UNIX sockets, and the stage for real daemons.
+//!   UNIX sockets, on which a script is played to a daemon.
 //! * [`dialect`] lists the known differences between our daemon and the original.
 //! * [`check`] plays many scripts in parallel, for the tests and for the program `ct-check`.
 //! * [`daemon`] starts a daemon, [`client`] sends commands to a daemon, and [`original`] finds the

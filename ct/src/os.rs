@@ -27,7 +27,7 @@ pub(crate) fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How long to wait for the effect of a delivered signal, because the effect cannot be observed.
+/// How long to wait for the effect of a delivered signal: the effect itself cannot be observed.
 const SIGNAL_EFFECT_TIME: Duration = Duration::from_millis(20);
 /// Pause between two checks of whether a signal is still pending.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -117,7 +117,7 @@ pub(crate) fn connect_from(
         let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, &value)?;
     }
-    // Without this socket option, `bind` would reserve the port for all destinations, even for a
+    // Without this socket option, `bind` would reserve the port for all destinations, until a
     // minute after the socket is closed.
     #[cfg(target_os = "linux")]
     set_option(&stream, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1_i32)?;

@@ -1,8 +1,8 @@
-//! Executes a script on a stage.
+//! Executes a script on a daemon, or on a server in the same process.
 //!
-//! A [`Stage`] gives access to a daemon through sockets, or to a server in the same process with a
-//! simulated clock. [`run`] plays the script on a stage, compares the replies, and records the
-//! conversation for the report. `run` does not measure time, and never repeats a statement.
+//! A [`Stage`] gives access to a daemon through sockets, or to such a server with a simulated
+//! clock. [`run`] executes the script, compares the replies, and records the conversation for the
+//! report. `run` does not measure time, and never repeats a statement.
 //!
 //! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
 //! connection `b`. So a barrier precedes every statement that must wait until earlier statements
@@ -38,12 +38,12 @@ pub enum Arrived {
     Nothing,
 }
 
-/// How long a stage waits for bytes.
+/// How long to wait for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// A reply is expected: the stage waits up to several seconds.
+    /// A reply is expected: wait for it, for some seconds at most.
     Reply,
-    /// Silence is expected: the stage waits for a fraction of a second.
+    /// No reply is expected: wait for a fraction of a second.
     Silence,
 }
 
@@ -52,22 +52,22 @@ pub enum Patience {
 /// Connections have names. After a script or the daemon has closed a connection, a new connection
 /// may have the same name. Errors are sentences for the message of a [`Failure`].
 pub trait Stage {
-    /// Opens a connection of the stage.
+    /// Opens a connection to the daemon.
     fn connect(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends bytes on a connection of the stage.
+    /// Sends bytes on a connection to the daemon.
     fn send(&mut self, connection: &str, bytes: &[u8]) -> Result<(), String>;
-    /// Returns the bytes that have arrived on a connection of the stage since the previous call;
+    /// Returns the bytes that have arrived on a connection to the daemon since the previous call;
     /// waits if there are none.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String>;
-    /// Shuts down the sending side of a connection of the stage.
+    /// Shuts down the sending side of a connection to the daemon.
     fn half_close(&mut self, connection: &str) -> Result<(), String>;
-    /// Closes a connection of the stage.
+    /// Closes a connection to the daemon.
     fn close(&mut self, connection: &str) -> Result<(), String>;
-    /// Sends a byte as TCP urgent data on the stage; does nothing without TCP.
+    /// Sends a byte as TCP urgent data; does nothing if the connection does not use TCP.
     fn urgent(&mut self, connection: &str, byte: u8) -> Result<(), String>;
     /// Starts drain mode: by SIGUSR1 or, for a server in the same process, by a function call.
     fn drain(&mut self) -> Result<(), String>;
-    /// Lets time pass on the stage.
+    /// Lets time pass for the daemon.
     fn advance(&mut self, time: Duration) -> Result<(), String>;
 }
 
@@ -93,7 +93,7 @@ pub struct Failure {
     pub masks_used: BTreeSet<String>,
 }
 
-/// Executes a script on a stage. `base` is the highest job id that the daemon has given so far.
+/// Executes a script on `stage`. `base` is the highest job id that the daemon has given so far.
 pub fn run(
     script: &Script,
     dialect: &Dialect,

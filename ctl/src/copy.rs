@@ -51,8 +51,8 @@ impl Copies {
         })
     }
 
-    /// Returns the items of the jobs whose results `is_selected` accepts. `items` has one item for
-    /// each job.
+    /// `items` has one item for each job. Returns the items of those jobs whose result
+    /// `is_selected` accepts.
     pub(crate) fn select<'a, T>(
         &'a self,
         items: &'a [T],

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 /// The longest time limit.
 const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How long to wait beyond the deadline for the error of work that fails at the deadline.
+/// Work that reaches the deadline has this much more time to report its error.
 const LATE_TIME: Duration = Duration::from_millis(200);
 
 /// The interval at which a wait checks for Ctrl-C.
@@ -35,7 +35,8 @@ pub(crate) fn start<T: Send + 'static>(
     receiver
 }
 
-/// Waits for work until its deadline. The outer result is an error only after a signal.
+/// Waits for the result of work, up to its deadline. The outer result is an error only after a
+/// signal.
 pub(crate) fn wait<T>(
     work: &Receiver<Result<T>>,
     deadline: Instant,

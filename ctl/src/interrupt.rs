@@ -45,7 +45,7 @@ struct Shared {
     groups: Mutex<Vec<Pid>>,
     /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// The interrupt of the whole work, if this interrupt is only for a part of the work.
+    /// If this interrupt ends only a part of the work, the interrupt that ends all of it.
     parent: Option<Interrupt>,
 }
 

@@ -192,7 +192,8 @@ impl Plan {
             let place = match job.state {
                 State::Ready | State::Reserved => job.pri,
                 State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
-                // Jobs without counters were listed by `list-jobs`, in order of burial.
+                // A job has no counters if it comes from `list-jobs`, which lists jobs in order of
+                // burial.
                 State::Buried if job.counts.is_some() => 0,
                 State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };
@@ -216,8 +217,8 @@ impl Plan {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps only the first `count` jobs of the plan. The jobs must be in one tube; if they have
-    /// different states, all jobs are kept.
+    /// Keeps only the first `count` jobs of the plan. Keeps all jobs if they have different states.
+    /// The jobs must be in one tube.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());
         let ([state], Some(tube)) = (&states[..], tubes.keys().next().cloned()) else { return };

@@ -127,7 +127,8 @@ impl Sampler {
                 watching: yaml::number(text, "current-watching"),
             }
         };
-        // The binary search needs totals sorted by name; the server is first, as its name is empty.
+        // The binary search needs totals sorted by name. The server's total comes first, under an
+        // empty name.
         let server = line("", stats);
         let tubes = tubes.iter().map(|(name, text)| line(name, text)).collect();
         self.before = totals;

@@ -4,8 +4,8 @@
 //! A sweep also finds reserved jobs. The sweep starts at the lowest id that a peek returns, goes up
 //! to the last id, and then down from the start to id 1. The sweep ends as soon as the [`Counters`]
 //! show that it has found every job. If the server was restarted with a binlog and no job is
-//! younger than the restart, the ids may have no known bound. A sweep without a known bound goes up
-//! to the highest known id plus `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
+//! younger than the restart, the highest id may be unknown. The sweep then goes up to the highest
+//! known id plus `cmd-put` plus [`GAP_IDS`], and reports that jobs may be missing.
 
 use std::ops::{ControlFlow, RangeInclusive};
 

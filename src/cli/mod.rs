@@ -195,9 +195,9 @@ pub struct Config {
     pub sync: SyncPolicy,
     /// Whether `--wait-for-lock` is given.
     pub waits_for_lock: bool,
-    /// The time of `--exit-on-binlog-failure`.
+    /// The value of `--exit-on-binlog-failure`.
     pub exit_on_binlog_failure: Option<Duration>,
-    /// The time of `--busy-poll`.
+    /// The value of `--busy-poll`.
     pub busy_poll: Duration,
     /// The number of times `-V` is given.
     pub verbosity: usize,

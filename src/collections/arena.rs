@@ -30,8 +30,8 @@ impl<T> Key<T> {
         self.slot.get() as usize - 1
     }
 
-    /// Returns the key with the same index in another arena. The items of both arenas must always
-    /// be added and removed together, as connections, clients and sockets are.
+    /// Returns the key with the same index in another arena. Items must be added to both arenas
+    /// together, and removed from both together. Connections, clients and sockets have such arenas.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }

@@ -8,8 +8,8 @@
 //! second tree, and the page is removed. A directory is removed with its last page. The page of the
 //! latest insertion stays even with fewer ids, because otherwise a mostly empty queue would
 //! allocate a page for each job. Invariant: the field `used` is the number of entries of a page or
-//! directory. Only the page of the latest insertion may have fewer than two ids, and only the
-//! directory of this page may be empty.
+//! directory. Only the page of the latest insertion may have fewer than two ids, and only a
+//! directory of such a page may have no entry in use.
 
 use std::{collections::BTreeMap, mem};
 
@@ -43,7 +43,7 @@ pub struct IdMap<T> {
 }
 
 impl<T> Default for IdMap<T> {
-    /// A map without ids.
+    /// An empty map.
     fn default() -> Self {
         Self {
             directories: BTreeMap::new(),

@@ -10,7 +10,7 @@ use crate::collections::Key;
 pub(super) const UNIT_BYTES: usize = 8;
 
 /// The size of a block in bytes: four bodies of the default largest size fit into a block. The C
-/// library maps each block separately, and adds a header and eight bytes: 65 pages in all.
+/// library maps each block separately. With a header and eight bytes added, a block takes 65 pages.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
 /// The length in bytes of the mark that precedes a body in its slot, and names the slot's owner.

@@ -15,10 +15,12 @@ use crate::collections::probe;
 /// take jobs even if there is no memory for more jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Enough for a reply to a client without unsent replies, and for timers that are due. Data
-    /// that is kept must leave this memory free: without it, no client can be served.
+    /// Enough memory to process timers that are due, and to reply to a client that has read all
+    /// earlier replies. Data that is kept must leave this memory free: without it, no client can be
+    /// served.
     Critical,
-    /// Enough for one of the first few connections, or one of a client's first few reserved jobs.
+    /// Enough memory for one more connection or reservation, as long as there are only a few
+    /// connections, or the client has reserved only a few jobs.
     Scarce,
     /// Enough for another connection, a part of a line, a wait for a job, a job that is released
     /// with a delay, or a reply to a client that has unsent replies.
@@ -38,9 +40,9 @@ const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 /// still be able to connect.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
-/// The marks while a binlog is read. There are no clients yet, so the free memory need only suffice
-/// for lists, which are small compared to the jobs. Jobs that fitted before the restart must fit
-/// again.
+/// The marks for the replay of a binlog at startup. There are no clients yet, so the free memory
+/// need only suffice for lists, which are small compared to the jobs. Jobs that fitted before the
+/// restart must fit again.
 pub(super) const REPLAY_MARKS: Marks = [1 << 20; 4];
 
 /// A source of memory; some tests use sources with little or no memory.
@@ -123,7 +125,7 @@ impl Memory {
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)
     }
 
-    /// Whether too little memory was free for `level` or a lower level in this turn.
+    /// Whether a request for memory at `level` or at a lower level was refused in this turn.
     pub fn has_refused(&self, level: Level) -> bool {
         self.refused.is_some_and(|lowest| lowest <= level)
     }

@@ -38,7 +38,7 @@ impl Supply for SystemMemory {
 /// alone would not include allocated but unused memory, as in lists and blocks.
 #[derive(Debug)]
 pub struct ResidentLimit {
-    /// The limit on resident memory. The levels keep a part of this memory free.
+    /// The limit on resident memory. Each [`Level`] leaves a part of this memory free.
     limit: u64,
     resident: sys::ResidentMemory,
     /// The limit minus resident memory, in bytes, at the last reading.

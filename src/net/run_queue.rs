@@ -150,7 +150,8 @@ impl EventLoop {
         }
     }
 
-    /// Queues or defers a connection after its share, as `feed_result` requires.
+    /// Queues or defers a connection that has executed its share of commands, as `feed_result`
+    /// requires.
     pub(super) fn reschedule(&mut self, key: Key<Conn>, feed_result: FeedResult, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         socket.feed_result = feed_result;

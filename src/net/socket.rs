@@ -39,7 +39,7 @@ pub(super) struct Socket {
     /// Whether the client shut down its output or disconnected, and `half_close` has not been
     /// called yet.
     pub(super) has_hung_up: bool,
-    /// Whether the connection is in the queue `runnable` or `busy`.
+    /// Whether the connection is in one of the queues `runnable` and `busy`.
     pub(super) is_runnable: bool,
     /// Whether the connection is in the queue of deferred connections.
     pub(super) is_deferred: bool,

@@ -93,7 +93,8 @@ impl EventLoop {
 
     /// Sends the replies that need not wait for a sync. A reply may show a change of this turn to
     /// another client, so the records of all changes are written first: a kill then loses no
-    /// change. If the write fails, sends nothing; the commit decides which connections are closed.
+    /// change. If this write fails, sends no reply; the commit decides which connections are
+    /// closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
             self.queues.writable.push(key);
@@ -179,8 +180,8 @@ impl EventLoop {
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
     /// connection per turn until there is memory. Prefers connections that were idle for that time,
     /// and of several the one with the most bytes of unread output and unfinished input. If
-    /// resident memory is limited, waits before the next close. Call this after the replies that
-    /// the sockets accept have been sent. O(connections) if a connection is closed, O(listeners) if
+    /// resident memory is limited, waits before the next close. Call this after sending all replies
+    /// for which the sockets have space. O(connections) if a connection is closed, O(listeners) if
     /// not.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
@@ -199,8 +200,8 @@ impl EventLoop {
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // Output for a writable socket does not count, because a later turn sends the output. Input
-        // of a readable or deferred connection does not count, because it may still be completed.
+        // Output for a writable socket is not counted, because a later turn sends it. Input of a
+        // readable or deferred connection is not counted, because the input may still be completed.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };

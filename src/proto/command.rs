@@ -91,7 +91,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// The state that a word in a `list-jobs` or a `delete-tube` names.
+    /// Returns the state for a word in the line of a `list-jobs` or `delete-tube`.
     pub(super) fn read(word: &[u8]) -> Option<Self> {
         match word {
             b"ready" => Some(Self::Ready),

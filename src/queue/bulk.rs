@@ -108,7 +108,7 @@ pub struct DeleteTube {
     pub deleted: u64,
 }
 
-/// How many jobs a step visits. All visits of a step take no longer than one delete.
+/// How many jobs a step visits: visiting this many takes no longer than one delete.
 const VISITED_PER_STEP: usize = 16;
 
 /// The result of one step of a [`DeleteTube`].

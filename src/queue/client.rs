@@ -39,9 +39,11 @@ pub struct Client {
     /// the place of an ignored tube. Each entry includes the tube's key, so that a search reads no
     /// [`Watch`].
     pub(super) watching: Vec<(Key<Tube>, Key<Watch>)>,
-    /// The index in `watching` at which the last search found a job. The list can now be shorter.
+    /// The index in `watching` at which the last search found a job. The list may have become
+    /// shorter since.
     pub(super) found_at: usize,
-    /// Watches without an entry in their tube's `waiters`. The list is stale after a disconnect.
+    /// The watches of this client that have no entry in their tube's `waiters`. The list is stale
+    /// after a disconnect.
     pub(super) unqueued: Vec<Key<Watch>>,
     /// The jobs that the client has reserved, in the order of their reservation.
     pub(super) reserved: List<Job>,

@@ -106,8 +106,7 @@ impl Record {
     /// job is lost when its time to run is over or the connection of its worker has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
-    /// buries` is the number of losses, including the present one, minus the number of burials that
-    /// this function caused.
+    /// buries` is the number of losses, the present one included, that did not end in a burial.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial that this
     /// function caused, `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by
@@ -127,8 +126,8 @@ impl Record {
 pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
-    /// Whether `state_at` was read as a date: the end of a delay, which may be over, or the time of
-    /// a burial. If this is true for a ready job, the binlog still shows the job as delayed.
+    /// Whether `state_at` was read as a date: the time of a burial, or the end of a current or past
+    /// delay. If this is true for a ready job, the binlog still shows the job as delayed.
     pub is_state_at: bool,
 }
 

@@ -200,8 +200,8 @@ impl Queue {
         }
     }
 
-    /// Makes a lost job ready, as if it had been ready since `since`. The caller must call
-    /// [`Queue::hand_out`] for the returned tube. O(log n).
+    /// Ends the reservation of a job, and makes the job ready, as if it had been ready since
+    /// `since`. The caller must call [`Queue::hand_out`] for the returned tube. O(log n).
     pub fn return_job(&mut self, job: Key<Job>, since: Time) -> Key<Tube> {
         let tube = self.unreserve(job);
         self.place(job, State::Ready, since);
@@ -303,7 +303,7 @@ impl Queue {
 
 /// Read access.
 impl Queue {
-    /// Reads when the reservation or the delay of a job ends. `None` if the job has neither.
+    /// Returns the end of a job's reservation or delay; `None` if the job has neither.
     pub fn deadline(&self, job: Key<Job>) -> Option<Time> {
         let Job { record, position, .. } = &self.jobs.arena[job];
         match record.state {

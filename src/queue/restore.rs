@@ -16,7 +16,7 @@ impl Queue {
     /// Begins to measure the waits of restored jobs at `now`, when the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // If the replay has deleted all jobs of `default`, the tube needs no histograms yet.
+        // If `default` had jobs only during the replay, the tube needs no histograms yet.
         let Tube { jobs, times, .. } = &mut self.tubes.arena[self.default];
         times.take_if(|_| *jobs == 0);
     }
@@ -110,15 +110,16 @@ impl Queue {
 
 /// The calendar.
 impl Queue {
-    /// After the wall clock was set, applies `shift` once to each instant of a job that was read as
-    /// a date. Scans the arena from index `from` for at most `count` jobs, or fewer if many slots
-    /// are empty. Returns the index for the next call, or `None` at the end. O(count · log n).
+    /// After the wall clock was set, applies `shift` once to those instants of each job that were
+    /// read as dates. Scans the arena from index `from`, and ends after `count` jobs, or earlier if
+    /// many slots are empty. Returns the index for the next call, or `None` at the end. O(count ·
+    /// log n).
     ///
     /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
     /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,
-    /// the delay ends at the next tick. `to_log` receives the jobs whose records have dates of the
-    /// old calendar: buried jobs, and jobs that have had a delay, because no record marks the end
-    /// of a delay.
+    /// the delay ends at the next tick. `to_log` receives the jobs whose records have dates from
+    /// before that: buried jobs, delayed jobs, and jobs whose delay has ended, because no record
+    /// marks the end of a delay.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -32,7 +32,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Keeps memory for the timers of `count` tubes from now on.
+    /// Makes the heaps keep memory for the timers of `count` tubes, even when they shrink.
     pub(super) fn set_tube_capacity(&mut self, count: usize) {
         self.delays.set_min_capacity(count);
         self.pauses.set_min_capacity(count);
@@ -128,7 +128,8 @@ impl Queue {
         [delay, pause, client].into_iter().flatten().min()
     }
 
-    /// Handles the due timer of a client: the client's wait ends, or one of its jobs is lost.
+    /// Handles the due timer of a client: ends the client's wait, or takes from it a job whose time
+    /// to run is over.
     fn expire_client(&mut self, client: Key<Client>, now: Time) -> Expired {
         if self.clients[client].is_waiting() {
             self.stop_waiting(client);

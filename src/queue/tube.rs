@@ -113,7 +113,8 @@ pub(super) struct Tubes {
     /// The sort key of each tube's best ready job, by tube index, so that a search reads one array.
     /// An entry is [`ReadyKey::NONE`] if the tube has no ready job or is paused.
     pub(super) best_ready: Vec<ReadyKey>,
-    /// How many entries of `best_ready` are not [`ReadyKey::NONE`]; a search ends after these.
+    /// How many entries of `best_ready` are not [`ReadyKey::NONE`]; a search ends when it has found
+    /// so many.
     pub(super) with_ready_job: usize,
 }
 

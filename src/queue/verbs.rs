@@ -241,8 +241,8 @@ impl Queue {
     }
 
     /// Begins a `kick` of the buried jobs, or of the delayed jobs if no job is buried. The `kick`
-    /// is limited to `bound` jobs, and to the present number of these jobs. The tube exists at
-    /// least until [`Queue::unpin`].
+    /// moves at most `bound` jobs, and never more than there are now. The tube exists at least
+    /// until [`Queue::unpin`].
     pub fn begin_kick(&mut self, tube: Key<Tube>, bound: u32) -> Kick {
         let Tube { buried, delayed, pins, .. } = &mut self.tubes.arena[tube];
         *pins += 1;

@@ -41,7 +41,7 @@ pub(super) enum LongWork {
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) long_commands: VecDeque<LongCommand>,
-    /// How many steps long commands have taken in this turn.
+    /// The number of steps that all long commands together have taken in this turn.
     pub(super) long_steps: u32,
     /// Closed connections whose clients still have reserved jobs or watch tubes.
     pub(super) disconnecting: VecDeque<Key<Conn>>,
@@ -54,8 +54,8 @@ pub(super) struct Slices {
 }
 
 impl Server {
-    /// Returns whether there is memory for the next step of background work. If there is not, sets
-    /// the time at which the server tries again to handle due timers and other background work.
+    /// Returns whether there is memory for the next step of background work. If memory is too short
+    /// for it, sets the time at which the server tries background work again, due timers included.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {
@@ -101,7 +101,8 @@ impl Server {
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job becomes ready; a later loss can still bury the job.
+        // If the binlog has failed, the job becomes ready. If the job is lost again, it may still
+        // be buried.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
@@ -277,8 +278,8 @@ mod tests {
         server.queue().counts().ready
     }
 
-    /// If memory is short, the jobs of a disconnected client cannot be returned. If clients that
-    /// disconnect later had to wait for these jobs, their tubes would keep much memory.
+    /// If memory is short, the jobs of a disconnected client cannot be returned. If other
+    /// disconnected clients had to wait for this, the tubes that they watch would keep much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);

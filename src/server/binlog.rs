@@ -52,8 +52,8 @@ impl Server {
     /// require it. Call this method before you send replies; [`Server::write_changes`] permits some
     /// replies earlier. If the commit fails, closes each connection with held replies, or with
     /// unsent replies that show a job without a record, and sends none of these replies. A failed
-    /// commit also removes jobs without a record: no client knows their ids, and a restart may
-    /// assign these ids again.
+    /// commit also removes the jobs that have no record, because no client knows their ids, and a
+    /// restart may assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);

@@ -58,7 +58,7 @@ pub enum BeforeSync {
 pub(super) struct Gathering {
     /// The number of the last commit that released replies; wraps around after 2^32 commits.
     round: u32,
-    /// How many connections with replies from the last commit have sent no change since then.
+    /// How many of the connections that the last commit answered have sent no change since then.
     expected: u32,
     /// How many of the next commits do not wait for more changes.
     skip: u32,
@@ -200,7 +200,8 @@ mod tests {
         assert_eq!(gathering.before_sync(TIME, 1, now), Sync);
     }
 
-    /// If all commits waited, producers that put one job a second would slow each other down.
+    /// If each commit waited for other commands, even producers that put one job a second would
+    /// slow each other down.
     #[test]
     fn it_waits_less_and_less_often_if_none_joins() {
         let mut gathering = Gathering::default();

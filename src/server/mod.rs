@@ -72,14 +72,15 @@ use crate::{
 
 /// How many steps each kind of large work takes in a turn; most steps handle one job. A tick
 /// handles at most this many timers of each kind, or twice the number of commands since the last
-/// tick if that is more. Each timer was set by a command, so the number of due timers has a limit.
+/// tick if that is more. So due timers, each of which a command has set, cannot become more and
+/// more.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// A turn executes at most this many commands of one connection.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
 /// A turn executes about this many commands of all connections; it may exceed this number by the
-/// shares of its last connections. All these commands take one or two milliseconds.
+/// shares of its last connections. Together these commands take one or two milliseconds.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. The release of a piece takes tens of

@@ -24,8 +24,8 @@ impl Server {
         now.max(self.latest.next())
     }
 
-    /// Sends a job to the client for which the job was just reserved. Jobs handed out in one step
-    /// are reserved at different instants, so that they time out in the order of these instants.
+    /// Sends a job to the client for which the job was just reserved. Each job handed out in a step
+    /// is reserved at a later instant than the one before, so that the jobs time out in this order.
     pub(super) fn deliver(&mut self, (client, job): (Key<Client>, Key<Job>), now: Time) {
         self.instant(now);
         let conn = &mut self.conns[client.paired()];

@@ -12,8 +12,9 @@ use crate::{
     wal::{self, Directory, Disk, LOCK_CONFIRM_INTERVAL},
 };
 
-/// How long a daemon that takes over the lock waits before it writes anything. After a check of its
-/// lock, the previous daemon relies on the lock for [`LOCK_CONFIRM_INTERVAL`], which is shorter.
+/// How long a daemon that takes over the lock waits before it writes anything. This time is longer
+/// than [`LOCK_CONFIRM_INTERVAL`], during which the previous daemon relies on its last check of the
+/// lock.
 const TAKEOVER_DELAY: Duration = LOCK_CONFIRM_INTERVAL.saturating_mul(2);
 
 /// This daemon's line in the file `lock` of the binlog's directory.

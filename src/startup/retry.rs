@@ -24,7 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {
-    /// How long a step of startup that has failed with this error is repeated.
+    /// How long startup repeats a step that fails with this error.
     fn patience(&self, error: &StartError) -> Duration {
         match error {
             StartError::Binlog(_, wal::Error::Locked(_)) if self.config.waits_for_lock => {

@@ -56,8 +56,8 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds to [`allocated_bytes`] the `bytes` that were written to memory. This memory may have been
-/// allocated long before, but becomes resident only when something is written to it.
+/// Adds `bytes` to [`allocated_bytes`], after this many bytes of memory were written for the first
+/// time. Memory may be allocated long before, but becomes resident only when it is written.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }
@@ -75,7 +75,7 @@ pub fn refill(bytes: usize) {
     // While a piece is at the heap's end, the C library cannot release the memory below the piece.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
-        // Meanwhile another thread may have freed the last piece that was from the heap.
+        // Meanwhile another thread may have freed the last of the pieces from the heap.
         let slot = PIECES.iter().find(|slot| is_from_heap(slot.load(Relaxed)));
         release(slot.map_or(mapped, |slot| slot.swap(mapped, Relaxed)));
     }

@@ -35,7 +35,7 @@ pub(super) struct Dates {
 }
 
 impl Dates {
-    /// At first, all dates are converted by this calendar.
+    /// Until the clock is set, all dates are converted by this calendar.
     pub(super) fn new(calendar: Calendar) -> Self {
         Self { calendar, restored: calendar, shifted: None, rested_at: Time::default() }
     }
@@ -83,8 +83,8 @@ impl Dates {
         }
     }
 
-    /// Visits up to `count` jobs. With the new calendar, recomputes the times that were read from
-    /// the binlog as dates. Returns the jobs whose records need new dates.
+    /// Visits up to `count` jobs after the wall clock was set, and recomputes the times that the
+    /// binlog has as dates. Returns the jobs whose records need new dates.
     pub(super) fn shift(&mut self, queue: &mut Queue, count: usize, now: Time) -> Vec<Key<Job>> {
         let mut to_log = Vec::new();
         let Some(from) = self.shifted else { return to_log };
@@ -126,7 +126,8 @@ mod tests {
         assert_eq!(recorded(queue), 1);
     }
 
-    /// If each change of the clock corrected dates, all delayed jobs might be recorded each second.
+    /// If dates were corrected at each change of the clock, all delayed jobs might be recorded each
+    /// second.
     #[test]
     fn dates_follow_the_clock_a_few_times_at_once_and_then_once_in_some_minutes() {
         let Fixture { mut wal, mut restored, .. } = Fixture::new(SyncPolicy::Never);

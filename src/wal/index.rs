@@ -3,8 +3,9 @@
 //!
 //! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
 //! full record and last short record are live; all other records are garbage. The index has only
-//! the segments of full records: short records come later, and segments are removed oldest first.
-//! Before a segment is removed, its jobs are relocated, which makes their short records garbage.
+//! the segments of full records: a job's short records are in the same or in newer segments, which
+//! are removed later. Before a segment is removed, its jobs are relocated, which makes their short
+//! records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
 //! location have the same index. The fields `live` and `closed` are the sums that
@@ -146,8 +147,9 @@ impl SegmentIndex {
         self.deferred = self.deferred + u64::from(is_deferred) - u64::from(before);
     }
 
-    /// Returns a job with a deferred record. Each call visits a limited number of locations. If no
-    /// visited location has a deferred record, returns `None`; the next call visits later ones.
+    /// Returns a job with a deferred record. Each call visits a limited number of locations.
+    /// Returns `None` if no visited location has a deferred record; the next call visits later
+    /// locations.
     pub(super) fn next_deferred(&mut self) -> Option<Key<Job>> {
         let slots = self.locations.slots();
         let count = slots.min(LOCATIONS_PER_SEARCH);

@@ -317,7 +317,8 @@ impl Wal {
 
     /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog with
     /// the new calendar, which needs no record. Appends a record of each job that was delayed or
-    /// buried in this run, because its last record has dates of the old calendar.
+    /// buried in this run, because the dates in its last record were computed before the clock was
+    /// set.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);
@@ -352,7 +353,7 @@ impl Wal {
         self.index.deferred > 0 && self.log.space().has_room_for(SHORT_BYTES, self.demand().slots())
     }
 
-    /// Returns the job to relocate next, if any. On a full disk, less garbage suffices.
+    /// Returns the job to relocate next, if any. On a full disk, relocation starts at less garbage.
     fn next_relocation(&self) -> Option<Key<Job>> {
         self.index.next_relocation(if self.log.reserve.shortage.is_some() { 1 } else { 6 })
     }

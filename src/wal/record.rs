@@ -350,8 +350,8 @@ impl Frame {
         let body_length = if name_length > 0 { size? } else { 0 };
         let flaws = [
             (Kind::from_number(state).is_none(), "an unknown state"),
-            // If a missing date were allowed, an incomplete segment header would be taken for the
-            // delete of a job, and the segment for a segment of the original.
+            // If a missing date were allowed, an incomplete segment header would look like the
+            // delete of a job, so the segment would look like one of the original.
             (fields.created_at == 0, "a missing date"),
             (name_length > 0 && !proto::is_tube_name(name), "a wrong tube name"),
         ];

@@ -46,8 +46,9 @@ impl Recovery {
         self.state = State::Failed { retry_at: now + self.delay };
     }
 
-    /// Whether recovery is complete: all segments up to `rewrite_through` are removed or, if the
-    /// oldest cannot be removed, no job needs these segments and all records are synced.
+    /// Whether recovery is complete: all segments up to `rewrite_through` are removed. If the
+    /// oldest segment cannot be removed, it suffices that no job needs these segments and that all
+    /// records are synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();

@@ -88,8 +88,9 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
 }
 
 /// On a full disk, removes segments without a record, because each restart adds such a segment. If
-/// no new segment could be opened, also removes segments that no job needs. If, besides, a segment
-/// is damaged, removes nothing: that segment may need the key in another header. Ignores errors.
+/// no new segment could be opened, also removes segments that no job needs. If a segment is
+/// damaged, too, removes nothing: reading that segment may need the key in the header of another.
+/// Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,
@@ -111,7 +112,7 @@ pub(super) fn free_at_start(
         }
     }
     if !has_segment {
-        // The next attempt to open a segment reports any error.
+        // The next attempt to open a segment fails with the same error, and reports it.
         let _ = remove_unneeded(log, index, recovery, u64::MAX / 2);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The file system reserves the space of these files without a write, so neither startup nor a
 //! large job waits for writes. If the file system cannot reserve space, the files are smaller, and
-//! are filled with zeros. Each file begins with a segment header, so that the directory's key is
-//! known even if the headers of all segments are damaged.
+//! are filled with zeros. Each file begins with a header, so that the directory's key can be read
+//! from it even if the headers of all segments are damaged.
 
 use std::{cmp::Reverse, collections::BTreeMap, io, time::Duration};
 
@@ -62,7 +62,7 @@ pub(super) struct Shortage {
 pub(super) struct Reserve {
     /// The size of a usual segment in bytes.
     pub(super) segment_size: u64,
-    /// The key of the directory.
+    /// The directory's key, from which the checksums in its segments are computed.
     pub(super) key: u64,
     /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. So
     /// the last file, which becomes the next segment, is the oldest of the largest files.
@@ -169,7 +169,7 @@ impl Reserve {
         }
     }
 
-    /// Notes that a file of `size` bytes was made. Ends a shortage of files of that size or less.
+    /// Ends the shortage after a file of `size` bytes was made, unless larger files are short.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
@@ -178,7 +178,8 @@ impl Reserve {
 
     /// Ends a shortage of large files if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
-        // While smaller files are short, too, an attempt fails each second.
+        // If there is no space for smaller files either, an attempt fails each second, and so
+        // `failed_at` is recent.
         if self.shortage.is_some_and(|it| it.failed_at + LARGE_SHORTAGE_TIME <= now) {
             self.on_space(u64::MAX);
         }
@@ -219,8 +220,9 @@ impl Reserve {
         Ok(Preallocated { number, size, filled: HEADER_BYTES, fill_end })
     }
 
-    /// Fills a piece of the preallocated file that is being filled, or of a new file of `size`
-    /// bytes. Returns whether the file is complete. After an error, the file is removed.
+    /// Writes zeros to the next piece of the unfinished preallocated file, or of a new file of
+    /// `size` bytes if there is none. Returns whether the file is complete. After an error, the
+    /// file is removed.
     fn make_step(&mut self, disk: &mut Writable, size: u64) -> io::Result<bool> {
         let mut file = match self.filling.take() {
             Some(file) => file,

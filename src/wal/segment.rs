@@ -65,7 +65,7 @@ impl End {
 pub(super) struct Current {
     /// The key of the directory.
     key: u64,
-    /// The number from which the checksums of the segment start.
+    /// The initial value of the segment's checksums.
     pub(super) salt: u64,
     /// After a restart, new jobs get no ids below this one, unless the daemon has shut down
     /// cleanly.

@@ -33,7 +33,8 @@ const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 /// deletes. The restart begins another segment, and frees only whole pages of the last segment.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
-/// Returns how many slots fit into `bytes` bytes if no segment header is due at their beginning.
+/// Returns how many slots fit into `bytes` bytes, if the first of them need not be a segment
+/// header.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
 }
@@ -151,9 +152,9 @@ impl Demand {
     }
 
     /// Whether a preallocated file of `size` bytes should be removed, because the large job or the
-    /// many small jobs for which the file was made are deleted. Unless the file is larger than a
-    /// usual segment, the slots of one more segment are kept, so that files are not made and
-    /// removed alternately.
+    /// many small jobs for which the file was made are deleted. A file of the usual size is removed
+    /// only if another segment's slots are left over, too, so that files are not made and removed
+    /// alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };

@@ -58,8 +58,9 @@ impl Log {
             }
             Err(error) => return Err(error.into()),
         }
-        // Until now, unfinished records were kept, so that no new job gets their ids. The header of
-        // the new segment has a larger id, so unfinished records can now be truncated.
+        // Unfinished records were kept up to this point of startup, so that no new job gets their
+        // ids. The header of the new segment has a larger id, so unfinished records can now be
+        // truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {
@@ -79,9 +80,10 @@ fn remove_of_last_run(disk: &mut Writable, name: Name) {
     }
 }
 
-/// Truncates segments of earlier runs after their last complete record: if `is_torn`, segments that
-/// end in an unfinished record; if not, segments that end in zeros. If a truncation fails, the next
-/// startup may report damage, because only the newest segment may end in an unfinished record.
+/// Truncates segments of earlier runs after their last complete record. With `is_torn`, these are
+/// the segments that end in an unfinished record, otherwise the segments that end in zeros. If a
+/// truncation fails, the next startup may report damage, because only the newest segment may end in
+/// an unfinished record.
 fn truncate(disk: &mut Writable, report: &Report, is_torn: bool) {
     for segment in &report.segments {
         let has_rest = segment.used < segment.size && segment.torn.is_some() == is_torn;

@@ -24,7 +24,7 @@ const BACKGROUND_FROM: Duration = Duration::from_micros(1500);
 /// If syncs take less than this on average, they run in the thread of the event loop again.
 const FOREGROUND_BELOW: Duration = Duration::from_micros(750);
 
-/// How long syncs take, and where they run with `-f0`.
+/// How long syncs take, and which thread runs them with `-f0`.
 #[derive(Debug, Default)]
 pub(super) struct SyncTime {
     /// The moving average of the times of about the last eight syncs.

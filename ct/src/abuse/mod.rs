@@ -35,7 +35,8 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the probe sends commands before an attack begins.
 const BASELINE_TIME: Duration = Duration::from_secs(1);
-/// The probe measures for this time twice: while connections stay open, and after the cleanup.
+/// The probe takes this long for each of two measurements: while connections stay open, and after
+/// the cleanup.
 const HOLD_TIME: Duration = Duration::from_millis(1500);
 /// How long a daemon may take to finish the work of an attack and to free memory.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -135,11 +136,11 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
     Ok(rows)
 }
 
-/// The directory of the faked clock's file; dropping this value removes the directory.
+/// The directory of the file that sets a daemon's clock; dropping this value removes the directory.
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
-    /// Makes the directory with the faked clock of an attacked daemon.
+    /// Makes the directory and the file that sets the clock of an attacked daemon.
     fn new() -> io::Result<Self> {
         let folder = attacks::clock_folder();
         fs::create_dir_all(&folder)?;
@@ -149,13 +150,13 @@ impl ClockFolder {
 }
 
 impl Drop for ClockFolder {
-    /// Removes the directory with the faked clock.
+    /// Removes the directory and its file.
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Starts a daemon, and repeats an attack on it until the row in the table has enough rounds.
+/// Starts a daemon, and repeats an attack on it until enough rounds are measured.
 fn run_attack(
     kind: &AttackKind,
     target: &Target,

@@ -121,7 +121,8 @@ struct InterleavedRun<'a> {
     config: &'a Config,
     /// The daemon of each participant, once the daemon is prepared.
     prepared: &'a mut [Option<PreparedDaemon>],
-    /// The targets and, at the end, the first target with the base scenario, if there is a base.
+    /// The targets. If there is a base scenario, the first target is added once more, with that
+    /// scenario.
     participants: Vec<Participant<'a>>,
     rows: Vec<Row>,
 }

@@ -301,10 +301,10 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a connection's batch.
     ///
-    /// If each reply woke the load, a daemon that writes each reply separately would saturate the
-    /// load, and would use CPU time for the wake-ups. The load must not wait for all replies: the
-    /// kernel acknowledges nothing until the load reads, and allows only some ten small packets
-    /// without acknowledgement.
+    /// If each reply woke the load, the load would be slower than a daemon that writes each reply
+    /// separately, and this daemon would use CPU time for the wake-ups. The load must not wait for
+    /// all replies: the kernel acknowledges nothing until the load reads, and allows only some ten
+    /// small packets without acknowledgement.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());
@@ -330,8 +330,8 @@ impl Connection {
         }
     }
 
-    /// In `held`, replaces the connection's jobs that the cycle has used with the jobs that the
-    /// cycle holds at its end.
+    /// Replaces, in the list `held`, the jobs that the cycle used with the jobs that the connection
+    /// has at the end of the cycle.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

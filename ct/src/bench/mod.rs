@@ -10,8 +10,8 @@
 //!   of [`setup`].
 //! * [`measure`] starts a daemon on its cores, pins the load, and reads memory, CPU time and waits
 //!   for a core. `syscalls` counts system calls.
-//! * [`scenario`] makes the presets, each a scenario with phases. `special` runs the scenarios
-//!   without a repeated load.
+//! * [`scenario`] makes the presets, each a scenario with phases. `special` runs the scenarios that
+//!   repeat no load.
 //! * [`target`] parses and starts the daemons, and makes scratch directories. [`compare`] runs the
 //!   scenarios on each daemon. [`outcome`] has rows and figures, [`stats`] medians and ranges.
 //! * [`report`] makes the table and the JSON. [`machine`] describes machine, sources and daemons.

@@ -20,14 +20,14 @@ pub struct Row {
     pub curve: Option<(String, f64)>,
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
-    /// The first target's results in the base scenario, which has fewer tubes, jobs or workers. The
-    /// label of these results is the name of the base scenario's own row, not of a target.
+    /// The first target's results in the base scenario, which has fewer tubes, jobs or workers.
+    /// Their label is the name of the base scenario, where other results have the name of a target.
     pub base: Option<Outcome>,
 }
 
 impl Row {
-    /// Returns a row's results at an index: of a target or, after all targets, of the base
-    /// scenario.
+    /// Returns the results of the target with this index. The index after the last target is that
+    /// of the base scenario.
     pub(super) fn side(&mut self, index: usize) -> Option<&mut Outcome> {
         self.results.get_mut(index).or(self.base.as_mut())
     }

@@ -174,7 +174,7 @@ kernel's share of the daemon's CPU time, and load is the load's own CPU per comm
     }
 }
 
-/// Returns the lines of the terminal's table for one row.
+/// Returns a row of the table as lines for a terminal.
 pub fn table_row(row: &Row) -> String {
     let mut text = format!("{}: {}\n", row.name, row.about);
     for (index, result) in row.results.iter().enumerate() {
@@ -197,8 +197,8 @@ pub fn table_row(row: &Row) -> String {
     text
 }
 
-/// Returns a target's line of the terminal's table with the figures of a load: rate, CPU,
-/// latencies.
+/// Returns the line of the terminal's table that shows a target's rate, CPU time and latencies
+/// under a load.
 fn load_line(result: &Outcome, subject: Option<&Outcome>) -> String {
     let cell = |figure: &str| result.spread(figure).map(|spread| number(spread.median));
     let cell = |figure: &str| cell(figure).unwrap_or_default();

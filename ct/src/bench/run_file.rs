@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The text before the row's name in the label of a base scenario's results.
+/// The label of a base scenario's results is this text and the name of the row.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.
@@ -23,8 +23,8 @@ pub struct RunFile {
 pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
-    /// The figures of each daemon, in the order of the table. If the row has a base scenario, the
-    /// last [`Side`] has the first daemon's figures in that scenario.
+    /// The figures of each daemon, in the order of the table. If the workload is compared with a
+    /// base scenario, the last [`Side`] has the first daemon's figures in that scenario.
     pub sides: Vec<Side>,
 }
 
@@ -35,7 +35,8 @@ pub struct Side {
     pub label: String,
     /// The figures by name, such as `rate`, `cpu` or `p99`; empty if the daemon failed.
     pub figures: BTreeMap<String, Figure>,
-    /// The saturated side: the daemon, the load, both or none; empty if the row is not a load.
+    /// The saturated side: the daemon, the load, both or none; empty if the row measures something
+    /// other than a load.
     pub saturated: String,
 }
 
@@ -77,7 +78,8 @@ impl RunFile {
     fn add(&mut self, line: &str) -> Option<()> {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let [name, label, figure, ratio, rest @ ..] = &cells[..] else { return None };
-        // If the first daemon has several lines for a row, each line has the row's name.
+        // If a row of the run has several lines for the first daemon, each of them begins with the
+        // row's name.
         if !name.is_empty() && self.rows.last().is_none_or(|row| row.name != *name) {
             self.rows.push(RunRow { name: (*name).to_owned(), sides: Vec::new() });
         }
@@ -127,7 +129,7 @@ impl RunRow {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }
 
-    /// From a row of a run file, returns a figure of the first daemon in the base scenario `row`.
+    /// Returns a figure of the first daemon in the base scenario named `row`.
     pub fn base(&self, row: &str, figure: &str) -> Option<&Figure> {
         let name = |side: &&Side| side.label.strip_prefix(BASE_LABEL) == Some(row);
         self.sides.iter().find(name)?.figures.get(figure)

@@ -183,7 +183,7 @@ impl Scenario {
         Self { quick, ..self }
     }
 
-    /// Makes the scenario measure the bare responder, too.
+    /// Makes the scenario measure also `ct-bare`, a server that only sends fixed replies.
     fn with_bare(self) -> Self {
         Self { bare: true, ..self }
     }

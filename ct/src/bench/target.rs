@@ -34,7 +34,7 @@ pub struct Target {
     pub program: Program,
     /// Whether the program is the bare responder.
     pub bare: bool,
-    /// Flags of presets, each with the flag that replaces it for this program.
+    /// Flags of presets, each with the flag that this target's program has instead.
     replacements: Vec<(String, String)>,
 }
 
@@ -130,8 +130,8 @@ pub struct PreparedDaemon {
 }
 
 impl PreparedDaemon {
-    /// Starts a target's daemon and brings it into a state. `binlog` has the flag for syncs, and
-    /// the parent of a new directory for the binlog.
+    /// Starts a target's daemon and brings it into a state. `binlog` is the flag for syncs and the
+    /// directory below which a new binlog directory is made.
     pub fn prepare(
         target: &Target,
         cores: &Cores,

@@ -5,10 +5,10 @@
 //! runner omits operations that must not be sent to one of the daemons.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. Some runs have pauses of 0.25, 1.25
-//! or 2.25 seconds between bursts. So each burst of operations begins at least 0.25 seconds before
-//! or after every whole second since the start of an earlier burst. If a burst takes only a
-//! fraction of 0.25 seconds, both daemons agree on which timers are due. After a fourth pause,
-//! operations and timers could coincide, so a run has at most three pauses.
+//! or 2.25 seconds between bursts. So if two bursts begin some seconds apart, this time differs
+//! from a whole number of seconds by at least 0.25 seconds. If a burst takes only a fraction of
+//! 0.25 seconds, both daemons agree on which timers are due. After a fourth pause, operations and
+//! timers could coincide, so a run has at most three pauses.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl Generator {
     fn command(&mut self) -> Command {
         match self.prng.below(100) {
             _ if self.options.garbage && self.prng.chance(2, 3) => self.garbage(),
-            // A mutation can make a release without delay, which a run with restarts must not
+            // A mutation can change the delay of a release to 0, which a run with restarts must not
             // contain.
             0..=4 if !self.options.restarts => {
                 let command = self.valid();

@@ -17,7 +17,7 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// The number of quiet round trips to await if the expected replies show that all commands were
+/// How many quiet round trips to wait for, if the expected replies show that all commands were
 /// executed. A round trip is quiet if only the barrier's reply arrives.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// The number of consecutive quiet round trips to await if commands may still be executed.

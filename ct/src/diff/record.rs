@@ -57,7 +57,7 @@ impl Record {
         script
     }
 
-    /// If the recorded script expects a number of connections, returns statements that open the
+    /// If a reply in the record has `current-connections`, returns statements that open the
     /// barrier's connection first, because that connection was open during the whole run.
     fn opening(&self) -> String {
         let counts = |event: &Event| match event {

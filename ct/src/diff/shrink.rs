@@ -1,7 +1,7 @@
 //! Shrinks a long failing sequence to a short one, by delta debugging.
 //!
-//! This module knows nothing about daemons. The caller's oracle, which finds a sequence that fails,
-//! gets several candidates at a time, so that it can try them in parallel. The oracle may give up
+//! This module knows nothing about daemons. The caller's oracle receives several candidates at a
+//! time, so that it can try them in parallel, and returns one that fails. The oracle may give up
 //! after some time.
 
 /// Returns a shorter sequence that still fails, or the given sequence.

@@ -22,7 +22,7 @@ pub(crate) enum Verb {
     },
     Watch(Vec<u8>),
     Ignore(Vec<u8>),
-    /// Shows a job, whose body may still be arriving.
+    /// A command whose reply has a job. The job's body may still be arriving.
     Inspect(u64),
     /// Ends the reservation of a job, if the command succeeds.
     EndReservation(u64),
@@ -34,13 +34,13 @@ pub(crate) enum Verb {
 pub(crate) enum Quirk {
     /// A CR inside a line.
     LoneCr,
-    /// A line whose CR is at byte 224, or at a multiple of 224.
+    /// A line with a CR at a byte whose number is a multiple of 224.
     CrAt224,
     /// A timeout that is not a number within its range.
     UncheckedTimeout,
 }
 
-/// A command that has no reply yet: its verb, and its first word for messages.
+/// A command that has no reply yet. The first word of its line is kept for error messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) verb: Verb,
@@ -273,7 +273,8 @@ impl Tracker {
         Verb::Put(put.take())
     }
 
-    /// Parses a line of the tracked connection. Commands that need no tracking are `Verb::Other`.
+    /// Parses a line that the tracked connection sends. Commands that need no tracking are
+    /// `Verb::Other`.
     fn verb(&mut self, line: &[u8]) -> Verb {
         let (word, rest) = match line.iter().position(|&byte| byte == b' ') {
             Some(space) => (&line[..space], &line[space + 1..]),

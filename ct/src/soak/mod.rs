@@ -357,7 +357,7 @@ fn put_unconsumed_jobs(address: &str, shared: &Shared) {
     }
 }
 
-/// Removes the oldest file of the binlog, which is the defect [`PlantedDefect::Loss`].
+/// Plants the defect [`PlantedDefect::Loss`]: removes the oldest file of the binlog.
 fn remove_oldest_binlog_file(folder: &Path) -> io::Result<()> {
     let number = |path: &Path| path.to_str()?.rsplit_once("binlog.")?.1.parse::<u64>().ok();
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());

@@ -101,7 +101,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Sets each number of open descriptors to the maximum of this sample and another sample.
+    /// Keeps, for each kind of descriptor, the larger number of this sample and another sample.
     pub(super) fn raise(&mut self, other: Self) {
         self.binlog = self.binlog.max(other.binlog);
         self.others = self.others.max(other.others);

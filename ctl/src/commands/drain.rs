@@ -69,8 +69,8 @@ fn drain_server(client: &mut Client, switch: &str) -> Result<bool> {
     Ok(known.with_context(|| format!("{address}: the server reports no drain state"))? == "true")
 }
 
-/// Waits until a server has only buried jobs, and meanwhile prints the numbers of its jobs at an
-/// interval. Returns the last numbers, as text and as JSON.
+/// Waits until a server has only buried jobs, and meanwhile prints how many jobs it has in each
+/// state, at an interval. Returns the last counts, as text and as JSON.
 fn wait_until_drained(client: &mut Client, interrupt: &Interrupt) -> Result<(String, Value)> {
     let mut checks = 0_u64;
     loop {

@@ -46,7 +46,8 @@ fn kick_tube(
         interrupt.check()?;
         let left = most - tried.len() as u64;
         let mut ids = first_kickable(client, tube, state, left.min(LISTED_JOBS_MAX))?;
-        // If all listed jobs were kicked by this call, and are in `state` again, find other jobs.
+        // If all listed jobs have already been kicked by this call, but are in `state` again, find
+        // others.
         if !ids.is_empty() && ids.iter().all(|id| tried.contains(id)) {
             let filter = Filter::of_state(tube, state);
             ids = Plan::find(client, filter, &Options::default(), interrupt)?.0.ids().collect();

@@ -30,7 +30,8 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
 
 /// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
 /// waits until a job is ready or a signal arrives. Also returns the instant just before the touch,
-/// which has restarted the time to run. The jobs in `kept` stay reserved, and are never returned.
+/// which has restarted the time to run. The jobs in `kept` stay reserved; the function never
+/// returns one of them.
 pub(crate) fn reserve_next(
     client: &mut Client,
     wait: Option<Duration>,

@@ -44,7 +44,7 @@ pub(crate) enum Naming {
 }
 
 impl Naming {
-    /// Returns the metrics, under these names, for this number of servers.
+    /// Returns the names of all metrics. `servers` is the number of servers.
     pub(crate) fn names(self, servers: usize) -> Names {
         match self {
             Self::Own => Names::own(),

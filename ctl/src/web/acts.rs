@@ -52,7 +52,7 @@ pub(super) struct ActionRequest {
     /// The instance of the server from which the page got its list of jobs.
     instance: Option<Instance>,
     what: Option<Action>,
-    /// The name of the question that the request answers; `None` for a dry run.
+    /// The id of the question that the user confirmed on the page; `None` for a dry run.
     question: Option<String>,
 }
 

@@ -16,7 +16,8 @@ const QUESTION_TIME: Duration = Duration::from_secs(600);
 
 /// The largest number of questions. If there are more, the oldest questions are dropped.
 const QUESTIONS_MAX: usize = 64;
-/// The most bytes of all questions in memory. To keep this limit, the oldest questions are dropped.
+/// The largest total size of all questions, in bytes. To keep this limit, the oldest questions are
+/// dropped.
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
 /// An action that waits for the answer of a page.

@@ -43,7 +43,8 @@ const HISTORY_TUBES_MAX: usize = 1_000;
 /// With each sample, the waits of jobs are requested for at most this many tubes.
 const TIMED_TUBES_MAX: usize = 400;
 
-/// Work that is over its time limit waits this long for the replies of the server, and then fails.
+/// Work that has reached its time limit has this much more time to receive the server's replies,
+/// and then fails.
 const LATE_WORK_TIME: Duration = Duration::from_secs(10);
 
 /// One sample of a server or a tube.
@@ -135,7 +136,7 @@ struct SharedState {
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) address: Address,
-    /// Once this interrupt is set, all requests of pages end their work on this server.
+    /// Once this interrupt is set, all HTTP requests that use this server end.
     pub(super) interrupt: Interrupt,
     shared: Arc<SharedState>,
 }

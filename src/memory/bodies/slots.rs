@@ -64,7 +64,8 @@ pub(super) enum Pace {
     Normal,
     /// Bodies move until no block is sparse, because memory is short.
     Short,
-    /// No body moves until a body is removed, because no block is sparse or a move lacks memory.
+    /// No body can move until a body is removed: either no block is sparse, or there is no memory
+    /// for a move.
     Stuck,
 }
 
@@ -97,7 +98,8 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest replaces the hole in the list, as all earlier holes are smaller.
+            // Usually the rest of the hole takes the hole's place in the list, as all earlier holes
+            // are smaller.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);
@@ -123,7 +125,8 @@ impl Bodies {
     }
 
     /// Frees the slot of a body. If the slot's block is then empty, and is the block that is filled
-    /// next, the block becomes one hole. Any other empty block is removed, to release its memory.
+    /// next, all of the block becomes one free slot. Any other empty block is removed, to release
+    /// its memory.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;
@@ -150,7 +153,7 @@ impl Bodies {
         self.holes.last().map(|hole| hole.place.block)
     }
 
-    /// Adds an empty block, and remembers it as a hole, or fails if there is no memory.
+    /// Adds an empty block to the blocks and to the holes, or fails if there is no memory.
     fn add_block(&mut self, level: Level) -> Growth {
         self.blocks.make_room()?;
         // Other allocations can use the memory of an empty block only after its release.
@@ -190,7 +193,8 @@ impl Bodies {
         self.releasable.drain(..).count() > 0
     }
 
-    /// Begins the replay of a binlog, during which less memory must stay free.
+    /// Begins the replay of a binlog. During a replay, bodies may use more of the memory than
+    /// later.
     pub fn begin_replay(&mut self) {
         self.memory.set_marks(REPLAY_MARKS);
     }

@@ -282,7 +282,7 @@ fn beside_unfinished_uploads_the_moves_end() {
         body
     };
     let mut begun: Vec<_> = (0..40_000).map(|_| upload()).collect();
-    // Removes so few uploads of each block that no block becomes sparse.
+    // Removes so few unfinished bodies from each block that no block becomes sparse.
     for number in (0..begun.len()).rev().step_by(80) {
         all.bodies.remove(begun.swap_remove(number));
     }

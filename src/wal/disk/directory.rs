@@ -63,7 +63,8 @@ impl Directory {
     }
 
     /// Whether the daemon that last used this directory could still be running, unaware that it has
-    /// lost the lock. In the file `lock`, the line of a daemon of this machine ends in `machine`.
+    /// lost the lock. A daemon on this machine writes a line that ends in the value of `machine`
+    /// into the file `lock`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
@@ -290,7 +291,8 @@ impl Disk for Directory {
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
-        // Reserves the descriptor that is free again. If none is free, the next close tries again.
+        // Reserves the descriptor that has just become free. If another thread has taken it, the
+        // next close tries again.
         let _ = self.reserve_descriptors();
     }
 

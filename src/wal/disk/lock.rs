@@ -59,9 +59,9 @@ impl DirectoryLock {
     }
 
     /// Whether the daemon that last had the lock could still be running, unaware that it has lost
-    /// the lock. If the line ends in `machine`, that daemon ran on this machine, and has ended,
-    /// because this kernel has freed its lock. `None` if the file is empty: the original had the
-    /// lock last, or no daemon ever had it.
+    /// the lock. If the line ends in `machine`, its daemon ran on this machine, and must have
+    /// ended: otherwise this kernel would not have given the lock away. `None` if the file is
+    /// empty: the original had the lock last, or no daemon ever had it.
     pub(super) fn last_holder_may_run(&self, machine: &str) -> Option<bool> {
         let Some(line) = &self.line else { return Some(false) };
         let line = text(line);
@@ -147,7 +147,8 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim().into()
 }
 
-/// The error if the lock cannot be taken, with the line of the daemon that has the lock.
+/// Returns the error for a lock that cannot be taken. The error quotes the line that the holder of
+/// the lock wrote into the file.
 fn held_by(error: &io::Error, file: &File, path: &Path) -> Error {
     if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) {
         return named(path, error.kind(), &format_args!("cannot lock it: {error}")).into();

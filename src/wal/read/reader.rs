@@ -52,7 +52,7 @@ pub(super) struct Reader<'a> {
     pub(super) now: Time,
     /// Clients may have seen all ids below this one, which is from the last segment header.
     pub(super) seen_below: u64,
-    /// The key of the directory.
+    /// The directory's key, from which the checksums in its segments are computed.
     pub(super) key: Option<u64>,
     /// The findings in the segment that is being read.
     pub(super) report: SegmentReport,
@@ -75,7 +75,8 @@ impl Reader<'_> {
     /// Reads the version of the segment, then all of its records.
     fn read_segment(&mut self) -> Result<(), Error> {
         if self.window.first_data(0)?.is_none() {
-            // A power cut, or a kill of the original as it makes a file, may leave only zeros.
+            // After a power cut, or if the original is killed while it makes a file, the file may
+            // have only zeros.
             self.report.torn = (self.report.size > 0).then_some(0);
             return Ok(());
         }
@@ -176,7 +177,7 @@ impl Reader<'_> {
     }
 
     /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
-    /// record's length can be read, it must be at least `length`, and `is_whole` must be false.
+    /// record has its own length, this must be at least `length`, and `is_whole` must be false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // The first header is never incomplete: it is synced before the file becomes a segment.
         if at == START {
@@ -185,7 +186,8 @@ impl Reader<'_> {
         Ok(match self.window.frame(at, Format::Plain)? {
             Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
-            // A record of which only the name was written looks like the end of the records.
+            // If only the tube name of a record was written, the record looks like the end of the
+            // records.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
         })
     }

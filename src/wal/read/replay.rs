@@ -36,7 +36,8 @@ use crate::{
 /// How many numbers must be left for later segments: more than a daemon ever uses.
 const NUMBERS_LEFT_MIN: u32 = 1 << 20;
 
-/// The most problems of one segment that are described. Further problems are only counted.
+/// The largest number of problems that are described for one segment. Further problems are only
+/// counted.
 const PROBLEMS_MAX: usize = 20;
 
 /// The findings in one segment.

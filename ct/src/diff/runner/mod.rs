@@ -10,14 +10,15 @@
 //! commands is half-closed, so that the daemon executes these commands. In a pause, commands that
 //! affect no other connection may stay queued.
 //!
-//! If one of the two daemons has a mask, the runner avoids the known difference:
+//! If a mask applies to one of the two daemons, the runner avoids the difference that the mask
+//! describes:
 //!
 //! * With the mask `waiters-swap`, no two clients wait for the same tube.
 //! * With `lone-cr-mutes`, `cr-at-224-eats` or `timeout-unchecked`, lines that show the difference
 //!   are omitted.
 //! * With `upload-visible`, no client reads a job whose body may still be arriving.
-//! * With `timer-lost`, no client waits in `reserve` during a pause of the run while another client
-//!   holds a job, and clients that hold jobs send keep-alives.
+//! * With `timer-lost`, while the runner pauses and a client holds a job, no other client waits in
+//!   `reserve`. Clients that hold jobs send keep-alives.
 //!
 //! At the end of a run, `inspection` reads all state, and then reserves every job, because only
 //! reserving shows the order of the jobs.

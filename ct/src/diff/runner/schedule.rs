@@ -73,9 +73,9 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Prepares keep-alives for the connections that hold jobs. Half-closes each connection that
-    /// may be waiting while another connection holds a job: the waiting client might get the job if
-    /// the job's time to run ends before the keep-alive. Closes each connection that holds a job
+    /// Prepares keep-alives for the connections that hold jobs. If a connection holds a job,
+    /// half-closes each other connection that may be waiting: the waiting client might get the job
+    /// if the job's time to run ends before the keep-alive. Closes each connection that holds a job
     /// but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
