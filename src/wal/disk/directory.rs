@@ -63,8 +63,7 @@ impl Directory {
     }
 
     /// Whether the daemon that last used this directory could still be running, unaware that it has
-    /// lost the lock. A daemon on this machine writes a line that ends in the value of `machine`
-    /// into the file `lock`.
+    /// lost the lock. If a daemon runs on this machine, its line in `lock` ends in `machine`.
     pub fn last_holder_may_run(&mut self, machine: &str) -> io::Result<bool> {
         match self.lock.as_ref().map(|lock| lock.last_holder_may_run(machine)) {
             Some(Some(may_run)) => Ok(may_run),
