@@ -313,7 +313,7 @@ impl Run<'_> {
         Ok(format!("`{}`", shown.strip_suffix('|').unwrap_or(&shown)))
     }
 
-    /// Returns the received bytes of a connection that no statement has matched yet.
+    /// Of the bytes received on a connection, returns those that no statement has matched yet.
     fn unread(&mut self, connection: &str) -> &mut Vec<u8> {
         self.unread.entry(connection.to_owned()).or_default()
     }

@@ -173,7 +173,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece has `permit`: a piece can be unsent when its response is already dropped.
+        // Each piece keeps `permit`, since its response may be dropped before it is sent.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -278,7 +278,7 @@ struct RequestHead {
     began: Option<Instant>,
     /// How many LFs the input ends with, ignoring CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. Once a response has begun, the next head may arrive.
+    /// Whether the head is complete. Once a response has begun, another head may arrive.
     is_whole: bool,
 }
 

@@ -91,7 +91,8 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// Formats, for the question, how many jobs the plan has, and their states and tubes.
+    /// Formats the number of the plan's jobs, their states and their tubes, for the question that
+    /// asks for consent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.tubes.keys().map(String::as_str).collect();
         write!(f, "{}: ", counted(self.count(), "job"))?;
@@ -118,7 +119,7 @@ type Place = (u8, u32);
 /// A planned job: its position in the order of service, and its id.
 pub(crate) type PlannedJob = (Place, u64);
 
-/// Returns the rank of a state in the order of service.
+/// Returns the rank of a state: jobs in the state with the lowest rank are served first.
 fn rank(state: State) -> u8 {
     // A reserved job has the rank of a ready job, because it was ready before its reservation.
     if state == State::Reserved { State::Ready as u8 } else { state as u8 }

@@ -155,7 +155,7 @@ impl Counters {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Derives an upper bound on all ids from one of the server's jobs, even if there is a binlog;
+    /// Derives an upper bound on all ids from one of the server's jobs, with or without a binlog;
     /// `None` if the job is older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)

@@ -95,7 +95,7 @@ impl Output {
         self.first_held().is_some()
     }
 
-    /// Makes held bytes wait for the sync that has just begun, instead of for a later commit.
+    /// Makes held bytes wait only for the sync that has just begun, not for a later commit.
     pub fn begin_sync(&mut self) {
         self.syncing_from = self.syncing_from.or(self.held_from);
         self.held_from = None;

@@ -13,7 +13,8 @@ pub(super) const UNIT_BYTES: usize = 8;
 /// library maps each block separately. With a header and eight bytes added, a block takes 65 pages.
 pub(super) const BLOCK_BYTES: usize = 65 * 4096 - 32;
 
-/// The length in bytes of the mark that precedes a body in its slot, and names the slot's owner.
+/// The length in bytes of the mark, which precedes a body in its slot. The mark names the slot's
+/// owner.
 pub(super) const MARK_BYTES: usize = 4;
 
 /// The owner of a slot.

@@ -10,8 +10,9 @@
 //!
 //! The decision does not depend on the number of processors. A client on this thread's processor
 //! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon that is
-//! pinned to one processor can poll if its clients run on other processors. Polling does not use up
-//! a CPU quota faster than sleeping, because the loop polls only while polls take no more CPU time.
+//! pinned to one processor can poll if its clients run on other processors. Polling uses up a CPU
+//! quota no faster than sleeping, because the loop polls only while polls take no more CPU time
+//! than sleeps.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const WAITS_PER_TRIAL: u32 = 32;
 /// The number of short waits before the first trial.
 const REST_MIN_WAITS: u32 = 64;
 
-/// The largest number of short waits before a trial: each failed trial doubles the number.
+/// Each failed trial doubles the number of short waits before the next trial, up to this number.
 const REST_MAX_WAITS: u32 = 16 * 1024;
 
 /// After this many waits in [`Phase::Polling`], another trial compares polling with sleeping.
@@ -161,9 +162,9 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A simulated machine with the daemon and a client. To sleep and wake up takes the time
-    /// `sleep`, all of it CPU time. If both programs share a processor, the client runs only while
-    /// the daemon sleeps.
+    /// A simulated machine with the daemon and a client. A sleep and the wake-up after it cost the
+    /// CPU time `sleep`. If both programs share a processor, the client runs only while the daemon
+    /// sleeps.
     struct Machine {
         busy_poll: BusyPoll,
         sleep: Duration,

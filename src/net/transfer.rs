@@ -15,7 +15,8 @@ use crate::{
 /// The most bytes that are sent to one connection in a turn; the last write may exceed this limit.
 const WRITE_MAX_BYTES: usize = 1024 * 1024;
 
-/// The loop ends if this many successive lock checks each end only after the next check is due.
+/// The loop ends if this many successive lock checks each take longer than the interval between two
+/// checks.
 const LOCK_ATTEMPTS_MAX: u32 = 4;
 
 /// The most time that a turn spends on closing connections; the last close may exceed this time.
@@ -178,8 +179,8 @@ impl EventLoop {
     }
 
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
-    /// connection per turn until there is memory. Prefers connections that were idle for that time,
-    /// and of several the one with the most bytes of unread output and unfinished input. If
+    /// connection per turn until there is memory. Prefers connections that were idle for that time.
+    /// Of these, it closes the one with the most bytes of unread output and unfinished input. If
     /// resident memory is limited, waits before the next close. Call this after sending all replies
     /// for which the sockets have space. O(connections) if a connection is closed, O(listeners) if
     /// not.

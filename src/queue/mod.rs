@@ -188,8 +188,8 @@ impl Queue {
         self.counts.workers -= u32::from(*is_worker);
     }
 
-    /// Ends one watch of a disconnected client, which must still watch a tube. After its last watch
-    /// has ended, the client also stops using its tube. O(log n).
+    /// Ends one watch of a disconnected client. The client must watch at least one tube. After its
+    /// last watch has ended, the client also stops using its tube. O(log n).
     pub fn unwatch_next(&mut self, client: Key<Client>) {
         // Watches end in the original's order, because `list-tubes` depends on that order.
         self.drop_watch(client, 0);

@@ -21,8 +21,9 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Pass
-    /// `is_delayed` if the job may be `Delayed`. Returns the tube, which is made if necessary.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Set
+    /// `is_delayed` if the job may be in the state `Delayed`. Returns the tube, which is made if
+    /// necessary.
     pub fn make_room_to_restore(&mut self, tube: &str, is_delayed: bool) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);

@@ -140,9 +140,9 @@ impl Server {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }
 
-    /// Writes the records of this turn, before the commit does. Replies that need not wait for the
-    /// commit may then be sent even if they show changes of this turn. Returns whether the records
-    /// are written; if not, the commit reports the error.
+    /// Writes the records of this turn early, so that the commit need not. Replies that need not
+    /// wait for the commit may then be sent even if they show changes of this turn. Returns whether
+    /// the records are written; if not, the commit reports the error.
     pub fn write_changes(&mut self, now: Time) -> bool {
         self.wal.as_mut().is_none_or(|wal| wal.write_pending(now))
     }

@@ -291,8 +291,8 @@ impl Server {
         self.mark_dirty(key);
     }
 
-    /// Removes a connection whose socket is closed. Ends the reservations and watches of its
-    /// client: a slice of them now, the others in later turns.
+    /// Removes a connection whose socket is closed. Ends the reservations and watches of the
+    /// connection's client: as many as fit in a slice now, the others in later turns.
     pub fn close(&mut self, key: Key<Conn>, now: Time) {
         self.detach_long_commands(key);
         self.held.forget(key, &mut self.conns[key]);
@@ -305,7 +305,8 @@ impl Server {
 
     /// Handles timers that are due at `now`, then does the next slices of large work.
     pub fn tick(&mut self, now: Time) {
-        // A tick takes no new instant: a tick that finds no memory must not change later instants.
+        // A tick takes no instant of its own, because a tick that fails for lack of memory must not
+        // change later instants.
         let now = now.max(self.latest);
         self.bodies.begin_turn();
         self.shortage.until = None;

@@ -94,7 +94,8 @@ impl Start<'_> {
     }
 
     /// Fails if the directory of the binlog is missing or not writable. Checks only under a service
-    /// manager: without one, the later attempt to lock the directory fails.
+    /// manager, which is then told the reason; without one, the later attempt to lock the directory
+    /// reports it.
     fn check_directory(&self) -> Result<(), StartError> {
         match &self.config.binlog {
             Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()

@@ -23,8 +23,8 @@ use crate::{
 ///
 /// Jobs are relocated while garbage exceeds three quarters of the live bytes. In the worst case,
 /// the oldest segments have no garbage, and all *l* live bytes must be relocated before any garbage
-/// can be removed. Meanwhile, commands make at most *l*/8 bytes garbage. So garbage never exceeds
-/// the live bytes: 3*l*/4 + *l*/8 = *l* - *l*/8.
+/// can be removed. Meanwhile, commands make at most *l*/8 bytes garbage. So garbage is at most
+/// seven eighths of the live bytes: three quarters, and then one eighth more.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
 /// The location of a job in the binlog.

@@ -316,9 +316,9 @@ impl Wal {
     }
 
     /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog with
-    /// the new calendar, which needs no record. Appends a record of each job that was delayed or
-    /// buried in this run, because the dates in its last record were computed before the clock was
-    /// set.
+    /// the new calendar; this conversion needs no record. Appends a record of each job that was
+    /// delayed or buried in this run, because the dates in its last record were computed before the
+    /// clock was set.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);

@@ -284,8 +284,8 @@ impl SegmentHeader {
     }
 }
 
-/// Returns the salt of segment `number` in the directory with this key. If a segment is copied to
-/// another number, its checksums do not match any more.
+/// Returns the salt of segment `number` in the directory with this key. If a segment's file is
+/// copied to the name of another segment, its checksums do not match any more.
 pub(super) fn salt(key: u64, number: u32) -> u64 {
     (key ^ u64::from(number)).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(32)
 }

@@ -52,7 +52,7 @@ pub(super) struct Shortage {
     pub(super) retry_at: Time,
     /// When the last attempt to make a file failed.
     failed_at: Time,
-    /// The smallest size in bytes of a file that could not be made since the last `retry_at`.
+    /// The size in bytes of the smallest file that could not be made since the last `retry_at`.
     size: u64,
     pub(super) reason: Unavailable,
 }
@@ -207,7 +207,8 @@ impl Reserve {
             }
             result => result?,
         }
-        // After an error, removes the file. If the removal fails, the next startup removes it.
+        // After an error, removes the file. If the removal fails, the next startup removes the
+        // file.
         let header = SegmentHeader { key: self.key, next_id: 0, seen_below: 0 };
         let made = disk.reserve(name, size).and_then(|is_reserved| {
             disk.write(name, 0, &segment::beginning(PREALLOCATED, header)).map(|()| is_reserved)

@@ -1,9 +1,9 @@
 //! The newest segment: its end, and the zeros that are written ahead of its records.
 //!
 //! A sync is fastest if the new records replace zeros, because the file system then has no metadata
-//! to write. So if each change is synced, up to 1 MiB after the last record is filled with zeros,
-//! one piece in each turn. If syncs are rarer, the zeros would cost more time than they save,
-//! because they double the bytes that are written.
+//! to write. So if each change is synced, each turn writes zeros to one more piece of the file,
+//! until 1 MiB of zeros follows the last record. If syncs are rarer, the zeros would cost more time
+//! than they save, because they double the bytes that are written.
 
 use super::{
     disk::{Name, Writable},

@@ -69,7 +69,7 @@ pub(super) const ATTACK_KINDS: &[AttackKind] = &[
     AttackKind { name: "clock-stepped", start: Start::FakedClock, run: clock_stepped },
 ];
 
-/// Describes an attack for which the daemon gets the usual clock.
+/// Describes an attack on a daemon whose clock is not faked.
 const fn plain(name: &'static str, run: fn(&Attack) -> io::Result<Outcome>) -> AttackKind {
     AttackKind { name, start: Start::Plain, run }
 }

@@ -184,7 +184,7 @@ struct Participant<'a> {
     target: &'a Target,
     scenario: &'a Scenario,
     phases: &'a [Phase],
-    /// The connected loads, one for each phase.
+    /// One load for each phase, already connected to the daemon.
     load: Option<Vec<Load>>,
 }
 

@@ -93,7 +93,7 @@ impl State {
         client.command("use default\r\n", Kind::Using)
     }
 
-    /// Puts the backlog of the state into the default tube: buried, delayed and ready jobs.
+    /// Puts the buried, delayed and ready jobs of this state into the default tube.
     fn fill_default(
         &self,
         client: &mut SetupClient,

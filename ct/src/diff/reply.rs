@@ -251,7 +251,8 @@ impl Baseline {
         counters.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
     }
 
-    /// Converts a reply to the reply that a daemon would send if it were started for this run.
+    /// Replaces ids and counters in a reply by the values that a daemon started for this run would
+    /// send.
     pub(crate) fn relative(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Line(line) => Reply::Line(self.relative_head(&line)),

@@ -2,9 +2,9 @@
 //!
 //! A tracker splits the bytes into lines and bodies, and parses the commands that affect this
 //! state. A tracker knows whether the client may be waiting and for which tubes, which jobs the
-//! client holds, and whether the bytes end within a line or a body. A tracker does not judge
-//! replies. If garbage misleads the tracker, an operation is omitted needlessly, or a known
-//! difference is reported.
+//! client holds, and whether the bytes that the client has sent end within a line or a body. A
+//! tracker does not judge replies. If garbage misleads the tracker, an operation is omitted
+//! needlessly, or a known difference is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem;

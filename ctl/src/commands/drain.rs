@@ -14,7 +14,7 @@ use crate::yaml;
 
 /// The interval at which `drain wait` counts the jobs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Of this many successive counts of the jobs, `drain wait` prints only the first.
+/// `drain wait` counts the jobs often, but prints only one of this many counts.
 const PROGRESS_CHECKS: u64 = 10;
 
 /// Runs `beanstalkctl drain`.

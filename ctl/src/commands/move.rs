@@ -140,7 +140,7 @@ impl<'a> Mover<'a> {
             |result| placed.select(&jobs, move |it| it == result).cloned().collect::<Vec<_>>();
         self.skip_too_large(&select(Copied::TooLarge));
         let Some(failure) = failure else { return self.delete_originals(&copied) };
-        // After a failure, release each job without a copy. If the server `to` still answers,
+        // After a failure, release each job that has no copy. If the server `to` still answers,
         // delete each job with a copy.
         let (refused, unconfirmed) = (select(Copied::Refused), select(Copied::Unconfirmed));
         let id_of = |(job, copy): &(&Job, u64)| (job.id, *copy);
@@ -218,7 +218,7 @@ impl<'a> Mover<'a> {
         result.and(undone)
     }
 
-    /// Deletes the copies of jobs that are not moved.
+    /// Deletes the copies of those jobs whose move has failed.
     fn delete_copies(&mut self, pairs: &[(u64, u64)]) -> Result<()> {
         let mut twice = Vec::new();
         let line = |pair: &(u64, u64)| format!("delete {}", pair.1);

@@ -173,7 +173,7 @@ async fn ask(
     Ok(Json(json!({ "will": text, "count": count, "notes": notes, "question": name })))
 }
 
-/// Carries out the action of a question.
+/// Carries out an action after the user has confirmed its question.
 async fn carry_out(site: &Site, name: &str, from: String) -> Result<Json<Value>, Failure> {
     let Question { server, instance, action, plan, line } = site.questions.answer(name)?;
     let watcher = site.server(server)?;

@@ -34,7 +34,8 @@ use tokio::time::{sleep, timeout};
 use super::{Failure, Site, WebArgs};
 use crate::message::{log_line, usage};
 
-/// The limit on concurrent requests for bodies of jobs; all other requests have an equal limit.
+/// The limit on concurrent requests for bodies of jobs. All other requests together have a limit of
+/// the same size.
 const REQUESTS_MAX: usize = 32;
 
 /// The time limit of a request.
@@ -71,7 +72,7 @@ const SECURITY_HEADERS: [(HeaderName, &str); 8] = [
 /// Checks that requests come from the page itself.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// The names and ports of the page, in lower case.
+    /// The host names and ports of the page, in lower case.
     hosts: Vec<String>,
     /// Ports on which the page listens on every address. With such a port, `Host` may be any IP
     /// address.

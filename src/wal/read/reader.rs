@@ -29,9 +29,9 @@ use crate::{
 /// free for later jobs.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
-/// The largest id that is accepted from a record with a checksum. The limit exceeds
-/// [`UNCHECKED_ID_LIMIT`], so that jobs with ids above an unchecked id are accepted, too. The limit
-/// fits into the 63 bits that a segment header has for the next id.
+/// The largest id that is accepted from a record with a checksum. This limit is above
+/// [`UNCHECKED_ID_LIMIT`], because a job put after a job with an unchecked id has a larger id. The
+/// limit fits into the 63 bits that a segment header has for the next id.
 const CHECKED_ID_LIMIT: u64 = UNCHECKED_ID_LIMIT / 2 * 3;
 
 /// How far the id of an unfinished record may exceed all known ids: fewer jobs than this are put

@@ -4,7 +4,7 @@
 //! The body of a job may be full of bytes that look like records, and a search must check each
 //! place where a record seems to begin. Such bodies must not delay startup. So the searches in a
 //! segment compute the checksums of full records only up to a limit in bytes. Beyond that limit, a
-//! search still finds short records and segment headers, which follow each 16 KiB of records.
+//! search still finds short records, and the segment header after each 16 KiB of records.
 
 use super::window::Window;
 use crate::{
@@ -15,7 +15,8 @@ use crate::{
     },
 };
 
-/// The most bytes, in total, of full records whose checksums the searches in a segment compute.
+/// All searches in a segment together compute checksums over at most this many bytes of full
+/// records.
 pub(super) const CHECKED_MAX_BYTES: u64 = 2 << 30;
 
 /// A value, or damage instead. The outer error is a lack of memory, or an error of the disk.

@@ -186,7 +186,8 @@ pub(in crate::wal) fn replay(
     Ok((report, reader.index))
 }
 
-/// Adds to an error for lack of memory how many jobs fitted, and which file has the next job.
+/// If memory was too short, adds to the error how many jobs fitted, and which file has the next
+/// job.
 fn explain(error: Error, number: u32, queue: &Queue, all: u64) -> Error {
     let Error::OutOfMemory(_) = error else { return error };
     let (name, jobs, held) = (Name::Segment(number), queue.jobs(), queue.job_bytes());
