@@ -2,8 +2,8 @@
 //!
 //! Up to [`WINDOW_COMMANDS`] commands are sent before their replies are read. A server that cannot
 //! send replies stops reading commands. Still, pipelining causes no deadlock. A command with a body
-//! has a short reply, and a command with a long reply is short, so the sockets' buffers have space
-//! for all commands sent or for all their replies.
+//! has a short reply, and a command with a long reply is short. So the sockets' buffers have space
+//! either for all commands sent or for all their replies.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -90,7 +90,7 @@ impl Output {
         is_first
     }
 
-    /// Whether any bytes of the output are held.
+    /// Whether the output has bytes that are held back until a commit.
     pub fn is_held(&self) -> bool {
         self.first_held().is_some()
     }

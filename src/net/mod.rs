@@ -56,7 +56,8 @@ const FIRST_LISTENER_TOKEN: usize = usize::MAX / 2;
 /// size fits in one read, so the job's body is copied only once.
 const READ_MAX_BYTES: usize = 128 * 1024;
 
-/// The most events of one poll. Handling an event is far faster than running a connection.
+/// The most events of one poll. Handling an event is far faster than executing a connection's
+/// commands.
 const EVENTS_PER_POLL: usize = 4096;
 
 /// How often an idle daemon with a binlog and delayed jobs checks whether the wall clock was set.

@@ -47,7 +47,8 @@ impl Queue {
     }
 
     /// Continues a `list-jobs`: visits up to `steps` more clients and reserved jobs. After the last
-    /// client, returns the found jobs with unchanged deadlines, and reuses the memory of `list`.
+    /// client was visited, returns those of the found jobs whose deadline is unchanged. The
+    /// returned list reuses the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,

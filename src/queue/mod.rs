@@ -1,9 +1,10 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! Methods for commands hand out no jobs. After a call that makes a job ready or ends a pause, the
-//! caller repeats [`Queue::hand_out`] for the tube until the result is `None`. This restores the
-//! **resting invariant**: no unpaused tube has both a ready job and a waiting client. So a `put`
-//! looks for waiting clients only at its tube, and a `reserve` looks only in the watched tubes.
+//! A method for a command never hands out jobs. After a call that makes a job ready or ends a
+//! pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`. This
+//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
+//! So a `put` looks for waiting clients only at its tube, and a `reserve` looks only in the watched
+//! tubes.
 //!
 //! | file | contents |
 //! |---|---|

@@ -28,7 +28,8 @@ const FEW_LONG_COMMANDS: usize = 16;
 /// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// How many bytes a list can take in addition to its size: its buffer can have older replies.
+/// How many bytes a list can take in addition to its size, because older replies may be in the same
+/// buffer.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
 /// A growth by more bytes than this needs one free piece of memory as large as the growth.

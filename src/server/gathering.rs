@@ -4,8 +4,8 @@
 //! before all these changes have arrived, each later sync would cover the changes of only some
 //! clients. So before a sync, the commands that have already arrived are carried out, round by
 //! round, until a round has no change. The commit can also wait briefly until all connections with
-//! replies from the last commit have sent another change. After waits in vain, fewer commits wait.
-//! This file reads no clock.
+//! replies from the last commit have sent another change. After each wait in vain, more of the next
+//! commits do not wait. This file reads no clock.
 
 use std::time::Duration;
 
@@ -102,9 +102,9 @@ impl Gathering {
     }
 
     /// Returns what the next commit should do before it syncs. The caller repeats the call after
-    /// each round of commands; `held` is the present number of connections with held replies. From
-    /// [`GatheringTime::longest`] after the first call on, the commit syncs at once, so that
-    /// clients that never pause do not delay the sync for ever.
+    /// each round of commands; `held` is the present number of connections with held replies. Once
+    /// [`GatheringTime::longest`] has passed since the first call, the commit syncs at once, so
+    /// that clients that never pause do not delay the sync for ever.
     pub(super) fn before_sync(
         &mut self,
         time: GatheringTime,

@@ -231,8 +231,8 @@ fn memory_small(attack: &Attack) -> io::Result<Outcome> {
     put_until_out_of_memory(attack, 10)
 }
 
-/// Puts batches of jobs, a few of them after the first `OUT_OF_MEMORY`. The cleanup deletes the
-/// jobs.
+/// Puts batches of jobs, and a few more batches after the first `OUT_OF_MEMORY`. The cleanup
+/// deletes the jobs.
 fn put_until_out_of_memory(attack: &Attack, size: usize) -> io::Result<Outcome> {
     limit_memory(attack)?;
     let mut client = attack.pipeline_client()?;

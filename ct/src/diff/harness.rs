@@ -60,7 +60,8 @@ pub(crate) struct Settled {
     pub(crate) pairs: Vec<ReceivedPair>,
     /// Why a daemon can no longer be reached; `None` if both daemons can be reached.
     pub(crate) failure: Option<String>,
-    /// The first time when both daemons were quiet, before the slower daemon got time to catch up.
+    /// When both daemons were quiet for the first time; after that, the slower daemon gets time to
+    /// catch up.
     pub(crate) quiet_at: Instant,
 }
 

@@ -70,7 +70,7 @@ pub enum PlantedDefect {
 }
 
 impl PlantedDefect {
-    /// Finds, by its name on the command line, a defect to plant.
+    /// Finds the defect with this name, which the command line has asked for.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "loss" => Some(Self::Loss),

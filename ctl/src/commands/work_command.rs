@@ -24,8 +24,8 @@ use crate::job::Job;
 /// The time from SIGTERM to SIGKILL when `work` ends a command.
 const KILL_DELAY: Duration = Duration::from_secs(10);
 
-/// The interval at which to check, after a command has ended, whether its standard error is closed,
-/// and the processes that it started have ended.
+/// After a command has ended, this is the interval at which to check whether its standard error is
+/// closed and the processes that it started have ended.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the end of a command's standard error, which its processes may keep open.

@@ -169,7 +169,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Fails if, even after all empty blocks are released, too little is free for `level`.
+    /// Fails if too little memory is free for `level`, even after all empty blocks are released.
     pub(super) fn ensure_left(&mut self, level: Level) -> Growth {
         if self.memory.admits(level) {
             return Ok(());

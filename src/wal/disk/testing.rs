@@ -35,7 +35,8 @@ pub(crate) struct MemoryDiskState {
     pub(crate) failures: Option<u32>,
     /// The most bytes that all files together may have: a call that would exceed this fails.
     pub(crate) capacity: Option<u64>,
-    /// Whether a background sync ends by itself. If false, a caller's wait ends the sync.
+    /// Whether a background sync ends by itself. If false, a sync ends as soon as a caller waits
+    /// for it.
     pub(crate) ends_syncs: bool,
     /// The time that this disk reports for each sync.
     pub(crate) sync_time: Duration,
