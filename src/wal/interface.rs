@@ -98,8 +98,8 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {}
 
-/// Returns an empty buffer of the binlog for `length` bytes. If there is no memory for the buffer,
-/// the error names this `purpose` of the buffer.
+/// Allocates an empty buffer with a capacity of `length` bytes. If there is no memory for the
+/// buffer, the error names this `purpose` of the buffer.
 pub(super) fn buffer(length: usize, purpose: &str) -> Result<Vec<u8>, Error> {
     let mut buffer = Vec::new();
     let no_memory = |_| Error::OutOfMemory(format!(" {purpose}"));

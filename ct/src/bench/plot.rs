@@ -65,7 +65,7 @@ const BESIDE_RIVAL: [Workload; 10] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
-/// One picture of curves, which show how a figure depends on the number in the rows' names.
+/// A chart of curves: across, the number at the end of the rows' names; up, the measured value.
 struct Curve {
     /// The name of the file, without `.svg`.
     file: &'static str,

@@ -4,9 +4,9 @@
 //! waits until neither daemon sends more. `settle` first awaits the replies that are certain to
 //! come. Further replies may come, for example to waiting clients. So the harness makes round
 //! trips: on a connection of its own it sends an unknown command (the barrier), and awaits the
-//! reply. In each round trip the daemon reads all sockets. Once enough round trips bring only the
-//! barrier's reply, the other replies are compared. If replies differ, the slower daemon gets time
-//! to catch up.
+//! reply. In each round trip the daemon reads all sockets. When enough round trips have brought
+//! only the barrier's reply, nothing more is expected, and the replies of the two daemons are
+//! compared. If replies differ, the slower daemon gets time to catch up.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::os;
 /// How many quiet round trips to wait for, if the expected replies show that all commands were
 /// executed. A round trip is quiet if only the barrier's reply arrives.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// The number of consecutive quiet round trips to await if commands may still be executed.
+/// How many quiet round trips in succession to wait for, if commands may still be executed.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
