@@ -79,9 +79,8 @@ impl Copies {
         })
     }
 
-    /// Explains that copies of these jobs may exist, delayed by up to `HOLD_SECONDS`, and how to
-    /// list these copies. `act` is the command that the text advises, `bury` or, after a move,
-    /// `delete`.
+    /// Explains that copies of these jobs may be delayed by `HOLD_SECONDS`, and how to list these
+    /// copies. `act` is the command that the text advises, `bury` or, after a move, `delete`.
     pub(crate) fn describe_held(&self, jobs: &[Job], to: &Address, act: &str) -> Option<String> {
         let mut unconfirmed = self.select(jobs, |it| it == Copied::Unconfirmed);
         let unknown = unconfirmed.any(|job| job.state == State::Buried).then(|| "ID...".into());

@@ -173,7 +173,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece keeps `permit`, since its response may be dropped before it is sent.
+        // Each piece keeps `permit`, as it may be sent after its response was dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }

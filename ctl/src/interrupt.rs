@@ -45,7 +45,7 @@ struct Shared {
     groups: Mutex<Vec<Pid>>,
     /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// If this interrupt ends only a part of the work, the interrupt that ends all of it.
+    /// The interrupt that ends all of the work; `None` if this interrupt itself does.
     parent: Option<Interrupt>,
 }
 

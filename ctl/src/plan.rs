@@ -218,7 +218,7 @@ impl Plan {
         self.jobs.iter().map(|&(_, id)| id)
     }
 
-    /// Keeps only the first `count` jobs of the plan. Keeps all jobs if they have different states.
+    /// Keeps only the first `count` jobs of the plan, or all jobs if they have different states.
     /// The jobs must be in one tube.
     pub(crate) fn truncate(&mut self, count: u64) {
         let (tubes, states) = (&self.summary.tubes, self.summary.states());

@@ -8,8 +8,8 @@
 //! second tree, and the page is removed. A directory is removed with its last page. The page of the
 //! latest insertion stays even with fewer ids, because otherwise a mostly empty queue would
 //! allocate a page for each job. Invariant: the field `used` is the number of entries of a page or
-//! directory. Only the page of the latest insertion may have fewer than two ids, and only a
-//! directory of such a page may have no entry in use.
+//! directory. Only the page of the latest insertion may have fewer than two ids. Only the directory
+//! to which this page belongs may have no page.
 
 use std::{collections::BTreeMap, mem};
 

@@ -180,7 +180,7 @@ impl EventLoop {
 
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
     /// connection per turn until there is memory. Prefers connections that were idle for that time.
-    /// Of these, it closes the one with the most bytes of unread output and unfinished input. If
+    /// Among equals, closes the one with the most bytes of unread output and unfinished input. If
     /// resident memory is limited, waits before the next close. Call this after sending all replies
     /// for which the sockets have space. O(connections) if a connection is closed, O(listeners) if
     /// not.

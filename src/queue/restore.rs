@@ -118,8 +118,8 @@ impl Queue {
     ///
     /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
     /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,
-    /// the delay ends at the next tick. `to_log` receives the jobs whose records have dates from
-    /// before that: buried jobs, delayed jobs, and jobs whose delay has ended, because no record
+    /// the delay ends at the next tick. `to_log` receives the jobs whose records have dates by the
+    /// old clock: buried jobs, delayed jobs, and jobs whose delay has ended, because no record
     /// marks the end of a delay.
     pub fn shift_dates(
         &mut self,

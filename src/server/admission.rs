@@ -2,8 +2,8 @@
 //! gets `OUT_OF_MEMORY`. A `put` also gets this reply if the limit on bodies is reached or the disk
 //! is full.
 //!
-//! The server takes a step only if the memory of [`Level::Critical`] is free, which is more than
-//! any step allocates. So no allocation of a step fails.
+//! The server takes a step only if at least the memory of [`Level::Critical`] is free. No step
+//! allocates that much. So no allocation of a step fails.
 
 use super::Server;
 use crate::{

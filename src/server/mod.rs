@@ -411,7 +411,8 @@ impl Server {
         self.latest
     }
 
-    /// Counts visits of `steps` tubes or clients as the number of commands that take the same time.
+    /// Adds visits of `steps` tubes or clients to the turn's commands: as many commands as take
+    /// this time.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -34,8 +34,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// for the program, for memory that the levels keep free, and for growth between checks.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
-/// The lowest `--max-memory` is the memory that is resident after startup plus this many bytes, so
-/// that workers can connect and delete jobs.
+/// The limit on resident memory is at least the memory that is resident after startup plus this
+/// many bytes, so that workers can connect and delete jobs.
 const SERVICE_BYTES: u64 = 5_000_000;
 
 /// Takes all steps of startup, then serves until a signal or a failure ends the daemon. Logs

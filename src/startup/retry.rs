@@ -94,8 +94,7 @@ impl Start<'_> {
     }
 
     /// Fails if the directory of the binlog is missing or not writable. Checks only under a service
-    /// manager, which is then told the reason; without one, the later attempt to lock the directory
-    /// reports it.
+    /// manager; without one, the later attempt to lock the directory reports the same error.
     fn check_directory(&self) -> Result<(), StartError> {
         match &self.config.binlog {
             Some(path) if self.notifier.has_manager() => fs::OpenOptions::new()

@@ -56,8 +56,8 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds `bytes` to [`allocated_bytes`], after this many bytes of memory were written for the first
-/// time. Memory may be allocated long before, but becomes resident only when it is written.
+/// Adds `bytes` to [`allocated_bytes`], after this many bytes were written to memory. Memory may be
+/// allocated long before, but becomes resident only when it is written.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }

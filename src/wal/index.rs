@@ -3,9 +3,9 @@
 //!
 //! Each job has a *full* record, and perhaps later *short* records with changed fields. A job's
 //! full record and last short record are live; all other records are garbage. The index has only
-//! the segments of full records: a job's short records are in the same or in newer segments, which
-//! are removed later. Before a segment is removed, its jobs are relocated, which makes their short
-//! records garbage.
+//! the segments of full records: a job's short records are in the same or in newer segments, and
+//! segments are removed oldest first. Before a segment is removed, its jobs are relocated, which
+//! makes their short records garbage.
 //!
 //! Invariant: locations are added and removed together with the queue's jobs, so a job and its
 //! location have the same index. The fields `live` and `closed` are the sums that

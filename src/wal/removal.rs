@@ -112,7 +112,7 @@ pub(super) fn free_at_start(
         }
     }
     if !has_segment {
-        // The next attempt to open a segment fails with the same error, and reports it.
+        // If this fails, the next attempt to open a segment reports the cause.
         let _ = remove_unneeded(log, index, recovery, u64::MAX / 2);
     }
 }

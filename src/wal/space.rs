@@ -140,8 +140,8 @@ impl Demand {
         self.jobs + self.oldest_live.div_ceil(SHORT_BYTES) + RESTART_SLOTS
     }
 
-    /// Returns how many more slots to make in advance: eight, and one for every two jobs. The
-    /// number of slots for jobs is at most that of one segment, minus [`RESTART_SLOTS`].
+    /// Returns how many more slots to make in advance: eight, and one for every two jobs. The slots
+    /// for jobs are limited to the slots of one segment, and then reduced by [`RESTART_SLOTS`].
     fn slots_ahead(self) -> u64 {
         8 + (self.jobs / 2).min(file_slots(self.segment_size)).saturating_sub(RESTART_SLOTS)
     }

@@ -24,7 +24,7 @@ pub struct RunRow {
     /// The name, such as `connections/10`.
     pub name: String,
     /// The figures of each daemon, in the order of the table. If the workload is compared with a
-    /// base scenario, the last [`Side`] has the first daemon's figures in that scenario.
+    /// base scenario, one more [`Side`] follows: the first daemon's figures in that scenario.
     pub sides: Vec<Side>,
 }
 

@@ -56,8 +56,8 @@ impl Target {
         Ok(Self { label, program, bare: false, replacements })
     }
 
-    /// Returns the flags that make the target keep a binlog in a directory, followed by the
-    /// preset's `flag` or the replacement of that flag.
+    /// Returns the flags for a binlog in `directory`. The last is the preset's `flag`, or the flag
+    /// that this target's program has instead.
     pub fn binlog_flags(&self, flag: &str, directory: &Path) -> Vec<String> {
         let replacement = self.replacements.iter().find(|(replaced, _)| replaced == flag);
         let flag = replacement.map_or(flag, |(_, other)| other);

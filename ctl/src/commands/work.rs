@@ -215,7 +215,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Reports that the reservation of a worker's job has ended, and ends the job's command. With
-    /// `--keep-going`, ends `work` only if the connection was lost.
+    /// `--keep-going`, ends this command only if the connection was lost.
     fn give_up(&self, job: &Job, is_disconnected: bool, command: &mut RunningCommand<'_>) {
         let why = if is_disconnected { "the connection was lost" } else { "it has timed out" };
         let is_ended = command.is_running() && (is_disconnected || !self.args.keep_going);

@@ -45,8 +45,9 @@ const INSPECTION_TIME_MAX: Duration = Duration::from_millis(220);
 const QUICK_RUN_TIME_MAX: Duration = Duration::from_millis(800);
 /// The interval between operations in a run with pauses, so that timers end one by one.
 const OPERATION_INTERVAL: Duration = Duration::from_millis(2);
-/// The most commands in flight on a connection that waits. The kernel sends at most some ten small
-/// segments until it has an acknowledgement, and is slow to acknowledge unread data.
+/// The most commands without a reply on a connection that waits in `reserve`. The kernel sends at
+/// most some ten small segments until it has an acknowledgement, and is slow to acknowledge unread
+/// data.
 const QUEUED_COMMANDS_MAX: usize = 4;
 /// How long a round of keep-alives may take.
 const KEEP_ALIVE_TIME_MAX: Duration = Duration::from_millis(40);
