@@ -65,8 +65,8 @@ pub fn grow_deque<T>(deque: &mut VecDeque<T>, length: usize) -> Growth {
     Ok(deque.try_reserve_exact(capacity - deque.len())?)
 }
 
-/// Returns the capacity `before` if that suffices for `length` items. If not, returns at least
-/// `length`: twice `before`, or, for a large list, a little more than `before`.
+/// Returns the capacity `before` if that suffices for `length` items. If not, returns twice
+/// `before`, or for a large list a little more than `before`, but at least `length`.
 #[inline]
 pub(super) fn next_capacity<T>(before: usize, length: usize) -> usize {
     if before >= length {

@@ -35,9 +35,9 @@ pub(super) type Marks = [usize; 4];
 /// For each level, how many bytes must still be free in a daemon without a binlog.
 const MARKS: Marks = [16 << 16, 21 << 16, 29 << 16, 36 << 16];
 
-/// The marks are higher if the daemon has a binlog. The records of a turn take up to five quarters
-/// of a MiB. A restart may need more memory for the same jobs, and after the restart, a client must
-/// still be able to connect.
+/// The marks are higher if the daemon has a binlog. The records of a turn take up to 1.25 MiB. A
+/// restart may need more memory for the same jobs, and after the restart, a client must still be
+/// able to connect.
 pub(super) const BINLOG_MARKS: Marks = [36 << 16, 41 << 16, 48 << 16, 96 << 16];
 
 /// The marks for the replay of a binlog at startup. There are no clients yet, so the free memory

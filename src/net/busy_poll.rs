@@ -35,8 +35,9 @@ const MISS: u32 = 16;
 /// If the score `misses` of [`Phase::Polling`] is above this limit, the loop stops polling at once.
 const MISSES_MAX: u32 = 4 * MISS;
 
-/// Waits are short if their average is below this multiple of the time limit of a poll. A wait
-/// that would end within one poll can take as long as three polls if loop and client sleep instead.
+/// Waits are short if their average is below this multiple of the time limit of a poll. Sleeping
+/// makes a wait longer: a wait that would end within one poll can take as long as three polls if
+/// loop and client sleep.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.

@@ -56,7 +56,8 @@ impl EventLoop {
             may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
-            // Perhaps no event reports further input, so the connection is deferred.
+            // The kernel may report no further event for the rest of the input, so the connection
+            // is deferred.
             feed_result = FeedResult::Short;
         }
         let has_more = feed_result != FeedResult::More && taken < end;

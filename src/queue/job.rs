@@ -140,7 +140,7 @@ pub struct Job {
     pub body: Body,
     /// The tube that the job was put into.
     pub tube: Key<Tube>,
-    /// The instants that were read as dates.
+    /// The instants that were computed from dates of the binlog.
     pub dated: Dated,
     pub(super) position: u32,
     pub(super) links: Links<Job>,

@@ -75,14 +75,16 @@ struct Wait {
     /// How many connections were expected to send a change when the wait began; 0 if the commit
     /// does not wait for them.
     expected_at_first: u32,
-    /// How many connections were still expected after the last change, and the time of that change.
+    /// How many connections were still expected to send a change after the last change had arrived,
+    /// and the time of that change.
     last_join: (u32, Time),
-    /// How many connections had held replies when the commit last took changes without a wait.
+    /// When the commit last took the changes that had arrived without waiting, this many
+    /// connections had replies that it holds back.
     held: usize,
 }
 
 impl Gathering {
-    /// Stops expecting a change from a connection whose replies the commit `answered_in` released.
+    /// No longer expects a change from a connection; the commit `answered_in` released its replies.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));

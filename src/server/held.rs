@@ -19,7 +19,7 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Makes room for `count` dirty connections.
+    /// Makes room for `count` connections, which may all be dirty at once.
     pub(super) fn make_room(&mut self, count: usize) -> Growth {
         grow_deque(&mut self.first, count)?;
         grow_deque(&mut self.others, count)

@@ -19,7 +19,8 @@ impl Server {
         }
     }
 
-    /// The instant at which the next job is handed out; [`Server::instant`] will return it, too.
+    /// The instant to use for the next job that is handed out; the next call of [`Server::instant`]
+    /// returns the same.
     pub(super) fn next_instant(&self, now: Time) -> Time {
         now.max(self.latest.next())
     }

@@ -156,7 +156,7 @@ impl SegmentIndex {
         let mut visited = (1..=count).map(|step| Key::from_index((self.cursor + step) % slots));
         let found: Option<Key<Location>> =
             visited.find(|&key| self.locations.get(key).is_some_and(|it| it.is_deferred));
-        // The next call returns the same job, until the job's record has been appended.
+        // Further calls return the same job until its record has been appended.
         self.cursor = found.map_or(self.cursor + count, |key| key.index() + slots - 1);
         found.map(Key::paired)
     }

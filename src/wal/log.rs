@@ -33,7 +33,7 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The present time that a caller passed last.
+    /// The time that a caller passed as the present time last.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,

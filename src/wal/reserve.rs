@@ -64,8 +64,9 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The directory's key, from which the checksums in its segments are computed.
     pub(super) key: u64,
-    /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. So
-    /// the last file, which becomes the next segment, is the oldest of the largest files.
+    /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. The
+    /// last file becomes the next segment: the largest, or the oldest of several that are equally
+    /// large.
     pub(super) files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,
@@ -176,7 +177,8 @@ impl Reserve {
         }
     }
 
-    /// Ends a shortage of large files if the last failure is at least [`LARGE_SHORTAGE_TIME`] ago.
+    /// Ends a shortage of space for large files if the last failure is at least
+    /// [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
         // If there is no space for smaller files either, an attempt fails each second, and so
         // `failed_at` is recent.

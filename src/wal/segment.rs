@@ -129,7 +129,8 @@ mod tests {
         }
         let calls = binlog.disk.take_calls();
         let writes = calls.iter().filter(|call| call.starts_with("write binlog")).count();
-        // 2,000 writes are of records, two megabytes in total, and about sixteen are of zeros.
+        // 2,000 writes are of records (two megabytes in total), and about sixteen writes are of
+        // zeros.
         assert!((2010..2030).contains(&writes), "{writes}");
         let log = &binlog.wal.log;
         assert!(log.current.expect("there is one").zeroed > log.end.used);

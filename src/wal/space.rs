@@ -91,7 +91,7 @@ impl Layout {
     }
 }
 
-/// The space for records that the file system has reserved.
+/// The space that the file system has reserved for records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Space {
     /// Unused bytes of the current segment; zero if no segment is open.
@@ -99,7 +99,7 @@ pub(super) struct Space {
     /// The size in bytes of the preallocated file that becomes the next segment; zero if there is
     /// no such file.
     pub(super) next: u64,
-    /// Slots of all preallocated files, which include the file of size `next`.
+    /// The slots in all preallocated files, the file of size `next` included.
     pub(super) preallocated_slots: u64,
 }
 

@@ -71,7 +71,7 @@ struct Curve {
     file: &'static str,
     /// The beginning of the rows' names, before a number.
     family: &'static str,
-    /// The rest of the rows' names, after the number.
+    /// The end of the rows' names, after the number.
     phase: &'static str,
     figure: &'static str,
     title: &'static str,

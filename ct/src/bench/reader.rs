@@ -128,8 +128,8 @@ impl Body {
         Self { bytes: vec![b'.'; length], stamped: false }
     }
 
-    /// Makes the body of a job that begins with a stamp, the time at which the job is sent. A body
-    /// shorter than the stamp is made as long as the stamp.
+    /// Makes a body that begins with a stamp: the time at which the job is sent. A body shorter
+    /// than the stamp is made as long as the stamp.
     pub fn stamped(length: usize) -> Self {
         Self { bytes: vec![b'.'; length.max(STAMP_BYTES)], stamped: true }
     }

@@ -1,5 +1,5 @@
-//! Runs the scenarios without a repeated load, which measure memory, a restart, and a kick that
-//! moves a whole backlog.
+//! Runs the scenarios that repeat no load: they measure memory, a restart, and a kick that moves a
+//! whole backlog.
 
 use std::io;
 use std::path::Path;

@@ -30,7 +30,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) events: Vec<Event>,
-    /// A description of the difference, which the last events show.
+    /// A description of the difference between the replies to the last events.
     pub(crate) message: String,
     /// The first word of the command whose answers differ.
     pub(crate) word: String,

@@ -338,7 +338,7 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     shown
 }
 
-/// Counts how often the first byte is repeated at the beginning, for the notation of scripts.
+/// Counts the equal bytes at the beginning, which a script writes as one byte and a count.
 fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }

@@ -22,7 +22,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The names of the two daemons; every operation is performed on the left daemon first.
 pub(crate) const SIDES: [&str; 2] = ["left", "right"];
 
-/// A piece of the bytes to send. Job ids count from the beginning of the run.
+/// A piece of the bytes to send. Job ids are relative to the last id before the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Bytes(Vec<u8>),

@@ -95,7 +95,7 @@ impl Tracker {
         }
     }
 
-    /// Tracks the bytes that are sent on a connection. `put` is the number by which operations name
+    /// Tracks the bytes that are sent on a connection. `put` is the number that operations use for
     /// the job of the first `put` command in the bytes.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
@@ -180,8 +180,8 @@ impl Tracker {
         self.input == Input::Ended { has_more: true }
     }
 
-    /// Returns whether the commands after a reserve that may wait affect no other connection, and
-    /// may therefore be executed at any time.
+    /// A reserve may wait, and commands may follow it. Returns whether these commands affect no
+    /// other connection, so that it does not matter when they are executed.
     pub(crate) fn has_only_private_queued_commands(&self) -> bool {
         let private = ["use", "watch", "ignore", "list-tube-used", "list-tubes-watched"];
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))

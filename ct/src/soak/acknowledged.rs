@@ -15,7 +15,7 @@ use crate::{Client, Prng};
 const BACKLOG_MAX_JOBS: usize = 1500;
 /// The most commands in a batch.
 const BATCH_MAX_COMMANDS: u64 = 30;
-/// The most deleted jobs that are looked up again after a restart.
+/// At most this many deleted jobs are looked up again after a restart.
 const REMEMBERED_DELETES_MAX: usize = 5000;
 /// The most `peek` commands in flight.
 const PEEKS_PER_WINDOW: usize = 200;

@@ -20,7 +20,7 @@ const QUESTIONS_MAX: usize = 64;
 /// dropped.
 const PLANS_BYTES_MAX: usize = 64 << 20;
 
-/// An action that waits for the answer of a page.
+/// An action that waits until the user of a page confirms it.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) server: usize,

@@ -102,8 +102,8 @@ impl Report {
 }
 
 /// Called about every 256 KiB of a replay, with the bytes read so far and the bytes of all
-/// segments. If it returns a break, the replay ends with [`Error::Interrupted`], and has changed no
-/// file.
+/// segments. If this function returns `Break`, the replay ends with [`Error::Interrupted`], and has
+/// changed no file.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// A [`Progress`] that ignores its arguments and lets the replay continue.
