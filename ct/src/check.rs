@@ -113,8 +113,9 @@ impl Report {
 /// Plays every script against a daemon of its own; returns reports in the order of the scripts.
 ///
 /// Scripts that sleep longest begin first, so that all scripts together take about as long as the
-/// longest script. Late scripts that failed are played again alone, for up to three minutes in
-/// total. A script that is late each time, and always fails, is reported as skipped.
+/// longest script. A script that failed may have failed only because the machine was slow; if it
+/// ran late, it is played again alone. This is done for up to three minutes in total. A script that
+/// is late each time, and always fails, is reported as skipped.
 pub fn check_all(scripts: &[Script], how_to_start: &Program, dialect: &Dialect) -> Vec<Report> {
     let mut order: Vec<&Script> = scripts.iter().collect();
     order.sort_by_key(|script| std::cmp::Reverse(script.total_delay()));

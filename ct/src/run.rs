@@ -1,8 +1,8 @@
 //! Executes a script on a daemon, or on a server in the same process.
 //!
-//! A [`Stage`] gives access to a daemon through sockets, or to such a server with a simulated
-//! clock. [`run`] executes the script, compares the replies, and records the conversation for the
-//! report. `run` does not measure time, and never repeats a statement.
+//! A [`Stage`] gives access to a daemon through sockets, or to the daemon's server code in the same
+//! process, with a simulated clock. [`run`] executes the script, compares the replies, and records
+//! the conversation for the report. `run` does not measure time, and never repeats a statement.
 //!
 //! **Order.** Over sockets, a command of connection `a` may be processed after a later command of
 //! connection `b`. So a barrier precedes every statement that must wait until earlier statements

@@ -19,8 +19,8 @@
 //!                     byte X as urgent data
 //! +2s                 time passes; also +500ms
 //! drain               the daemon gets SIGUSR1
-//! when MASK           this part runs on a daemon known to differ (see `dialect`),
-//! otherwise           this part, which is optional, runs on other daemons
+//! when MASK           this part runs on daemons with the difference MASK (see `dialect`)
+//! otherwise           this part runs on all others; it may be left out
 //! end
 //! repeat 3            repeats the lines three times; %i, %i+5 in them count the rounds
 //! end

@@ -210,8 +210,8 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// A queue of senders: a message to one closes its connection, whose request head is incomplete. If
-/// a connection has ended, or its head is complete, the receiver of its channel was dropped.
+/// A queue of senders: a message to one closes its connection, whose request head is incomplete.
+/// The receiver is dropped as soon as the connection ends or the head is complete.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 

@@ -4,7 +4,7 @@
 //!
 //! - An id refers to the same job only within one [`Instance`] of a server. A command uses one
 //!   connection, and so one instance, from plan to end. The web page uses several connections, so
-//!   it checks the instance.
+//!   it checks that all of them lead to the same instance.
 //! - Just before its change, a job must still match the filter, and have its planned state. A
 //!   delayed job may have become ready, because its delay has ended. After this check, another
 //!   client may still change the job.

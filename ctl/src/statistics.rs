@@ -155,8 +155,8 @@ impl Counters {
         (!self.has_binlog).then_some(self.puts)
     }
 
-    /// Derives an upper bound on all ids from one of the server's jobs, with or without a binlog;
-    /// `None` if the job is older than the server's process.
+    /// Returns a number that no job's id exceeds, computed from one of the jobs; the server may
+    /// have a binlog. `None` if this job is older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
             .then(|| job.id.saturating_add(self.puts))

@@ -33,8 +33,9 @@ const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
     /// Reads once. Passes to the server the stored part of a line, if any, and then the bytes read.
-    /// If there is no memory to store bytes that the server does not consume, peeks at the input
-    /// first, and then reads only the consumed bytes. The peek takes one more system call.
+    /// If there is no memory to store input that the server does not consume, peeks at the input,
+    /// and after the server has consumed a part, reads only that part. The peek takes one more
+    /// system call.
     pub(super) fn read(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let may_store = self.server.may_keep_input();
         let Some(socket) = &mut self.sockets[key.index()] else { return };

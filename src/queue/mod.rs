@@ -112,8 +112,8 @@ pub struct Queue {
     tubes: Tubes,
     clients: SmallArena<Client>,
     /// All watches, in chunks of 64 KiB. A smaller chunk would be in the C library's heap, which
-    /// then could not shrink. For a much larger chunk, no ballast would be freed, so even the first
-    /// client might be refused.
+    /// then could not shrink. Ballast is freed only for small allocations; if a chunk were much
+    /// larger, even the first client might be refused.
     watches: Arena<Watch, 4096>,
     timers: Timers,
     counts: Counts,

@@ -72,8 +72,8 @@ use crate::{
 
 /// How many steps each kind of large work takes in a turn; most steps handle one job. A tick
 /// handles at most this many timers of each kind, or twice the number of commands since the last
-/// tick if that is more. So due timers, each of which a command has set, cannot become more and
-/// more.
+/// tick if that is more. Each timer was set by a command, so the number of due timers cannot grow
+/// without limit.
 pub const JOBS_PER_SLICE: u32 = 1000;
 
 /// A turn executes at most this many commands of one connection.
@@ -103,7 +103,8 @@ pub enum FeedResult {
     More,
     /// The connection's share of this turn is used up: feed the unconsumed bytes in the next turn.
     Later,
-    /// The connection takes no input until it is dirty, or some of its output has been sent.
+    /// The connection takes no input until the server marks it as dirty, because something has
+    /// changed for it, or until some of its output has been sent.
     Paused,
     /// There is no memory for the next step. The caller must feed the unconsumed bytes again when
     /// there may be memory, after [`SHORTAGE_RETRY_DELAY`] at the latest.

@@ -121,7 +121,8 @@ pub fn next_data(_: &impl AsRawFd, offset: u64) -> io::Result<Option<u64>> {
 /// support this sync. It may succeed although a write to a file failed: see [`confirm_written`].
 #[cfg(target_os = "linux")]
 pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
-    /// The type of FUSE file systems: `syncfs` does not ask the server of such a system to sync.
+    /// The type of FUSE file systems. On these, `syncfs` does not sync, because the kernel does not
+    /// ask the file system's process to sync.
     const FUSE: u64 = 0x6573_5546;
     let mut facts = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the pointer is valid for one statfs.

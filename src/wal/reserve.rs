@@ -103,7 +103,7 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to make a preallocated file now, or to continue with the file that is being filled.
+    /// Whether to begin a preallocated file now, or to write more zeros into one that was begun.
     /// Returns true on a full disk, because only an attempt shows whether there is space again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);

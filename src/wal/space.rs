@@ -29,8 +29,9 @@ pub(super) const SHORT_BYTES: u64 = SHORT_RECORD_BYTES as u64;
 /// The length of the shortest full record in bytes: with a name of one letter and an empty body.
 const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 
-/// The slots of two pages, which a restart on a full disk needs in addition to the slots for
-/// deletes. The restart begins another segment, and frees only whole pages of the last segment.
+/// How many short records fit into two pages. A restart on a full disk needs this space in addition
+/// to the space for deletes, because it begins another segment, and frees only whole pages of the
+/// last segment.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
 /// Returns how many slots fit into `bytes` bytes, if the first of them need not be a segment

@@ -274,7 +274,7 @@ impl Schedule {
         Self { next: now as f64, interval: 1e9 / rate }
     }
 
-    /// Returns when the next cycle of an open loop begins, on the load's clock.
+    /// Returns the time on the load's clock at which the next cycle of an open loop begins.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time, positive")]
     fn next_at(&self) -> u64 {
         self.next as u64

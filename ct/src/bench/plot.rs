@@ -97,7 +97,7 @@ const CURVES: [Curve; 7] = [
         figure: "cpu",
         title: "CPU time of a command, by number of clients",
         across: "clients that put, reserve and delete, and wait for each reply",
-        up: "µs of the daemon's CPU time a command",
+        up: "the daemon's CPU time per command, in µs",
     },
     Curve {
         file: "pipeline-rate",
@@ -142,7 +142,7 @@ const CURVES: [Curve; 7] = [
         figure: "cpu",
         title: "CPU time of a command, by size of the body",
         across: "bytes of a job's body",
-        up: "µs of the daemon's CPU time a command",
+        up: "the daemon's CPU time per command, in µs",
     },
 ];
 

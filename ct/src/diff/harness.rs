@@ -17,10 +17,11 @@ use super::reply::Comparator;
 use super::side::{Chunk, Connection, IO_TIMEOUT, POLL_INTERVAL, Received, SIDES, Side};
 use crate::os;
 
-/// How many quiet round trips to wait for, if the expected replies show that all commands were
-/// executed. A round trip is quiet if only the barrier's reply arrives.
+/// A round trip is quiet if only the barrier's reply arrives. The harness waits for this many quiet
+/// round trips if the replies show that all commands were executed.
 const QUIET_TRIPS_IF_ANSWERED: usize = 1;
-/// How many quiet round trips in succession to wait for, if commands may still be executed.
+/// The harness waits for this many quiet round trips in succession if some commands have perhaps
+/// not been executed yet.
 const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies; round trips follow, even if replies are missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);

@@ -186,8 +186,8 @@ impl Reader<'_> {
         Ok(match self.window.frame(at, Format::Plain)? {
             Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
-            // If only the tube name of a record was written, the record looks like the end of the
-            // records.
+            // If a crash left zeros in a record before its tube name, the record looks like the
+            // unused end of the file.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
         })
     }
@@ -271,7 +271,8 @@ impl Reader<'_> {
             Kind::Buried => (State::Buried, deadline_at),
             Kind::Delayed if deadline_at > self.now => (State::Delayed, deadline_at),
             Kind::Delayed => (State::Ready, deadline_at),
-            // `deadline_at` is ignored, because the original leaves the end of a reservation there.
+            // `deadline_at` is ignored: in a record of the original, it may be the deadline of an
+            // earlier reservation.
             Kind::Ready | Kind::Deleted => (State::Ready, self.now),
         };
         Record {
