@@ -1,7 +1,7 @@
 //! Instants and dates. Only this file reads the clocks, except that log lines read the wall clock.
 //!
 //! A function of the server or the queue gets the present time as an argument, so tests need not
-//! sleep. Setting the wall clock changes only the times that were read from a binlog.
+//! sleep. If the wall clock is set, only jobs that were read from a binlog get other times.
 
 use std::{
     ops::{Add, Sub},

@@ -45,7 +45,7 @@ struct Shared {
     groups: Mutex<Vec<Pid>>,
     /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// The interrupt that ends all of the work; `None` if this interrupt itself does.
+    /// The interrupt of the whole program, if this one ends only a part of its work.
     parent: Option<Interrupt>,
 }
 

@@ -67,9 +67,9 @@
 //! * `guard` has the `Guard`, which refuses requests by their host, origin, token and password.
 //! * `assets` serves the page itself and its files.
 //! * `view` answers a `ViewRequest` with servers and tubes as JSON.
-//! * `watch` has the `Watcher`, whose thread samples a server while pages send it requests, such as
-//!   a `SampleRequest`. The `SharedState` of the `Watched` server has a `TubeHistory` for each
-//!   tube. An `InterruptOnDrop` ends the work for a request that is dropped.
+//! * `watch` has the `Watcher`, whose thread samples a server as long as pages send it requests,
+//!   such as a `SampleRequest`. The `SharedState` of the `Watched` server has a `TubeHistory` for
+//!   each tube. An `InterruptOnDrop` ends the work for a request that is dropped.
 //! * `metrics` reads the `Figures` of tubes, such as a `Histogram`, by the server's command
 //!   `metrics`.
 //! * `jobs` answers a `ListRequest` with a list of jobs, and a `JobRequest` with a job and its

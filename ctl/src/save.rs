@@ -87,7 +87,8 @@ impl SaveFile {
         self.file.sync_all().with_context(|| self.name.clone())
     }
 
-    /// Appends lines to the file of saved jobs; truncates the file if the write fails.
+    /// Appends lines to the file of saved jobs; if the write fails, cuts the file back to its last
+    /// complete batch.
     fn append(&mut self, lines: &str) -> Result<()> {
         self.file.write_all(lines.as_bytes()).or_else(|error| self.truncate(error))?;
         self.length += lines.len() as u64;

@@ -18,7 +18,7 @@ const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 /// The time that must pass between two releases is never longer than this.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// Supplies the system's memory; the ballast shows how much memory is still free.
+/// Supplies the system's memory. It measures how much of the ballast has not been freed yet.
 #[derive(Debug)]
 pub struct SystemMemory;
 

@@ -344,7 +344,7 @@ impl EventLoop {
     /// Begins draining, ends draining, or stops the loop, as the signals that arrived require.
     fn handle_signals(&mut self) {
         let arrived = self.signals.take();
-        // On some systems, a registration reports only one event, unless mio reads the descriptor.
+        // On some systems, mio reports only one event, until the descriptor is registered again.
         let fd = self.signals.as_raw_fd();
         let source = &mut SourceFd(&fd);
         if let Err(error) = self.poll.registry().reregister(source, SIGNALS, Interest::READABLE) {

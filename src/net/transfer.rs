@@ -58,7 +58,7 @@ impl EventLoop {
         let taken = if stores { end } else { consumed.max(left) };
         if feed_result == FeedResult::More && taken < end && socket.reads_until_blocked() {
             // The kernel may report no further event for the rest of the input, so the connection
-            // is deferred.
+            // is put into a queue of connections to read later.
             feed_result = FeedResult::Short;
         }
         let has_more = feed_result != FeedResult::More && taken < end;

@@ -129,7 +129,7 @@ impl Server {
 
 impl Server {
     /// Ends the pause of a tube in slices: hands out at most [`JOBS_PER_SLICE`] jobs now. The next
-    /// ticks hand out the other jobs, because the timer of the pause is due.
+    /// ticks hand out the other jobs: the timer of the pause stays due until then.
     pub(super) fn end_pause(&mut self, tube: Key<Tube>, now: Time) {
         for _ in 0..JOBS_PER_SLICE {
             if !self.may_step_or_defer(now) {

@@ -3,9 +3,9 @@
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
 //! before all these changes have arrived, each later sync would cover the changes of only some
 //! clients. So before a sync, the commands that have already arrived are carried out, round by
-//! round, until a round has no change. The commit can also wait briefly until all connections with
-//! replies from the last commit have sent another change. After each wait in vain, more of the next
-//! commits do not wait. This file reads no clock.
+//! round, until a round contains no command that changes a job. The commit can also wait briefly
+//! until all connections with replies from the last commit have sent another change. After each
+//! wait in vain, more of the next commits do not wait. This file reads no clock.
 
 use std::time::Duration;
 

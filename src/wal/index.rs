@@ -240,8 +240,8 @@ impl SegmentIndex {
 
     /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
     /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment that jobs
-    /// need, but only while the closed segments from this segment on have more than `1 + eighths /
-    /// 8` times the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
+    /// need, but only while this segment and all newer closed ones together are larger than `1 +
+    /// eighths / 8` times the live bytes. [`GARBAGE_PACE`] is chosen for six eighths.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;

@@ -34,8 +34,7 @@ const PUT_MIN_BYTES: u64 = SHORT_BYTES + 1 + 2;
 /// last segment.
 pub(super) const RESTART_SLOTS: u64 = 2 * SEGMENT_ALIGN_BYTES / SHORT_BYTES;
 
-/// Returns how many slots fit into `bytes` bytes, if the first of them need not be a segment
-/// header.
+/// Returns how many slots fit into `bytes` bytes, if no segment header is due at their beginning.
 pub(super) fn slots(bytes: u64) -> u64 {
     bytes.saturating_sub((bytes / HEADER_INTERVAL_BYTES + 1) * SHORT_BYTES) / SHORT_BYTES
 }

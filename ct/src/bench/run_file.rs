@@ -64,7 +64,7 @@ impl RunFile {
             return Err("there is no table of ct-bench".to_owned());
         }
         for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
-            run.add(line).ok_or_else(|| format!("no line of a table: {line}"))?;
+            run.add(line).ok_or_else(|| format!("not a line of a table: {line}"))?;
         }
         Ok(run)
     }

@@ -66,7 +66,7 @@ impl Target {
         flags
     }
 
-    /// Returns the target's command line with its replacements; [`Target::daemon`] can parse it.
+    /// Returns the command line from which [`Target::daemon`] can make this target again.
     pub fn command(&self) -> String {
         let mut words = vec![self.program.path.display().to_string()];
         words.extend(self.program.flags.iter().cloned());

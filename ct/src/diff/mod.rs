@@ -119,7 +119,7 @@ pub struct Finding {
 /// The results of all runs.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// Runs without a difference.
+    /// The number of runs without a difference.
     pub agreed: u64,
     /// The number of events, such as sends and replies, in the runs without a difference.
     pub events: u64,

@@ -96,7 +96,8 @@ impl Operation {
         }
     }
 
-    /// Lists simpler forms of the operation: one command fewer, no cut, a shorter time.
+    /// Lists simpler forms of the operation: one command fewer, all bytes sent at once, or a
+    /// shorter sleep.
     fn simpler(&self) -> Vec<Self> {
         let mut simpler = Vec::new();
         match self {

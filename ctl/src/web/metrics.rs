@@ -19,7 +19,7 @@ pub(super) struct Histogram {
 /// The figures of a tube.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Figures {
-    /// Seconds since the next job became ready.
+    /// For how many seconds the job that will be reserved next has been ready.
     pub(super) next: Option<f64>,
     /// How long jobs were ready before they were reserved.
     pub(super) wait: Option<Histogram>,

@@ -85,14 +85,14 @@ impl Writable {
 
 impl Deref for Writable {
     type Target = dyn Disk;
-    /// The disk of a lease that is not over.
+    /// The disk, whose lease has not expired.
     fn deref(&self) -> &Self::Target {
         &*self.disk
     }
 }
 
 impl DerefMut for Writable {
-    /// The disk of a lease that is not over.
+    /// The disk, whose lease has not expired.
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.disk
     }

@@ -398,7 +398,8 @@ impl Runner<'_> {
     }
 }
 
-/// Splits the runner's commands after `bytes` bytes and returns the rest.
+/// Splits the bytes of the runner's unsent commands after `bytes` bytes; keeps the first part, and
+/// returns the second.
 fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
     let mut left = bytes;
     for index in 0..outgoing.len() {
