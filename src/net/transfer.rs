@@ -27,8 +27,8 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// closed in order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// If resident memory is limited, the loop waits this long for each byte that a closed connection
-/// has freed, before it closes the next connection to free memory (0.5 MB/s).
+/// If resident memory is limited, the loop closes connections to free memory, but only so many that
+/// 0.5 MB/s are freed: after each one it waits this long for each byte that it has freed.
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {

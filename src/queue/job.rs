@@ -106,7 +106,8 @@ impl Record {
     /// job is lost when its time to run is over or the connection of its worker has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
-    /// buries` is the number of losses, the present one included, that did not end in a burial.
+    /// buries` is the number of losses, the present one included, after which the job was not
+    /// buried.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. After a burial that this
     /// function caused, `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by

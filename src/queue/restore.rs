@@ -119,8 +119,8 @@ impl Queue {
     /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
     /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,
     /// the delay ends at the next tick. `to_log` receives the jobs whose newest record has a date
-    /// from before the clock was set: buried and delayed jobs, and jobs whose delay has ended,
-    /// because the binlog gets no record at the end of a delay.
+    /// from before the clock was set. These are the buried jobs, the delayed jobs, and jobs whose
+    /// delay has ended: the binlog gets no record when a delay ends.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -42,7 +42,7 @@ pub(super) enum Growing {
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
-    /// One more long command, in addition to this many in progress.
+    /// To begin one more long command while this many are in progress.
     LongCommands(usize),
     /// One more connection, in addition to this many open connections.
     Connections(usize),

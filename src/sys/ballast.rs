@@ -75,7 +75,7 @@ pub fn refill(bytes: usize) {
     // While a piece is at the heap's end, the C library cannot release the memory below the piece.
     while HELD_FROM_HEAP.load(Relaxed) > 0 {
         let Some(mapped) = map_piece() else { return };
-        // Meanwhile another thread may have freed the last of the pieces from the heap.
+        // Meanwhile another thread may have freed the last piece that came from the heap.
         let slot = PIECES.iter().find(|slot| is_from_heap(slot.load(Relaxed)));
         release(slot.map_or(mapped, |slot| slot.swap(mapped, Relaxed)));
     }

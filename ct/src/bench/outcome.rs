@@ -21,7 +21,8 @@ pub struct Row {
     /// The results of the targets, in the order of the command line.
     pub results: Vec<Outcome>,
     /// The first target's results in the base scenario, which has fewer tubes, jobs or workers.
-    /// Their label is the name of the base scenario, where other results have the name of a target.
+    /// Their label is the name of the base scenario; the label of other results is the name of a
+    /// target.
     pub base: Option<Outcome>,
 }
 

@@ -122,7 +122,8 @@ impl Harness {
     /// Shuts down the sending side of a connection to both daemons.
     pub(crate) fn half_close(&mut self, peer: Peer) {
         for connection in self.sides.iter().filter_map(|side| side.connections.get(&peer)) {
-            // Shutting down fails only if the daemon has closed the connection, which a read shows.
+            // An error of `shutdown` is ignored: it means that the daemon has closed the
+            // connection, and the next read shows that.
             let _ = connection.stream.shut_down_writing();
         }
     }

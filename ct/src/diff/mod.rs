@@ -1,8 +1,8 @@
 //! Sends the same traffic to two daemons and reports where their answers differ.
 //!
-//! [`compare`] generates runs from seeds, executes each run on a new pair of daemons, and shortens
-//! each run with a difference to a short golden script. Runs mostly sleep, so many runs are
-//! executed in parallel.
+//! [`compare`] generates runs from seeds, and executes each run on a new pair of daemons. If the
+//! daemons differ in a run, `compare` makes a short golden script from that run. Runs mostly sleep,
+//! so many runs are executed in parallel.
 //!
 //! Reading order: `operation` has the parts of a run, `generate` makes a run, and `runner` executes
 //! the run. `harness` drives the two daemons, and `tracker` follows the state of each connection.

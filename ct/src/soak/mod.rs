@@ -297,8 +297,8 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// Samples the daemon while the clients send commands for `time`. `before` has the numbers of
-/// descriptors at the start. Returns the maximum memory of the second and of the fourth quarter of
+/// Samples the daemon while the clients send commands for `time`. `before` has how many descriptors
+/// were open at the start. Returns the maximum memory of the second and of the fourth quarter of
 /// `time`.
 fn run_once(
     config: &Config,
