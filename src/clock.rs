@@ -76,15 +76,15 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Makes the calendar in which the date of `now` is this many nanoseconds since 1970.
+    /// Makes the calendar that converts the instant `now` to this date, in nanoseconds since 1970.
     pub fn new(now: Time, nanoseconds: i64) -> Self {
         Self { offset: i128::from(nanoseconds) - i128::from(now.0) }
     }
 
-    /// Whether two calendars differ by a second or more, which shows that the wall clock was set. A
-    /// smaller difference can arise because the monotonic clock and the wall clock are not read at
-    /// the same instant. If the difference is smaller, the caller keeps the calendar that it has,
-    /// so that later instants have later dates.
+    /// Whether two calendars have offsets that differ by a second or more, which shows that the
+    /// wall clock was set. A smaller difference can arise because the monotonic clock and the wall
+    /// clock are not read at the same instant. If the difference is smaller, the caller keeps its
+    /// calendar, so that dates never go backwards.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }

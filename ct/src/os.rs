@@ -150,7 +150,7 @@ fn internet_address(address: SocketAddrV4) -> libc::sockaddr_in {
 /// A resource limit of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Limit {
-    /// The number of open files: one more than the largest allowed descriptor.
+    /// How many files may be open: one more than the largest allowed descriptor.
     Files,
     /// Bytes of address space, as with `ulimit -v`. A limit that the process already has is kept.
     Memory,
@@ -283,7 +283,7 @@ const OPEN_FILES_WANTED: libc::rlim_t = 100_000;
 #[expect(unsafe_code, reason = "std has no call for limits")]
 pub(crate) fn raise_open_files() -> io::Result<usize> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer points to a writable limit.
+    // SAFETY: the pointer is valid for writing one `rlimit`.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -199,7 +199,8 @@ fn walk(lines: &[Line], visit: &mut dyn FnMut(&Statement)) {
     }
 }
 
-/// Returns the longest time that these lines of a script can let pass.
+/// Returns the sum of the pauses in these lines of a script; of the parts of a `when`, the longer
+/// one counts.
 fn total_delay(lines: &[Line]) -> Duration {
     let each = lines.iter().map(|line| match &line.statement {
         Statement::Advance(time) => *time,

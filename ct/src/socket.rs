@@ -121,8 +121,8 @@ impl SocketStage {
     /// Makes a stage, on which scripts are played, for a daemon at `host:port` or `unix:/path`.
     /// Does not connect yet.
     ///
-    /// Scripts can drain the daemon only if its pid is given. The caller must not reap the process
-    /// while the stage is in use.
+    /// Scripts can drain the daemon only if its pid is given. While the stage is in use, the caller
+    /// must not reap the process, because its pid could be used again.
     pub fn new(address: &str, pid: Option<u32>) -> Self {
         let (streams, began, time_waited) = (HashMap::new(), Instant::now(), Duration::ZERO);
         Self { address: address.to_owned(), pid, streams, began, time_waited }
@@ -228,7 +228,7 @@ impl Stage for SocketStage {
         Ok(())
     }
 
-    /// Lets time pass by a sleep.
+    /// Sleeps, so that time passes.
     fn advance(&mut self, time: Duration) -> Result<(), String> {
         thread::sleep(time);
         self.time_waited += time;

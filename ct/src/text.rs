@@ -83,7 +83,7 @@ impl Text {
         literals.flatten().collect()
     }
 
-    /// Fills in the ids of a text, so that only literals and placeholders remain.
+    /// Replaces the ids in a text by literals. The other placeholders remain.
     pub(crate) fn pattern(&self, ids: Ids) -> Pattern {
         let mut bound = Pieces::default();
         for piece in &self.0 {

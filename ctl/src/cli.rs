@@ -205,9 +205,9 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether the command counts as read-only. Commands with `--probe` count, and so does `web`,
-    /// although its page can change a server. Every other command fails if its output is closed
-    /// early, for example by `head`.
+    /// Whether the command counts as read-only. Commands with `--probe` count as read-only, and so
+    /// does `web`, although its page can change a server. Every other command fails if its output
+    /// is closed early, for example by `head`.
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(
             self,

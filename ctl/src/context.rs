@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// The largest number of items of a server that wait to be shown.
+/// The maximum number of items that have come from a server and are not shown yet.
 const ITEMS_AHEAD_MAX: usize = 100;
 
 /// Sends an item of a server to the thread that shows items; fails if that thread has stopped.

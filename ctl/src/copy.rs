@@ -173,7 +173,8 @@ pub(crate) fn put_copies(client: &mut Client, jobs: &[Job], tube: Option<&str>) 
 }
 
 /// Writes a `put` command with its body. The types of the numbers exclude values that the protocol
-/// does not allow, because a server would refuse such a line and read the body as commands.
+/// does not allow, because a server would refuse a `put` with such a value, and then read the body
+/// as commands.
 fn write_put_command(out: &mut Vec<u8>, pri: u32, delay: u32, ttr: u32, body: &[u8]) {
     out.extend(format!("put {pri} {delay} {ttr} {}\r\n", body.len()).into_bytes());
     out.extend_from_slice(body);

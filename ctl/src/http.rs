@@ -173,7 +173,7 @@ impl SharedBody {
         Bytes: From<T>,
     {
         let permit = Arc::new(permit);
-        // Each piece keeps `permit`, as it may be sent after its response was dropped.
+        // Each piece keeps `permit`, because a piece may be sent after its response was dropped.
         let held =
             |piece| SharedBodyPiece { bytes: Bytes::from(piece), _permit: Arc::clone(&permit) };
         Self { pieces: pieces.into_iter().map(|it| Bytes::from_owner(held(it))).collect() }
@@ -278,7 +278,8 @@ struct RequestHead {
     began: Option<Instant>,
     /// How many LFs the input ends with, ignoring CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. Once a response has begun, another head may arrive.
+    /// Whether the head is complete. Once a response has begun, the head of another request may
+    /// arrive.
     is_whole: bool,
 }
 
@@ -321,7 +322,8 @@ struct TimedConnection {
     /// Whether the client must read before more of the response can be sent.
     is_blocked: bool,
     headless: Headless,
-    /// Receives a value if the connection must close; `None` once the head is complete.
+    /// The channel gets a value if the connection must close. The field is `None` once the head of
+    /// a request is complete.
     close: Option<oneshot::Receiver<()>>,
     /// Whether this connection must close to admit another connection.
     is_unwanted: bool,

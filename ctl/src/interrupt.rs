@@ -45,7 +45,7 @@ struct Shared {
     groups: Mutex<Vec<Pid>>,
     /// How often Ctrl-Z has suspended the program and its commands.
     suspensions: AtomicUsize,
-    /// The interrupt of the whole program, if this one ends only a part of its work.
+    /// The interrupt of the whole program, if `self` ends only a part of the program's work.
     parent: Option<Interrupt>,
 }
 

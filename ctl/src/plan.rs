@@ -193,8 +193,8 @@ impl Plan {
             let place = match job.state {
                 State::Ready | State::Reserved => job.pri,
                 State::Delayed => u32::try_from(job.time_left).unwrap_or(u32::MAX),
-                // A job has no counters if it comes from `list-jobs`, which lists jobs in order of
-                // burial.
+                // A buried job without counters comes from `list-jobs`, which lists buried jobs in
+                // order of burial.
                 State::Buried if job.counts.is_some() => 0,
                 State::Buried => u32::try_from(self.jobs.len()).unwrap_or(u32::MAX),
             };

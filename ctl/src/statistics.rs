@@ -156,8 +156,8 @@ impl Counters {
     }
 
     /// Returns a number that no job's id exceeds, computed from one of the jobs. Unlike
-    /// [`Self::last_id`], this is possible if the server has a binlog. `None` if this job is older
-    /// than the server's process.
+    /// [`Self::last_id`], this function works if the server has a binlog. `None` if this job is
+    /// older than the server's process.
     pub(crate) fn last_id_by(&self, job: &Job) -> Option<u64> {
         (job.age.saturating_add(ROUNDING_SECONDS) < self.uptime)
             .then(|| job.id.saturating_add(self.puts))

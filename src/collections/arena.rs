@@ -186,7 +186,7 @@ impl<T, const CHUNK_LENGTH: usize> Arena<T, CHUNK_LENGTH> {
         let was_full = chunk.len() == CHUNK_LENGTH;
         let item = chunk.remove(slot);
         if was_full {
-            // If the chunk that was last in `open` until now is empty, its memory can be released.
+            // If the present last chunk of `open` is empty, its memory can be released.
             let last = self.open.last().map(|&last| &mut self.chunks[last]);
             self.releasable.extend(last.filter(|last| last.is_empty()).map(mem::take));
             self.open.push(number);

@@ -41,7 +41,7 @@ enum Phase {
     /// Skips the rest of a line that is too long.
     SkipLine,
     Body(Collecting),
-    /// Skips the rest of a refused body, and then sends the error reply `then`.
+    /// Skips the rest of a refused body; after that, the connection gets the error reply `then`.
     Skip {
         left: u64,
         then: Reply<'static>,
@@ -219,7 +219,7 @@ impl Conn {
         self.phase = Phase::Waiting;
     }
 
-    /// If the connection waits for a reply, makes further input end this wait.
+    /// If the connection waits, for example in a `reserve`, further input will end this wait.
     pub fn end_wait_on_input(&mut self) {
         if self.is_waiting() {
             self.phase = Phase::WaitingForInput;

@@ -58,7 +58,7 @@ impl Piece {
 }
 
 impl Default for Piece {
-    /// A piece of the output without bytes.
+    /// An empty piece of the output.
     fn default() -> Self {
         Self::Copied(Vec::new(), 0)
     }

@@ -8,8 +8,8 @@
 //! A small body belongs to a job, whose [`Body`] stores the place of the bytes. A large body can be
 //! shared with replies, and an unfinished body has no job. So each large or unfinished body has an
 //! entry in a table of referenced bodies. A body larger than [`SLOT_BODY_MAX_BYTES`] has memory of
-//! its own, which grows as its bytes arrive. The rest of a smaller unfinished body may never
-//! arrive, so this body has memory of its own until half of its bytes have arrived or memory is
+//! its own, which grows as its bytes arrive. The rest of an unfinished body may never arrive, so a
+//! smaller body, too, has memory of its own until half of its bytes have arrived or memory is
 //! short. The owner of a [`Body`] must pass it to [`Bodies::remove`], because dropping a [`Body`]
 //! frees nothing.
 //!
@@ -101,7 +101,7 @@ pub struct Bodies {
     pub memory: Memory,
     /// The bytes of all bodies and their copies, and [`BODY_OVERHEAD_BYTES`] for each body.
     pub counted: u64,
-    /// The limit on `counted`, if there is one. Bodies stay even if `counted` exceeds this limit.
+    /// The limit on `counted`, if there is one. No body is removed if `counted` exceeds this limit.
     pub limit: Option<u64>,
     blocks: Arena<Block, 256>,
     referenced: Arena<Referenced>,

@@ -109,8 +109,8 @@ impl Memory {
         is_left
     }
 
-    /// Whether a piece of `bytes` bytes can be taken so that as much memory as `level` requires
-    /// stays free.
+    /// Whether a piece of `bytes` bytes can be taken, and then as much memory as `level` requires
+    /// is still free.
     pub fn has_piece(&mut self, bytes: usize, level: Level) -> bool {
         let left = self.marks[level as usize];
         match &mut self.supply {

@@ -36,8 +36,8 @@ const MISS: u32 = 16;
 const MISSES_MAX: u32 = 4 * MISS;
 
 /// Waits are short if their average is below this multiple of the time limit of a poll. Sleeping
-/// makes a wait longer: a wait that would end within one poll can take as long as three polls if
-/// loop and client sleep.
+/// makes a wait longer: if loop and client sleep, a wait that polling would end within its time
+/// limit can take three times that limit.
 const SHORT_WAIT_FACTOR: u32 = 3;
 
 /// How a wait ended.
@@ -79,8 +79,8 @@ struct HalfTrial {
     events: u32,
     /// The thread's CPU time at the beginning of this half of the trial.
     cpu_before: Duration,
-    /// The CPU time per event in the first half of the trial, in which the loop sleeps. `None`
-    /// until the first half has ended.
+    /// The CPU time per event in the first half of the trial, in which the loop sleeps; `None`
+    /// while the first half runs.
     with_sleep: Option<Duration>,
 }
 

@@ -45,8 +45,8 @@ use crate::{
 
 const SIGNALS: Token = Token(usize::MAX - 1);
 
-/// The token of the event that reports the end of a background sync. The next commit takes the
-/// result of the sync.
+/// The token of the event that reports the end of a background sync. The next commit finds out
+/// whether the sync succeeded.
 const SYNC_ENDED: Token = Token(usize::MAX - 2);
 
 /// The token of the first listener. The tokens of connections are far smaller.
@@ -239,7 +239,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// The health of the server, as the event loop's status line for the service manager.
+    /// The status line for the service manager, which shows the health of the server.
     fn status(&self) -> &'static str {
         match self.server.health() {
             Health::BinlogFailed => {

@@ -27,8 +27,8 @@ const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 /// closed in order to free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
-/// If resident memory is limited, the loop closes connections to free memory, but only so many that
-/// 0.5 MB/s are freed: after each one it waits this long for each byte that it has freed.
+/// If resident memory is limited, the loop closes connections to free memory, at most 0.5 MB/s:
+/// after each close, it waits this long per byte freed.
 const CLOSE_DELAY_PER_BYTE: Duration = Duration::from_micros(2);
 
 impl EventLoop {
@@ -51,8 +51,9 @@ impl EventLoop {
         };
         let bytes = &self.buffer[..end];
         let (consumed, mut feed_result) = self.server.feed(key, bytes, command_limit, now);
-        // A part of a line is stored even if little memory is free. In the kernel, that part would
-        // take a whole buffer, and perhaps leave no TCP window for the rest of the line.
+        // A part of a line is stored even if little memory is free. If the kernel kept that part,
+        // it would take a whole buffer there, and perhaps leave no TCP window for the rest of the
+        // line.
         let stores =
             may_store || feed_result == FeedResult::More && self.server.may_keep_part_of_line();
         let taken = if stores { end } else { consumed.max(left) };

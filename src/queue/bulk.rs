@@ -47,8 +47,8 @@ impl Queue {
     }
 
     /// Continues a `list-jobs`: visits up to `steps` more clients and reserved jobs. After the last
-    /// client, returns the found jobs that still have the same deadline. The result reuses the
-    /// memory of `list`.
+    /// client, returns those found jobs whose deadline has not changed since they were found. The
+    /// result reuses the memory of `list`.
     pub fn step_list_reserved(
         &self,
         list: &mut ListReserved,

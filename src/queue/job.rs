@@ -102,17 +102,18 @@ impl Record {
         }
     }
 
-    /// Whether a reserved job that is now lost has been lost `max` times, including this loss. A
-    /// job is lost when its time to run is over or the connection of its worker has closed.
+    /// Whether workers have lost a reserved job `max` times, including the present loss. A job is
+    /// lost when its time to run is over or the connection of its worker has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
     /// buries` is the number of losses, the present one included, after which the job was not
     /// buried.
     ///
-    /// **Invariant:** each kick gives the job at least `max` new tries. After a burial that this
-    /// function caused, `reserves - releases - buries` is `limit - 1`, and a kick raises `limit` by
-    /// `max - 1`. The exception is a job that was lost more than `max` times while `max` was larger
-    /// or not set: a kick gives such a job at least one try.
+    /// **Invariant:** each kick gives the job at least `max` new tries. If a job was buried because
+    /// this function returned true, `reserves - releases - buries` is then `limit - 1`, and a kick
+    /// raises `limit` by `max - 1`. The exception is a job that has already been lost more often
+    /// than the present `max`, because an earlier daemon had a larger `max` or none: a kick gives
+    /// such a job at least one try.
     pub fn is_lost_too_often(&self, max: NonZeroU32) -> bool {
         let History { reserves, releases, buries, kicks, .. } = self.history;
         let ended = u64::from(releases) + u64::from(buries);

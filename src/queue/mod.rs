@@ -1,10 +1,10 @@
 //! The work queue as a library, which reads no bodies, files, sockets or clocks.
 //!
-//! A method for a command never hands out jobs. After a call that makes a job ready or ends a
-//! pause, the caller repeats [`Queue::hand_out`] for the tube until the result is `None`. This
-//! restores the **resting invariant**: no unpaused tube has both a ready job and a waiting client.
-//! So a `put` looks for waiting clients only at its tube, and a `reserve` looks only in the watched
-//! tubes.
+//! A method for a command never gives a job to a waiting client. After a call that makes a job
+//! ready or ends a pause, the caller repeats [`Queue::hand_out`] for the tube until the result is
+//! `None`. This restores the **resting invariant**: no unpaused tube has both a ready job and a
+//! waiting client. So a `put` looks for waiting clients only at its tube, and a `reserve` looks
+//! only in the watched tubes.
 //!
 //! | file | contents |
 //! |---|---|
@@ -74,7 +74,7 @@ pub enum Expired {
     TimedOut(Key<Client>),
 }
 
-/// Counts that the queue keeps up to date, and that `stats` reports.
+/// Counters for `stats` that the queue maintains.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
     /// Ready jobs with an urgent priority.
@@ -316,8 +316,8 @@ impl Queue {
         }
     }
 
-    /// The time since which this ready job has waited for a worker. The time before the daemon
-    /// began to serve does not count, even if the binlog shows that the job was ready then.
+    /// When this ready job began to wait for a worker. The time before the daemon began to serve
+    /// does not count, even if the binlog shows that the job was ready then.
     pub fn ready_since(&self, job: Key<Job>) -> Time {
         self.jobs.arena[job].record.state_at.max(self.started_at)
     }
@@ -362,8 +362,8 @@ impl Queue {
         self.tubes.order.len()
     }
 
-    /// If `of` is `None`, the names of all tubes in the order of `list-tubes`. If not, the names of
-    /// the tubes that this client watches, in the order of `list-tubes-watched`.
+    /// If `of` is `None`, the names of all tubes in the order of `list-tubes`; if `of` is a client,
+    /// the names of the tubes that it watches, in the order of `list-tubes-watched`.
     pub fn tube_names(&self, of: Option<Key<Client>>) -> impl Iterator<Item = &str> {
         let watching = of.map(|client| self.clients[client].watching.iter().map(|&(tube, _)| tube));
         let all = of.is_none().then(|| self.tubes.order.iter().copied());

@@ -21,9 +21,9 @@ impl Queue {
         times.take_if(|_| *jobs == 0);
     }
 
-    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory. Set
-    /// `is_delayed` if the job may be in the state `Delayed`. Returns the tube, which is made if
-    /// necessary.
+    /// Makes room for [`Queue::add`], except for the body, or fails if there is no memory.
+    /// `is_delayed` must be true if the job will be, or may be, in the state `Delayed`. Returns the
+    /// tube, which is made if necessary.
     pub fn make_room_to_restore(&mut self, tube: &str, is_delayed: bool) -> Growth<Key<Tube>> {
         // The job is often of the same tube as the last job, but that tube may not exist any more.
         let latest = self.restored_last.filter(|&latest| self.tube_name(latest) == tube);
@@ -71,7 +71,7 @@ impl Queue {
         body
     }
 
-    /// Ensures that no new job gets an id below `next`, such as the id of a restored job.
+    /// Ensures that no new job gets an id below `next`, because a restored job may have that id.
     pub fn raise_id(&mut self, next: u64) {
         self.next_id = self.next_id.max(next);
     }
@@ -112,9 +112,9 @@ impl Queue {
 /// The calendar.
 impl Queue {
     /// After the wall clock was set, applies `shift` once to those instants of each job that were
-    /// read as dates. Scans the arena from index `from`, and ends after `count` jobs, or earlier if
-    /// many slots are empty. Returns the index for the next call, or `None` at the end. O(count ·
-    /// log n).
+    /// computed from dates of the binlog. Scans the arena from index `from`, and ends after `count`
+    /// jobs, or earlier if many slots are empty. Returns the index for the next call, or `None` at
+    /// the end. O(count · log n).
     ///
     /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
     /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,

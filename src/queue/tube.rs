@@ -63,7 +63,7 @@ pub struct Tube {
     pub deletes: u64,
     /// `pause-tube` commands for the tube.
     pub pauses: u64,
-    /// Jobs buried by `--bury-after`, because they were lost too often.
+    /// Jobs that `--bury-after` has buried, because workers had lost them too often.
     pub buried_for_losses: u64,
     /// Histograms of waits and runs; `None` before the first job of the tube, to save memory.
     pub times: Option<Box<Times>>,

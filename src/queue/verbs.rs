@@ -54,7 +54,7 @@ impl Queue {
     }
 
     /// Adds a job to the tube that the client uses. If the job has no delay, the caller must then
-    /// call [`Queue::hand_out`] for that tube.
+    /// call [`Queue::hand_out`] for the job's tube.
     pub fn put(
         &mut self,
         client: Key<Client>,

@@ -26,8 +26,8 @@ impl Queue {
 
     /// Makes the client wait at every tube it watches until `until`, or for ever if `until` is
     /// `None`. Call this method only if none of these tubes has a job for the client. If there is
-    /// no memory for the wait or for a job, fails and changes nothing. O(log n) for each entry
-    /// removed since the last wait.
+    /// no memory for the wait or for a job, fails and changes nothing. O(log n) for each of the
+    /// client's entries that was removed since its last wait.
     pub fn wait(&mut self, client: Key<Client>, until: Option<Time>) -> Growth {
         let Self { tubes, clients, watches, is_resident, .. } = self;
         let of_client = &mut clients[client];

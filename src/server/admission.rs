@@ -38,7 +38,7 @@ const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 /// The kinds of growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growing {
-    /// A job, a tube, a watch, or input that is kept.
+    /// A job, a tube, a watch, or unconsumed input.
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
@@ -54,7 +54,7 @@ pub(super) enum Growing {
     PartOfLine,
     /// A reply to a client that already has unsent replies.
     UnsentReplies,
-    /// A reply to a client without unsent replies, or a step of work that is due.
+    /// The only unsent reply to a client, or a step of work that is due.
     Step,
 }
 

@@ -13,7 +13,8 @@ use crate::{
     wal::{Change, Unavailable, Wal},
 };
 
-/// A step of `list-jobs` visits this many clients and reserved jobs, and takes as long as a delete.
+/// A step of `list-jobs` visits this many clients and reserved jobs in total, and takes as long as
+/// a delete.
 const RESERVED_PER_STEP: usize = 16;
 
 /// Once this many bytes of bodies have moved in a turn, the other bodies move in later turns.
@@ -97,7 +98,8 @@ impl Server {
 
     /// Ends the reservation of a lost job, whose time to run is over or whose worker has
     /// disconnected. The job becomes ready, as if it had waited since `since`, or is buried if
-    /// `--bury-after` requires that. With `--bury-after`, the binlog gets a record of the loss.
+    /// `--bury-after` requires that. With `--bury-after`, the binlog gets a record that the worker
+    /// has lost the job.
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
@@ -242,7 +244,8 @@ impl Server {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If there is no memory to return this job, a later iteration may free memory.
+                // If there is no memory to make this job ready, a later iteration may free memory,
+                // and then comes back to this client.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }

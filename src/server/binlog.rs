@@ -50,10 +50,10 @@ impl Server {
     /// Makes the binlog write the records of the turn, and sync them if the flags require it.
     /// Releases held replies when the changes that they confirm are written, or synced if the flags
     /// require it. Call this method before you send replies; [`Server::write_changes`] permits some
-    /// replies earlier. If the commit fails, closes each connection with held replies, or with
-    /// unsent replies that show a job without a record, and sends none of these replies. A failed
-    /// commit also removes the jobs that have no record, because no client knows their ids, and a
-    /// restart may assign these ids again.
+    /// replies earlier. If the commit fails, closes each connection that has held replies, or
+    /// unsent replies about a job that is not in the binlog, and sends none of these replies. A
+    /// failed commit also removes the jobs that have no record, because no client knows their ids,
+    /// and a restart may assign these ids again.
     pub fn commit(&mut self, now: Time) {
         self.commit_changes(now);
         let reason = self.wal.as_ref().and_then(Wal::trouble);
@@ -134,8 +134,9 @@ impl Server {
         self.held.before_sync(GatheringTime::new(average, wal.syncs_in_background()), now)
     }
 
-    /// Whether [`Server::commit`] will sync in this thread: if so, the caller first sends the
-    /// replies that are not held, and does what [`Server::before_sync`] returns.
+    /// Whether [`Server::commit`] will sync in this thread. If so, the caller first sends the
+    /// replies that need not wait for the sync, calls [`Server::before_sync`], and acts on the
+    /// result.
     pub fn commit_blocks(&self) -> bool {
         self.held.needs_commit() && self.wal.as_ref().is_some_and(Wal::syncs_in_foreground)
     }

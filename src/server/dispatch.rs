@@ -248,7 +248,7 @@ impl Server {
 
     /// Sends a list of jobs, or fails if there is no memory for the list.
     pub(super) fn send_list(&mut self, key: Key<Conn>, jobs: &[Key<Job>], now: Time) -> Answer {
-        // Checks the memory for the document, and for its copy in the output.
+        // Checks that there is enough memory for the document and for its copy in the output.
         self.admit_list(jobs.len() * LISTED_JOB_MAX_BYTES * 2)?;
         if let Some(id) = jobs.iter().map(|&job| self.queue.job(job).record.id).max() {
             self.show(key, id);
@@ -322,8 +322,8 @@ impl Server {
         self.bodies.remove(body);
     }
 
-    /// Executes and answers a `release`. If the disk is full, only a release without a delay
-    /// succeeds.
+    /// Executes and answers a `release`. On a full disk, a release succeeds only if it has no
+    /// delay.
     fn release(&mut self, key: Key<Conn>, id: u64, pri: u32, delay: u32, now: Time) -> Answer {
         let job = self.queue.reserved_by(key.paired(), id).ok_or(Reply::NOT_FOUND)?;
         let change = if delay == 0 { Change::DeferrableUpdate } else { Change::Update };

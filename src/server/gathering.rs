@@ -1,7 +1,7 @@
 //! Decides whether a commit gathers more changes before its sync, and until when.
 //!
 //! A client that waits for each reply sends its next change right after the reply. If a sync began
-//! before all these changes have arrived, each later sync would cover the changes of only some
+//! before all these changes had arrived, each later sync, too, would cover the changes of only some
 //! clients. So before a sync, the commands that have already arrived are carried out, round by
 //! round, until a round contains no command that changes a job. The commit can also wait briefly
 //! until all connections with replies from the last commit have sent another change. After each
@@ -58,7 +58,7 @@ pub enum BeforeSync {
 pub(super) struct Gathering {
     /// The number of the last commit that released replies; wraps around after 2^32 commits.
     round: u32,
-    /// How many of the connections that the last commit answered have sent no change since then.
+    /// How many connections got replies from the last commit and have sent no change since then.
     expected: u32,
     /// How many of the next commits do not wait for more changes.
     skip: u32,
@@ -78,8 +78,8 @@ struct Wait {
     /// How many connections were still expected to send a change after the last change had arrived,
     /// and the time of that change.
     last_join: (u32, Time),
-    /// When the commit last took the changes that had arrived without waiting, this many
-    /// connections had replies that it holds back.
+    /// How many connections had held replies when the commit last executed the commands that had
+    /// already arrived.
     held: usize,
 }
 

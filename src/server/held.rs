@@ -119,8 +119,8 @@ impl Held {
         self.gathering.end();
     }
 
-    /// Removes a connection from one of the two lists, and returns its key. A connection that is on
-    /// both lists stays on the other list until a later call removes it there.
+    /// Removes a connection from one of the two lists, and returns its key. If the connection is on
+    /// both lists, it stays on the second one until a later call removes it there.
     pub(super) fn pop(&mut self) -> Option<Key<Conn>> {
         self.until_sync.pop().or_else(|| self.until_commit.pop())
     }

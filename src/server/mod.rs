@@ -79,8 +79,9 @@ pub const JOBS_PER_SLICE: u32 = 1000;
 /// A turn executes at most this many commands of one connection.
 pub const COMMANDS_PER_CONNECTION: u32 = 512;
 
-/// A turn executes about this many commands of all connections; it may exceed this number by the
-/// shares of its last connections. Together these commands take one or two milliseconds.
+/// A turn ends after about this many commands of all connections. A few connections may still
+/// execute their share of commands, so the number may be exceeded. Together these commands take one
+/// or two milliseconds.
 pub const COMMANDS_PER_TURN: u32 = 1024;
 
 /// How many pieces of memory a turn releases to the system. The release of a piece takes tens of
@@ -412,8 +413,8 @@ impl Server {
         self.latest
     }
 
-    /// Adds visits of `steps` tubes or clients to the turn's commands: as many commands as take
-    /// this time.
+    /// Adds to the turn's commands the number of commands that take as long as visits of `steps`
+    /// tubes or clients.
     fn charge(&mut self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.commands_this_turn = self.commands_this_turn.saturating_add(steps / STEPS_PER_COMMAND);

@@ -42,7 +42,8 @@ impl Holder {
     /// A daemon on another machine may not have noticed that the file system has revoked its lock.
     /// After a check of its lock, that daemon relies on the lock for a limited time. So this daemon
     /// first waits until that time is over, and then checks its own lock again. Meanwhile the file
-    /// `lock` keeps the other daemon's line: if this process is killed, the next daemon waits, too.
+    /// `lock` keeps the other daemon's line, so that the next daemon waits, too, if this process is
+    /// killed.
     #[expect(clippy::disallowed_methods, reason = "no event loop runs yet")]
     pub(super) fn take_over(
         &self,

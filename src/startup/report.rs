@@ -40,7 +40,7 @@ impl Inspection {
     }
 }
 
-/// The page of `--check-binlog`, line by line.
+/// The lines of the report of `--check-binlog`.
 impl fmt::Display for Inspection {
     /// Formats the page of `--check-binlog`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

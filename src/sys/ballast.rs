@@ -56,8 +56,8 @@ pub fn allocated_bytes() -> usize {
     ALLOCATED.load(Relaxed)
 }
 
-/// Adds `bytes` to [`allocated_bytes`], after this many bytes were written to memory. Memory may be
-/// allocated long before, but becomes resident only when it is written.
+/// Adds `bytes` to [`allocated_bytes`]; the caller has written this many bytes to memory. Memory
+/// may be allocated long before, but becomes resident only when it is written.
 pub fn count_written(bytes: usize) {
     ALLOCATED.fetch_add(bytes, Relaxed);
 }

@@ -137,7 +137,7 @@ pub fn sync_file_system(directory: &impl AsRawFd) -> io::Result<bool> {
 }
 
 /// Fails if a write to this file has failed. If [`sync_file_system`] has synced the file, does not
-/// wait for the disk. Returns false if the system does not report failed writes.
+/// wait for the disk. Returns false if the system cannot report failed writes.
 #[cfg(target_os = "linux")]
 pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;

@@ -12,7 +12,7 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// Corrections of dates after changes of the wall clock have at least this interval on average,
+/// If the wall clock is set often, the dates are corrected at most once in this time on average,
 /// because each correction writes new records of all jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 

@@ -295,9 +295,10 @@ impl Log {
         self.reserve.wants_file(demand, space) && !(is_early && has_garbage)
     }
 
-    /// Writes the pending records and a header when the daemon ends, and syncs everything. The
-    /// header shows that clients have seen only ids that have a record, so the next startup skips
-    /// no ids. After an error, the next startup skips some ids, but no acknowledged change is lost.
+    /// Writes the pending records and a header when the daemon ends, and syncs everything. If this
+    /// succeeds, the header has a field which says that a record exists for every id that a client
+    /// has seen, so the next startup skips no ids. After an error, the next startup skips some ids,
+    /// but no acknowledged change is lost.
     pub(super) fn finish(&mut self, is_sound: bool, next_id: u64) -> io::Result<()> {
         self.syncs.end_flight(&mut self.lease, true)?;
         if let Some(current) = &mut self.current {

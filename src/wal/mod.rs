@@ -16,7 +16,7 @@
 //! is open, no change is acknowledged; then, until all jobs are relocated, only deletes are.
 //!
 //! The server calls [`Wal`] with the types of `interface`. `log`, `segment` and `start` write
-//! records and open segments; `removal` removes segments; `syncs` syncs them. `record` converts
+//! records and open segments; `syncs` syncs segments; `removal` removes them. `record` converts
 //! records to bytes; `dates` makes fields of records. `space` computes what fits; `reserve` makes
 //! preallocated files. `index` has the segment of each job. `recovery` tracks failures. `disk/` has
 //! the files, the lock and the lease. `read/` makes jobs from bytes. doc/architecture.md has more.
@@ -315,10 +315,10 @@ impl Wal {
         self.dates.set(calendar, now);
     }
 
-    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog with
-    /// the new calendar; this conversion needs no record. Appends a record of each job that was
-    /// delayed or buried in this run, because the dates in its last record were computed before the
-    /// clock was set.
+    /// Visits up to `count` jobs after the wall clock was set. Converts the dates that were read
+    /// from the binlog again, by the new calendar. The dates in the binlog stay right, so no record
+    /// is needed. Appends a record of each job that was delayed or buried in this run, because the
+    /// dates in its last record were computed before the clock was set.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);

@@ -87,8 +87,8 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
     Ok(())
 }
 
-/// On a full disk, removes segments without a record, because each restart adds such a segment. If
-/// no new segment could be opened, also removes segments that no job needs. If a segment is
+/// On a full disk, removes segments that have no record, because each restart adds such a segment.
+/// If no new segment could be opened, also removes segments that no job needs. If a segment is
 /// damaged, too, removes nothing: reading that segment may need the key in the header of another.
 /// Ignores errors.
 pub(super) fn free_at_start(

@@ -103,8 +103,9 @@ impl Reserve {
         Space { current, next, preallocated_slots: self.slots }
     }
 
-    /// Whether to begin a preallocated file now, or to write more zeros into one that was begun.
-    /// Returns true on a full disk, because only an attempt shows whether there is space again.
+    /// Whether it is time to begin a preallocated file, or to write more zeros into one that was
+    /// begun. Returns true on a full disk, because only an attempt shows whether there is space
+    /// again.
     pub(super) fn wants_file(&self, demand: Demand, space: Space) -> bool {
         let shortage = self.shortage.filter(|it| it.size <= self.segment_size);
         self.filling.is_some() || shortage.is_some() || demand.wants_file(space)
@@ -170,14 +171,15 @@ impl Reserve {
         }
     }
 
-    /// Ends the shortage after a file of `size` bytes was made, unless larger files are short.
+    /// Ends the shortage after a file of `size` bytes was made; a shortage of space for larger
+    /// files continues.
     fn on_space(&mut self, size: u64) {
         if self.shortage.take_if(|shortage| size >= shortage.size).is_some() {
             info!("the disk has space for the binlog again");
         }
     }
 
-    /// Ends a shortage of space for large files if the last failure is at least
+    /// Assumes again that there is space for large files if the last failure is at least
     /// [`LARGE_SHORTAGE_TIME`] ago.
     pub(super) fn forget_large_shortage(&mut self, now: Time) {
         // If there is no space for smaller files either, an attempt fails each second, and so
@@ -387,7 +389,8 @@ mod tests {
         }
     }
 
-    /// If a small job ended the shortage, a monitor would rarely see that large jobs do not fit.
+    /// If the shortage ended when a small job fits, a monitor would rarely see that large jobs do
+    /// not fit.
     #[test]
     fn a_disk_without_space_for_a_large_job_is_full_until_none_has_come_for_a_minute() {
         let mut binlog = Fixture::new(SyncPolicy::Never);

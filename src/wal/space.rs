@@ -153,8 +153,8 @@ impl Demand {
 
     /// Whether a preallocated file of `size` bytes should be removed, because the large job or the
     /// many small jobs for which the file was made are deleted. A file of the usual size is removed
-    /// only if another segment's slots are left over, too, so that files are not made and removed
-    /// alternately.
+    /// only if the slots of one more segment remain unused after that, so that files are not made
+    /// and removed alternately.
     pub(super) fn has_surplus(self, space: Space, size: u64) -> bool {
         let is_larger = size > self.segment_size;
         let margin = if is_larger { 0 } else { file_slots(self.segment_size) };

@@ -59,8 +59,8 @@ impl Log {
             Err(error) => return Err(error.into()),
         }
         // Unfinished records were kept up to this point of startup, so that no new job gets their
-        // ids. The header of the new segment has a larger id, so unfinished records can now be
-        // truncated.
+        // ids. The header of the new segment has an id larger than theirs, so the unfinished
+        // records can now be truncated.
         let disk = self.lease.ask()?;
         truncate(disk, report, true);
         if let Some(name) = kept.filter(|_| self.current.is_some()) {

@@ -141,7 +141,7 @@ fn byte_at_a_time(attack: &Attack) -> io::Result<Outcome> {
             return Err(timed_out("some of the bytes"));
         }
     }
-    Ok(holding(attackers, "that sent a line, a byte at a time, 25,000 bytes a second"))
+    Ok(holding(attackers, "that sent a line byte by byte, at 25,000 bytes a second"))
 }
 
 /// Attacks with half-closed connections that leave thousands of replies unread.

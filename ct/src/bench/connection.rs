@@ -74,7 +74,7 @@ pub(super) struct Connection {
     out: Vec<u8>,
     /// The number of bytes of the batch that have been written.
     written: usize,
-    /// The number of received bytes at which the kernel wakes the load.
+    /// The number of received bytes at which the kernel wakes the load generator.
     low_water: usize,
 }
 
@@ -302,9 +302,9 @@ impl Connection {
     /// Asks the kernel not to wake the load for each single reply of a connection's batch.
     ///
     /// If each reply woke the load, the load would be slower than a daemon that writes each reply
-    /// separately, and this daemon would use CPU time for the wake-ups. The load must not wait for
-    /// all replies: the kernel acknowledges nothing until the load reads, and allows only some ten
-    /// small packets without acknowledgement.
+    /// separately, and the wake-ups would cost that daemon CPU time. The load generator must not
+    /// wait until it has sent everything: until it reads replies, its kernel acknowledges nothing,
+    /// and only some ten small packets may be unacknowledged.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());

@@ -12,8 +12,9 @@
 //!   for a core. `syscalls` counts system calls.
 //! * [`scenario`] makes the presets, each a scenario with phases. `special` runs the scenarios that
 //!   repeat no load.
-//! * [`target`] parses and starts the daemons, and makes scratch directories. [`compare`] runs the
-//!   scenarios on each daemon. [`outcome`] has rows and figures, [`stats`] medians and ranges.
+//! * [`target`] parses the command lines of daemons, starts the daemons, and makes scratch
+//!   directories. [`compare`] runs the scenarios on each daemon. [`outcome`] has rows and figures,
+//!   [`stats`] medians and ranges.
 //! * [`report`] makes the table and the JSON. [`machine`] describes machine, sources and daemons.
 //! * [`run_file`] reads the table back from Markdown, and [`plot`] draws the table's figures.
 //! * [`goals`] compares the results with a file of goals.

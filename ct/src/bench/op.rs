@@ -195,7 +195,7 @@ fn numbered(out: &mut Vec<u8>, before: &[u8], number: u64, after: &[u8]) {
     out.extend_from_slice(after);
 }
 
-/// Appends a number of a command in decimal, without allocating memory.
+/// Appends a number in decimal to a command, without allocating memory.
 pub(crate) fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     write_stamp(&mut digits, number);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::report::FIGURES_BY_TITLE;
 use super::stats::Spread;
 
-/// The label of a base scenario's results is this text and the name of the row.
+/// The results of a base scenario have a label that consists of this text and the name of the row.
 const BASE_LABEL: &str = "the first, as ";
 
 /// The table of one run.

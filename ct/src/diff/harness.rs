@@ -23,7 +23,8 @@ const QUIET_TRIPS_IF_ANSWERED: usize = 1;
 /// The harness waits for this many quiet round trips in succession if some commands have perhaps
 /// not been executed yet.
 const QUIET_TRIPS: usize = 3;
-/// How long to wait for expected replies; round trips follow, even if replies are missing.
+/// How long to wait for expected replies. After that, round trips are made, even if replies are
+/// missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
 /// After every so many sent bytes, one more round trip is awaited in which no reply arrives,
 /// because some daemons read a large body in small pieces without replying.

@@ -52,7 +52,7 @@ const CATCH_UP_TIME: Duration = Duration::from_millis(400);
 const CATCH_UP_TIME_REPRODUCING: Duration = Duration::from_millis(100);
 /// The most runs with restarts that are executed in parallel.
 const PARALLEL_RESTART_RUNS: usize = 4;
-/// The most runs in parallel while a run is shortened.
+/// To shorten a run, at most this many shorter runs are tried in parallel.
 const PARALLEL_CANDIDATES: usize = 8;
 
 /// The number and the kind of runs.
@@ -107,8 +107,8 @@ pub struct Finding {
     pub message: String,
     /// A golden script that expects the right daemon's answers.
     pub script: String,
-    /// Whether shortening was completed: in time, and without a run that was too slow in all
-    /// attempts.
+    /// Whether the script cannot be shortened further; false if the time for shortening was over,
+    /// or if a run was too slow in all attempts.
     pub is_shortest: bool,
     /// The number of times the difference appeared, and the number of attempts.
     pub reproduced: (usize, usize),

@@ -338,8 +338,8 @@ pub(crate) fn whole(bytes: &[u8]) -> String {
     shown
 }
 
-/// Counts how often the first byte is repeated at the beginning. A script writes such a run as one
-/// byte and a count.
+/// Returns how many bytes at the beginning are equal to the first byte. A script writes such a run
+/// as one byte and a count.
 fn run_length(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&byte| Some(byte) == bytes.first()).count()
 }

@@ -303,7 +303,8 @@ impl Tracker {
     }
 }
 
-/// Parses a number of a tracked line after spaces, and returns the number and the rest of the text.
+/// Parses spaces and a number at the beginning of `text`; returns the number and the rest of the
+/// text.
 fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let spaces = text.iter().take_while(|&&byte| byte == b' ').count();
     let text = &text[spaces..];

@@ -28,9 +28,9 @@ pub(crate) fn reserve_only_from(client: &mut Client, tubes: &[String]) -> Result
     Ok(())
 }
 
-/// Reserves the next job, and touches it; `None` if no job is ready within `wait`. Without `wait`,
-/// waits until a job is ready or a signal arrives. Also returns the instant just before the touch,
-/// which has restarted the time to run. The jobs in `kept` stay reserved; the function never
+/// Reserves the next job, and touches it; `None` if no job is ready within `wait`. If `wait` is
+/// `None`, waits until a job is ready or a signal arrives. Also returns the instant just before the
+/// touch, which has restarted the time to run. The jobs in `kept` stay reserved; the function never
 /// returns one of them.
 pub(crate) fn reserve_next(
     client: &mut Client,

@@ -51,7 +51,8 @@ impl Questions {
         all
     }
 
-    /// Keeps a question, and returns its name. Fails if the question is too large.
+    /// Keeps an action that waits for the user's answer, and returns its name. Fails if the action
+    /// is too large.
     pub(super) fn open(&self, question: Question) -> Result<String> {
         let (count, bytes) = (question.plan.count(), question.bytes());
         let text = "jobs are too many for the page: use the command beanstalkctl";

@@ -40,7 +40,7 @@ const RECENT_TIME: Duration = Duration::from_secs(60);
 /// If a server has more tubes than this, only the tubes that a page shows have a history.
 const HISTORY_TUBES_MAX: usize = 1_000;
 
-/// With each sample, the waits of jobs are requested for at most this many tubes.
+/// Each sample requests for at most this many tubes how long jobs have waited.
 const TIMED_TUBES_MAX: usize = 400;
 
 /// Work that has reached its time limit has this much more time to receive the server's replies,

@@ -98,8 +98,8 @@ impl Bodies {
         block.set_mark(place.start(), Mark::Free(size));
         let rest = Hole { place: place.after(size), size: whole - size };
         if rest.size > 0 && self.holes[..at].last().is_none_or(|hole| hole.size < rest.size) {
-            // Usually the rest of the hole takes the hole's place in the list, as all earlier holes
-            // are smaller.
+            // Usually the rest of the hole takes the hole's place in the list, because all earlier
+            // holes are smaller than the rest.
             block.set_mark(rest.place.start(), Mark::Free(rest.size));
             self.holes[at] = rest;
             return Ok(place);

@@ -57,7 +57,7 @@ impl Jobs {
         self.bodies.check(|index| &self.owned[&index])
     }
 
-    /// How much memory bodies take, in bytes, including the blocks that could be released.
+    /// How many bytes of memory the bodies take, including the blocks that could be released.
     fn held(&self) -> usize {
         let own = self.bodies.referenced.iter().map(|(_, entry)| entry.own.capacity());
         let blocks = self.bodies.blocks.len() + self.bodies.releasable.len();
@@ -271,8 +271,8 @@ fn a_body_takes_no_more_than_twice_the_memory_of_its_bytes() {
     }
 }
 
-/// If bodies moved without end, clients that never finish their uploads would keep the daemon busy
-/// for ever, because moving unfinished bodies frees no memory.
+/// Moving unfinished bodies frees no memory. If bodies moved without end, clients that never finish
+/// their uploads would keep the daemon busy for ever.
 #[test]
 fn beside_unfinished_uploads_the_moves_end() {
     let mut all = Jobs::default();

@@ -364,7 +364,8 @@ fn a_job_that_a_closed_connection_has_lost_is_buried_for_good_or_ready() {
     assert_eq!((counts.buried, counts.ready), (1, 1));
 }
 
-/// If a restart forgot losses, a job that kills its workers and the daemon would never be buried.
+/// If losses were not counted across restarts, a job that kills its workers and then the daemon
+/// would never be buried.
 #[test]
 fn a_restart_counts_each_loss_and_no_open_reservation() {
     let (disk, mut server) = serve();

@@ -313,8 +313,8 @@ impl Disk for Directory {
 
     fn sync_directory(&mut self) -> io::Result<()> {
         let Err(error) = self.handle.sync_all() else { return Ok(()) };
-        // Opens the directory again, because its descriptor may be invalid. If it cannot be opened,
-        // the next failed sync tries again.
+        // Opens the directory again, because its descriptor may be invalid. If this fails, it is
+        // tried again after the next failed sync.
         let _ = File::open(&self.path).map(|handle| self.handle = handle);
         match error.raw_os_error() {
             // Some file systems cannot sync directories: vboxsf and old CIFS.

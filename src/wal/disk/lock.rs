@@ -114,7 +114,7 @@ impl DirectoryLock {
     }
 }
 
-/// Opens the file `lock`, and returns whether the file can store a line.
+/// Opens the file `lock`, and returns whether this daemon can write its line into it.
 fn open(path: &Path, creates: bool, flags: i32) -> io::Result<(File, bool)> {
     let has_line = fs::symlink_metadata(path).map_or(true, |it| it.is_file());
     let mut options = OpenOptions::new();

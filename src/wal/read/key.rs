@@ -58,8 +58,8 @@ pub(super) fn of_damaged(
 }
 
 /// Returns the key in the next intact header of a segment whose first header is damaged. Finds that
-/// header by the lengths of the records before it. If there is a record just before the header, its
-/// checksum must be right by the header's key.
+/// header by the lengths of the records before it. If there is a record just before the header, the
+/// record's checksum must be right if computed with the header's key.
 fn in_later_header(window: &mut Window<'_>, number: u32) -> Result<Option<u64>, Error> {
     let (mut at, mut before) = (START + SHORT_RECORD_BYTES as u64, None);
     while let Ok(Some(frame)) = window.frame(at, Format::Plain)? {

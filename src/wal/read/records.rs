@@ -2,9 +2,9 @@
 //! of this daemon.
 //!
 //! The body of a job may be full of bytes that look like records, and a search must check each
-//! place where a record seems to begin. Such bodies must not delay startup. So the searches in a
-//! segment compute the checksums of full records only up to a limit in bytes. Beyond that limit, a
-//! search still finds short records, and the segment header after each 16 KiB of records.
+//! place where a record seems to begin. Such bodies must not delay startup. So the bytes of full
+//! records over which the searches in a segment compute checksums are limited in total. Beyond that
+//! limit, a search still finds short records, and the segment header after each 16 KiB of records.
 
 use super::window::Window;
 use crate::{

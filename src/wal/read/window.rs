@@ -131,8 +131,8 @@ impl<'a> Window<'a> {
         self.go_on(self.end().min(self.size))
     }
 
-    /// Reads the bytes from `at`, the end of the window, to the end of their page, but at most
-    /// `length`. If the disk cannot read these bytes, takes zeros for them.
+    /// Reads from `at`, which is the end of the window, to the end of the page, but at most
+    /// `length` bytes. If the disk cannot read these bytes, takes zeros for them.
     fn skip_unreadable(&mut self, at: u64, length: usize, error: &io::Error) -> usize {
         let page = PAGE_BYTES - at % PAGE_BYTES;
         let length = length.min(usize::try_from(page).expect("a page"));

@@ -14,11 +14,11 @@
 //! describes:
 //!
 //! * With the mask `waiters-swap`, no two clients wait for the same tube.
-//! * With `lone-cr-mutes`, `cr-at-224-eats` or `timeout-unchecked`, lines that show the difference
-//!   are omitted.
+//! * With `lone-cr-mutes`, `cr-at-224-eats` or `timeout-unchecked`, lines to which the daemons
+//!   would reply differently are not sent.
 //! * With `upload-visible`, no client reads a job whose body may still be arriving.
-//! * With `timer-lost`, while the runner pauses and a client holds a job, no other client waits in
-//!   `reserve`. Clients that hold jobs send keep-alives.
+//! * With `timer-lost`, the runner lets no client wait in `reserve` during a pause in which another
+//!   client holds a job. Clients that hold jobs send keep-alives.
 //!
 //! At the end of a run, `inspection` reads all state, and then reserves every job, because only
 //! reserving shows the order of the jobs.
@@ -156,7 +156,8 @@ struct Runner<'a> {
     /// For each connection, the part of its last commands that is not sent yet.
     unsent: BTreeMap<Peer, Vec<Outgoing>>,
     half_closed: BTreeSet<Peer>,
-    /// The id of every inserted job, and the number of the job's put, if known.
+    /// The ids of all inserted jobs, each with the number of the `put` that inserted the job;
+    /// `None` if this number is not known.
     job_ids: BTreeMap<u64, Option<usize>>,
     is_timed: bool,
     started: Instant,
