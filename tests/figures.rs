@@ -206,7 +206,10 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
     vec![
         ("README.md", format!("{waiting} times if 10 to 10,000 clients wait for each reply")),
         ("README.md", format!("{pipelines} times if 10 clients send 64 commands at a time")),
-        ("README.md", format!("{tubes} times beside 1,000 to 10,000 tubes with a job each")),
+        (
+            "README.md",
+            format!("{tubes} times with 1,000 to 10,000 other tubes that have a job each"),
+        ),
         ("README.md", format!("{syncs} times if 64 to 100 producers share each sync of a binlog")),
         ("README.md", format!("{few_syncs} times if 10 to 20 clients share each sync of a binlog")),
         ("README.md", format!("{alone} times for 1 client on another core")),
@@ -217,7 +220,10 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         (performance, format!("take {many_jobs} times their CPU time without other jobs")),
         (performance, format!("A lone producer with `-f0` is served {sync_alone} times as fast")),
         (performance, format!("Bodies of 64 KiB go through {bodies} times as fast")),
-        (performance, format!("{calm_p50} times the original's in the median")),
+        (
+            performance,
+            format!("the median latency of a command is {calm_p50} times the original's"),
+        ),
         (performance, format!("{} times the original's for bodies of 16", bytes("memory/16"))),
         (performance, format!("{} times for bodies of 1,024", bytes("memory/1024"))),
         (performance, format!("10 clients {calls} for a command instead of {their_calls}")),

@@ -94,7 +94,8 @@ impl Daemon {
 
     /// Stops the daemon by SIGTERM and starts it again with the same flags at the same address.
     ///
-    /// Fails if the daemon does not end within a minute, or does not start again.
+    /// If another process has taken the port in between, waits until the port is free. Fails if the
+    /// daemon does not end within a minute, or does not start again.
     pub fn restart(&mut self, program: &Path, flags: &[&str]) -> io::Result<()> {
         self.signal(libc::SIGTERM)?;
         if self.wait_exit(START_TIMEOUT).is_none() {
@@ -104,10 +105,18 @@ impl Daemon {
         let number = port.parse().map_err(io::Error::other)?;
         let mut arguments = vec!["-l", "127.0.0.1", "-p", &port];
         arguments.extend(flags);
-        let mut again = Self::spawn_raw(program, &arguments)?;
-        again.address.clone_from(&self.address);
-        *self = again;
-        self.wait_until_listening(number)
+        let began = Instant::now();
+        loop {
+            let mut again = Self::spawn_raw(program, &arguments)?;
+            again.address.clone_from(&self.address);
+            let started = again.wait_until_listening(number);
+            let is_taken = matches!(&started, Err(it) if it.kind() == io::ErrorKind::AddrInUse);
+            if !is_taken || began.elapsed() >= START_TIMEOUT {
+                *self = again;
+                return started;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// Returns the daemon's address, `127.0.0.1:PORT`; empty unless [`Daemon::start`] was used.

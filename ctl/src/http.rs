@@ -278,8 +278,7 @@ struct RequestHead {
     began: Option<Instant>,
     /// How many LFs the input ends with, ignoring CRs; `None` while only CRs and LFs have arrived.
     newlines: Option<u8>,
-    /// Whether the head is complete. Once a response has begun, the head of another request may
-    /// arrive.
+    /// Whether the head is complete. Once a response has begun, another request may arrive.
     is_whole: bool,
 }
 
@@ -322,8 +321,7 @@ struct TimedConnection {
     /// Whether the client must read before more of the response can be sent.
     is_blocked: bool,
     headless: Headless,
-    /// The channel gets a value if the connection must close. The field is `None` once the head of
-    /// a request is complete.
+    /// Gets a value if the connection must close; `None` once the head of a request is complete.
     close: Option<oneshot::Receiver<()>>,
     /// Whether this connection must close to admit another connection.
     is_unwanted: bool,

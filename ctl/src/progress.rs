@@ -93,8 +93,8 @@ mod tests {
         assert_eq!(Pacer::new(None).batch_size(5000), 5000);
         assert_eq!(Pacer::new(Some(100)).batch_size(5000), 10);
         assert_eq!(Pacer::new(Some(1)).batch_size(5000), 1);
-        let mut pacer = Pacer::new(Some(1000));
         let began = Instant::now();
+        let mut pacer = Pacer::new(Some(1000));
         pacer.pace(30);
         assert!(began.elapsed() >= Duration::from_millis(30));
     }

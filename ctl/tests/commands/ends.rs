@@ -87,7 +87,7 @@ fn a_command_is_killed_when_its_time_is_over() {
     let server = Server::tcp(&ours(), &["-z", "1000000"]);
     let mut client = server.client();
     let id = put(&mut client, "a", 5, 0, &vec![b'x'; 900_000]);
-    let arguments = ["--count", "1", "--timeout", "1", "--delay", "1h"];
+    let arguments = ["--count", "1", "--timeout", "5", "--delay", "1h"];
     let (child, pid) = begin_work(&server, &arguments);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert!(ran.status.success(), "{ran:?}");
@@ -205,10 +205,14 @@ fn a_signal_at_a_server_that_hangs_is_answered_at_once() {
         proxy.go_on();
         assert_eq!(child.wait().unwrap().code(), Some(status));
     }
-    let hung = Played::new(|_| Heard::Nothing);
+    let (sender, heard) = std::sync::mpsc::channel();
+    let hung = Played::new(move |_| {
+        sender.send(()).unwrap();
+        Heard::Nothing
+    });
     let server = Server::tcp(&ours(), &[]);
     let mut child = server.command(&["--server", &hung.address, "tubes"]).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    heard.recv_timeout(ct::LONG).unwrap();
     interrupt(&child);
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();

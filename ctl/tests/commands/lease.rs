@@ -181,8 +181,7 @@ fn no_command_is_started_for_a_job_that_timed_out_before() {
     let mut other = server.client();
     other.command("use a").unwrap();
     let id = other.put(5, 0, 1, b"x").unwrap().strip_prefix("INSERTED ").unwrap().parse().unwrap();
-    ct::eventually("it is reserved", || state(&mut other, id).as_deref() == Some("reserved"));
-    ct::eventually("it times out", || state(&mut other, id).as_deref() == Some("ready"));
+    ct::eventually("it times out", || server.objects(&["stats"])[0]["job-timeouts"] == 1);
     bury(&mut other, id);
     send_signal(&child, "CONT");
     ct::eventually("it is left alone", || {
@@ -201,12 +200,12 @@ fn no_command_is_started_for_a_job_that_timed_out_before() {
 fn a_command_is_ended_in_time_although_the_server_hangs() {
     for (arguments, text) in [
         (&[][..], "job 7: it has timed out, so another worker may have it: ending its command"),
-        (&["--timeout", "3"], "job 7: killed, because it exceeded --timeout: released"),
+        (&["--timeout", "8"], "job 7: killed, because it exceeded --timeout: released"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended");
         let (ended, touches) = (file.clone(), AtomicUsize::new(0));
-        let ttr = if arguments.is_empty() { 2 } else { 6 };
+        let ttr = if arguments.is_empty() { 6 } else { 16 };
         let played = Played::new(move |line| match line.split(' ').next().unwrap() {
             "reserve-with-timeout" => "RESERVED 7 1\r\nx".into(),
             "stats-job" => Heard::Reply(format!(
@@ -251,12 +250,12 @@ fn a_reply_that_stays_incomplete_is_a_lost_connection() {
 #[test]
 fn a_command_that_ignores_sigterm_is_killed_ten_seconds_later() {
     let mut leased = Leased::begin(Server::tcp(&ours(), &[]), 1, &["--count", "1"], "trap '' TERM");
-    lose(&mut leased);
     let began = Instant::now();
-    assert!(leased.runs(), "it ignores SIGTERM");
+    lose(&mut leased);
+    ct::eventually("it ignores SIGTERM", || leased.runs());
     leased.end();
     let seconds = began.elapsed().as_secs();
-    assert!((8..20).contains(&seconds), "{seconds}");
+    assert!((8..60).contains(&seconds), "{seconds}");
     assert!(!leased.runs());
     assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
 }
@@ -268,7 +267,8 @@ fn with_keep_going_the_command_runs_on_and_the_job_is_left_alone() {
     let stop = "trap 'exit 0' USR2";
     let mut leased = Leased::begin(server, 1, &["--count", "1", "--keep-going"], stop);
     lose(&mut leased);
-    assert!(leased.runs() && leased.runs());
+    ct::eventually("it runs", || leased.runs());
+    ct::eventually("it still runs", || leased.runs());
     let ran = leased.end_by_trap();
     assert!(ran.status.success() && ran.stderr.contains("not ending its command"), "{ran:?}");
     assert_eq!(state(&mut leased.other, leased.id).as_deref(), Some("ready"));
@@ -279,7 +279,7 @@ fn with_keep_going_the_command_runs_on_and_the_job_is_left_alone() {
 fn the_notice_of_a_buried_job_has_the_last_line_of_its_command() {
     let server = Server::tcp(&ours(), &[]);
     let id = put(&mut server.client(), "a", 5, 0, b"x");
-    let script = "echo first >&2; printf 'no route to host\\n\\n' >&2; exit 3";
+    let script = "echo first >&2; printf 'no route to host\\n\\n' >&2; sleep 2; exit 3";
     let ran =
         server.run(&["work", "a", "--count", "1", "--bury-after", "1", "--", "sh", "-c", script]);
     assert!(ran.stderr.starts_with("first\nno route to host\n\n"), "{ran:?}");
@@ -292,7 +292,7 @@ fn the_notice_of_a_buried_job_has_the_last_line_of_its_command() {
 fn standard_error_is_passed_on_whole_and_holds_nothing_up() {
     let server = Server::tcp(&ours(), &[]);
     put(&mut server.client(), "a", 5, 0, b"x");
-    let script = "sleep 1000 > /dev/null & echo $! >&2; head -c 3000000 /dev/zero >&2";
+    let script = "sleep 1000 > /dev/null & echo $! >&2; head -c 3000000 /dev/zero >&2; sleep 2";
     let began = Instant::now();
     let ran = server.run(&["work", "a", "--until-empty", "--", "sh", "-c", script]);
     let (pid, rest) = ran.stderr.split_once('\n').unwrap();

@@ -324,12 +324,13 @@ fn wrong_passwords_are_slow_and_logged() {
         }
     });
     let tried = tried.into_inner();
-    assert!((1..=5).contains(&tried), "{tried}");
+    // A second must pass after each wrong password.
+    let most = began.elapsed().as_secs() + 3;
+    assert!((1..=most).contains(&tried), "{tried} in {:?}", began.elapsed());
+    ct::eventually("a line is in the log", || !page.log().is_empty());
     let log = page.log();
-    assert!(
-        (1..=5).contains(&log.len()) && log[0].ends_with(" wrong password from 127.0.0.1"),
-        "{log:?}"
-    );
+    assert!(log[0].ends_with(" wrong password from 127.0.0.1"), "{log:?}");
+    assert!(log.len() as u64 <= most, "{log:?}");
     ct::eventually("the pause ends", || log_in("basic", "me:secret") == 200);
     fs::write(&file, ":secret\n").unwrap();
     let arguments = ["web", "--listen", "127.0.0.1:0", "--auth-file", &file];
@@ -352,6 +353,7 @@ fn half_open_requests_give_way() {
         .collect();
     let began = Instant::now();
     assert_eq!(page.get("/").status, 200);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    // After ten seconds, the page would close them anyway.
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     drop(half);
 }

@@ -111,8 +111,8 @@ fn the_exit_status_of_a_command_decides() {
 fn a_job_is_touched_while_its_command_runs() {
     for program in programs() {
         let server = Server::tcp(&program, &[]);
-        let id = server.must(&["put", "a", "x", "--ttr", "2"]);
-        let ran = server.run(&["work", "a", "--count", "1", "--", "sleep", "5"]);
+        let id = server.must(&["put", "a", "x", "--ttr", "5"]);
+        let ran = server.run(&["work", "a", "--count", "1", "--", "sleep", "6"]);
         assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
         assert_eq!(server.objects(&["stats"])[0]["job-timeouts"], json!(0));
         assert_eq!(state(&mut server.client(), id.trim().parse().unwrap()), None);
