@@ -85,7 +85,17 @@ impl Daemon {
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
         let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
-        let child = command.spawn().map_err(|error| {
+        let child = loop {
+            match command.spawn() {
+                // A process that another thread has just forked may still have the program open for
+                // writing.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    thread::sleep(POLL_INTERVAL);
+                }
+                spawned => break spawned,
+            }
+        };
+        let child = child.map_err(|error| {
             let program = Path::new(command.get_program());
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;

@@ -49,7 +49,7 @@ fn a_unix_socket_has_the_mode_of_the_umask() {
 fn a_socket_file_that_was_left_over_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
-    drop(UnixListener::bind(&path).expect("a socket"));
+    leave_socket(&path);
     let address = format!("unix:{}", path.display());
     for _ in 0..2 {
         let (daemon, _) = start(OURS, &["-Vl", &address]);
@@ -103,7 +103,7 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     // at the same time.
     let script = r#"echo waits >&2; read -r _; exec "$0" -l "$1""#;
     for round in 0..40 {
-        drop(UnixListener::bind(&path).expect("a socket"));
+        leave_socket(&path);
         let (waits, gate) = UnixStream::pair().expect("a pair");
         let start = |_| {
             let mut command = Command::new("/bin/sh");
@@ -117,7 +117,7 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
             eventually("it waits", || daemon.stderr().contains("waits"));
         }
         drop(gate);
-        let mut serving = Vec::new();
+        let (mut serving, mut is_late) = (Vec::new(), false);
         for mut daemon in started {
             let says = |daemon: &Daemon, word| daemon.stderr().contains(word);
             let mut status = None;
@@ -125,10 +125,17 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
                 status = daemon.exit_status();
                 status.is_some() || says(&daemon, "listens on")
             });
+            is_late |= says(&daemon, "starting without this lock");
             match status {
                 None => serving.push(daemon),
                 Some(status) => assert_eq!(status.code(), Some(111), "{}", daemon.stderr()),
             }
+        }
+        if is_late {
+            // A daemon waits only two seconds for another one to set up its socket.
+            drop(serving);
+            fs::remove_file(&path).expect("it is there");
+            continue;
         }
         assert_eq!(serving.len(), 1, "round {round}");
         Peer::at(&address).check();
@@ -150,14 +157,16 @@ fn a_start_does_not_touch_a_socket_that_another_is_setting_up() {
     let path = folder.path().join("socket");
     let address = format!("unix:{}", path.display());
     // The socket is bound, and does not listen yet.
-    drop(UnixListener::bind(&path).expect("a socket"));
+    leave_socket(&path);
     let before = fs::metadata(&path).expect("a socket file").ino();
     let directory = fs::OpenOptions::new().read(true).open(folder.path()).expect("a folder");
     sys::lock_until_closed(&directory).expect("the lock is free");
     let mut daemon = Daemon::spawn_raw(Path::new(OURS), &["-l", &address]).expect("a start");
     thread::sleep(Duration::from_millis(300));
     assert_eq!(daemon.exit_status(), None, "{}", daemon.stderr());
-    assert_eq!(fs::metadata(&path).expect("it stays").ino(), before);
+    // After two seconds, it does not wait for the lock any more.
+    let is_same = fs::metadata(&path).is_ok_and(|socket| socket.ino() == before);
+    assert!(is_same || daemon.stderr().contains("starting without this lock"));
     // The other process was killed: its lock is released, and its socket is stale.
     drop(directory);
     eventually("it listens", || daemon.stderr().contains("listens on"));
@@ -254,6 +263,13 @@ fn too_long_a_path_is_refused_with_its_reason() {
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+/// Leaves a socket at which nobody listens.
+fn leave_socket(path: &Path) {
+    drop(UnixListener::bind(path).expect("a socket"));
+    // A process that another thread has just forked may still have the listener.
+    eventually("nobody listens", || UnixStream::connect(path).is_err());
 }
 
 /// Lets the listener's queue hold only one connection.

@@ -105,6 +105,8 @@ fn a_check_neither_waits_for_the_lock_nor_disturbs_its_holder() {
         ends(command.args(["--check-binlog", folder.text()]).stdout(Stdio::null())).0
     };
     let daemon = folder.serve(OURS, &[]);
+    // The daemon listens before it has the lock.
+    Peer::of(&daemon).check();
     assert_eq!(check(), 0);
     let (status, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
     assert!(status == 10 && stderr.contains("another process holds the lock"), "{stderr}");

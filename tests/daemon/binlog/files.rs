@@ -85,7 +85,8 @@ fn one_directory_has_one_daemon() {
     end(daemon, libc::SIGKILL);
     end(folder.serve(OURS, &[]), libc::SIGTERM);
     if let Some(original) = original() {
-        let _original = folder.serve(original, &[]);
+        let original = folder.serve(original, &[]);
+        Peer::of(&original).check();
         let (code, stderr) = fails_to_start(OURS, &["-b", folder.text()]);
         assert_eq!((code, stderr.lines().count()), (10, 1), "{stderr}");
     }
@@ -141,13 +142,15 @@ fn a_start_waits_if_a_daemon_of_another_machine_may_still_run() {
     assert!(!waits(), "nobody has had it");
     assert!(!waits(), "a daemon of this machine is dead");
     let elsewhere = "0123 process 1 on elsewhere, boot 4567\n";
-    fs::write(&lock, elsewhere).expect("written");
     // If a daemon is killed while it waits, the next daemon must wait, too.
     let flags = ["-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
-    let killed = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
-    eventually("it waits", || killed.stderr().contains("takes over"));
-    assert_eq!(fs::read_to_string(&lock).expect("it is there"), elsewhere);
-    end(killed, libc::SIGKILL);
+    eventually("it is killed before it has waited half a second", || {
+        fs::write(&lock, elsewhere).expect("written");
+        let killed = Daemon::spawn_raw(Path::new(OURS), &flags).expect("it starts");
+        eventually("it waits", || killed.stderr().contains("takes over"));
+        end(killed, libc::SIGKILL);
+        fs::read_to_string(&lock).expect("it is there") == elsewhere
+    });
     assert!(waits(), "the other machine may run");
     let daemon = folder.serve(OURS, &[]);
     // The daemon listens before it has the lock, and answers afterwards.

@@ -250,7 +250,9 @@ fn the_log_has_its_descriptors_before_connections_get_any() {
     client.put(0, 0, b"first");
     let mut crowd: Vec<TcpStream> = Vec::new();
     eventually("all descriptors are taken", || {
-        crowd.extend(TcpStream::connect(&place).ok());
+        if crowd.len() < 128 {
+            crowd.extend(TcpStream::connect(&place).ok());
+        }
         daemon.stderr().contains("cannot accept connections on ")
     });
     let open = || {
@@ -278,10 +280,10 @@ fn without_a_thread_the_daemon_syncs_by_itself() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
     // The daemon's program may be in a directory that only root can enter.
     let program = folder.path().join("daemon");
-    fs::copy(OURS, &program).expect("a copy");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
-    let script = format!(r#"ulimit -u 1; {as_other} "$0" "$@""#);
     let program = program.to_str().expect("a plain name");
+    // A copy that this process has open for writing might not be executed.
+    assert!(can_run("cp", &[OURS, program]) && can_run("chmod", &["755", program]));
+    let script = format!(r#"ulimit -u 1; {as_other} "$0" "$@""#);
     let words = ["-c", &script, program, "-V", "-l", "127.0.0.1", "-p", "0", "-b", folder.text()];
     let (daemon, place) = start("/bin/bash", &words);
     let mut client = Peer::at(&place);

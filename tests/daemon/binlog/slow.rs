@@ -51,6 +51,8 @@ fn after_a_long_sync_nothing_is_acknowledged_unless_the_lock_is_still_held() {
     let Some(program) = slow_daemon(&tools) else { return };
     let mut daemon = folder.serve(program, &["-f0"]);
     let mut client = Peer::of(&daemon);
+    // The daemon listens before it has the lock.
+    client.check();
     client.0.send("put 0 0 60 1\r\ny\r\n").expect("it is taken");
     // The sync takes longer than this sleep, unless this machine is too busy. Even then the lock
     // changes in time.
