@@ -27,7 +27,8 @@ const PARALLEL_SCRIPTS: usize = 16;
 /// than that, a timer can end before a command that should come first. On a quiet machine, a script
 /// that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
-/// After this time, late scripts that still fail are not repeated any more, and count as skipped.
+/// Scripts that fail because they ran late are repeated for this long. If they still fail then,
+/// they count as skipped.
 const RETRY_TIME: Duration = Duration::from_secs(180);
 
 /// How to start a daemon: a binary, and flags in addition to a script's flags.

@@ -2,8 +2,9 @@
 //!
 //! A golden script states the behaviour of our daemon. If the original is known to answer
 //! differently, the script has a `when MASK` part, and this table lists the releases that have the
-//! mask. A mask is one line of the table: its name, a sentence about the difference, and the
-//! releases. A mask hides nothing: the `when` part states the exact answers of the original.
+//! mask. A mask is a line of the table: the mask's name, a sentence about the difference, and the
+//! releases that have it. Answers that differ are checked, too: the `when` part states the exact
+//! answers of the original.
 
 use std::collections::BTreeSet;
 

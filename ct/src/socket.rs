@@ -158,8 +158,8 @@ impl Stage for SocketStage {
         self.stream(connection)?.write_all(bytes).map_err(describe("send", connection))
     }
 
-    /// Reads from the socket of a script's connection, within the time limit of a reply or of a
-    /// silence.
+    /// Reads from the socket of a script's connection, but waits no longer than the script's time
+    /// limit.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
         let timeout = match patience {
             Patience::Reply => REPLY_TIMEOUT,

@@ -277,7 +277,7 @@ impl Pattern {
                     match_number(rest, |number| (*low..=*high).contains(&number))
                 }
                 Piece::Any => match_any(self.0.get(index + 1), rest),
-                // A pattern has literals instead of ids, so this piece is `{int}`.
+                // In a pattern, ids have been replaced by literals, so this piece is `{int}`.
                 Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {

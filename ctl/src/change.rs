@@ -17,7 +17,7 @@ use crate::sweep;
 /// The largest number of jobs in a batch.
 const BATCH_JOBS: usize = 1_000;
 
-/// A change of jobs. If no new priority is given, a job keeps its priority.
+/// A change to jobs. If no new priority is given, a job keeps its priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Makes the jobs ready.

@@ -97,7 +97,7 @@ impl Copies {
 
     /// Lists the numbers of the lines that the user must check after an import, in one sentence for
     /// each reason. Also returns the number of the last line that the next import can skip; `None`
-    /// if all lines are done.
+    /// if no further import is needed.
     pub(crate) fn describe_lines(&self, numbers: &[usize]) -> (Vec<String>, Option<usize>) {
         let pairs = || numbers.iter().copied().zip(self.results.iter().copied());
         let is_open = |it| matches!(it, Copied::Refused | Copied::Unconfirmed);

@@ -127,7 +127,7 @@ pub(crate) fn serve_http(sockets: Vec<TcpListener>, app: &Router, stop: &Interru
             let listener = BoundedListener { listener, places, headless: Headless::default() };
             let mut ended = ended.clone();
             let until = async move {
-                // The wait cannot fail, because its sender exists longer than the wait.
+                // The wait cannot fail, because the channel's sender exists longer than the wait.
                 let _ = ended.wait_for(|ended| *ended).await;
             };
             // Without `tap_io`, axum would not pass the peer's address to handlers.
@@ -210,8 +210,8 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// A queue of senders: a message to one closes its connection, whose request head is incomplete.
-/// The receiver is dropped as soon as the connection ends or the head is complete.
+/// A queue with a sender for each connection without a whole request head; a message closes it. The
+/// receiver is dropped as soon as the connection ends or the head is complete.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 
@@ -329,7 +329,7 @@ struct TimedConnection {
 }
 
 impl TimedConnection {
-    /// Counts written bytes of a response. Once a byte is written, the next request may begin.
+    /// Counts written bytes of a response, after whose first byte the next request may begin.
     fn count_written(&mut self, result: &Poll<io::Result<usize>>) {
         self.is_blocked = result.is_pending();
         if let Poll::Ready(Ok(count)) = result {

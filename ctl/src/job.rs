@@ -201,7 +201,7 @@ struct Keys {
 
 impl Line {
     /// Parses a line of a file of jobs: an object of [`Job::to_json`], any other object with at
-    /// least a body, or a count of the jobs before it.
+    /// least a body, or a count of the jobs in the lines before.
     pub(crate) fn from_json(line: &str) -> Result<Self> {
         let keys: Keys = serde_json::from_str(line)?;
         if let Some(count) = keys.count {

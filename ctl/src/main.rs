@@ -45,8 +45,8 @@
 //! * `message` prints notices and logs, and has the `Refusal`, an error of the kind `usage` or
 //!   `conflict`.
 //! * `progress` has the `Progress` line, and the `Pacer`, which limits commands per second.
-//! * `interrupt` has the `Interrupt`; a signal, as by Ctrl-C, sets it. `interrupt` also starts
-//!   child processes.
+//! * `interrupt` has the `Interrupt`, which is set by a signal, such as that of Ctrl-C. `interrupt`
+//!   also starts child processes.
 //!
 //! The command `metrics` for Prometheus has these modules:
 //!
@@ -67,7 +67,7 @@
 //! * `guard` has the `Guard`, which refuses requests by their host, origin, token and password.
 //! * `assets` serves the page itself and its files.
 //! * `view` answers a `ViewRequest` with servers and tubes as JSON.
-//! * `watch` has the `Watcher`, whose thread samples a server as long as pages send it requests,
+//! * `watch` has the `Watcher`: its thread samples a server as long as it gets requests from pages,
 //!   such as a `SampleRequest`. The `SharedState` of the `Watched` server has a `TubeHistory` for
 //!   each tube. An `InterruptOnDrop` ends the work for a request that is dropped.
 //! * `metrics` reads the `Figures` of tubes, such as a `Histogram`, by the server's command

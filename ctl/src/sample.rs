@@ -54,7 +54,8 @@ pub(crate) struct Sample {
 struct Totals {
     instance: Instance,
     at: Option<Instant>,
-    /// For each tube, its name and its numbers of put and deleted jobs; the server's name is empty.
+    /// For each tube: its name, and how many of its jobs were put and deleted. The entry with an
+    /// empty name is for the whole server.
     counts: Vec<(String, u64, u64)>,
 }
 

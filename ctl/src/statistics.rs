@@ -8,9 +8,9 @@
 //!   number of jobs put since. Only the selected tubes are counted, so puts and deletes in other
 //!   tubes do not matter.
 //! - Each `put` line uses at most one id. So without a binlog, no id is larger than `cmd-put`. With
-//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. At most `cmd-put` ids were
-//!   used since the restart, so no id is larger than `cmd-put` plus the id of any job put since the
-//!   restart.
+//!   a binlog, ids continue after a restart, but `cmd-put` begins at 0. Since the restart, at most
+//!   `cmd-put` ids were used. So if any job was put since the restart, no id is larger than this
+//!   job's id plus `cmd-put`.
 
 use std::collections::BTreeMap;
 

@@ -241,8 +241,9 @@ impl Error for UsageError {}
 ///
 /// A wrong argument after `-h` or `-v` must not be reported, but getopts checks all its arguments.
 /// So this function passes one flag at a time to getopts: a dash and one letter, or a word that
-/// begins with two dashes. If getopts reports that a value is missing, the function passes the flag
-/// again, with its value: the letters that follow the flag, or, if none follow, the next word.
+/// begins with two dashes. If getopts reports that the flag needs a value, the function passes the
+/// flag once more together with the value: the letters that follow the flag, or, if none follow,
+/// the next word.
 pub fn parse<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Invocation, UsageError> {
     let options = options();
     let mut draft = Draft::default();
@@ -388,7 +389,7 @@ impl Draft {
         Ok(size.min(limit))
     }
 
-    /// Completes the request after the last flag: adds the addresses of `-l` and `-p`.
+    /// Completes the settings after the last flag: adds the addresses of `-l` and `-p`.
     fn finish(mut self) -> Invocation {
         self.config.is_address_given = self.list.is_some() || self.service.is_some();
         let list = self.list.as_deref().unwrap_or("0.0.0.0");

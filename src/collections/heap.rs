@@ -21,7 +21,8 @@ const SHRINK_STEP_ITEMS: usize = 1 << 16;
 /// The C library adds at most this many bytes of its own to a small allocation.
 const MALLOC_OVERHEAD_BYTES: usize = 16;
 
-/// A heap of keys of items `T`. Each item has a sort key `K`; the smallest sort key is on top.
+/// A heap of keys that name items `T` of an arena. Each item has a sort key `K`; the smallest sort
+/// key is on top.
 #[derive(Debug)]
 pub struct Heap<K, T> {
     pub(super) entries: Vec<(K, Key<T>)>,

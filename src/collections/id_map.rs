@@ -1,15 +1,15 @@
 //! A map from job id to key, in pages of 32 ids.
 //!
 //! A page has the keys of 32 neighbouring ids, four bytes each, and a directory has 1,024
-//! neighbouring pages. A tree has one entry for each directory, that is, for 32,768 ids. Unlike a
-//! hash map, this map never moves all entries at once when it grows or shrinks.
+//! neighbouring pages, that is, 32,768 ids. A tree has an entry for each directory. Unlike a hash
+//! map, this map never moves all entries at once when it grows or shrinks.
 //!
 //! A page for a single id would waste memory. So if a page has one id left, this id moves to a
 //! second tree, and the page is removed. A directory is removed with its last page. The page of the
 //! latest insertion stays even with fewer ids, because otherwise a mostly empty queue would
 //! allocate a page for each job. Invariant: the field `used` is the number of entries of a page or
 //! directory. Only the page of the latest insertion may have fewer than two ids. Only the directory
-//! to which this page belongs may have no page.
+//! for this latest insertion may have no page.
 
 use std::{collections::BTreeMap, mem};
 

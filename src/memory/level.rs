@@ -2,9 +2,9 @@
 //!
 //! Most allocations cannot report an error: without memory, the process ends. So the daemon keeps
 //! unused memory, the *ballast* of [`crate::sys::ballast`]. The ballast is freed for small
-//! allocations when the system has no more memory. Each [`Level`] requires an amount of ballast
-//! that is not freed yet. Before a command changes anything, the server checks that enough ballast
-//! is left for the level of the command; `server/admission.rs` defines these levels. Before a large
+//! allocations when the system has no more memory. Each [`Level`] requires that a certain amount of
+//! ballast is left. Before a command changes anything, the server checks that enough ballast is
+//! left for the level of the command; `server/admission.rs` defines these levels. Before a large
 //! list grows, the server tries the allocation, which may fail.
 
 use std::{fmt, mem};

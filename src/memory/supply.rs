@@ -11,8 +11,9 @@ use crate::{
 /// After this many bytes of allocations, the amount of resident memory is read again.
 const READ_INTERVAL_BYTES: usize = 192 << 10;
 
-/// The minimum time between two releases of free memory, for each byte of the limit. For a limit of
-/// 100 MB, the minimum time is a second, and a release takes about ten milliseconds.
+/// The minimum time between two releases of free memory to the system is this time multiplied by
+/// the limit in bytes: a second for a limit of 100 MB. There, a release takes about ten
+/// milliseconds.
 const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 
 /// The time that must pass between two releases is never longer than this.

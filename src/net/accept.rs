@@ -35,7 +35,8 @@ pub(super) struct ListenerSlot {
     pub(super) backs_off_until: Option<Time>,
     /// Whether a client is waiting that cannot be accepted for lack of memory.
     pub(super) lacks_memory: bool,
-    /// Whether a failure to accept has been logged, but not yet the end of this failure.
+    /// Whether the last log line on accepting reports a failure. The end of the failure is then
+    /// still to be logged.
     is_reported: bool,
     /// The next failure to accept is not logged before this instant.
     reports_from: Time,

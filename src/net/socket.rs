@@ -6,8 +6,8 @@ use mio::{Interest, event::Event, net::TcpStream};
 
 use crate::{proto::LINE_LIMIT, server::FeedResult};
 
-/// Whether, after a short read or write, an event reports when more can be read or written, as with
-/// epoll. A read is also short if an urgent byte stops it, but epoll reports each urgent byte. On
+/// Whether the system, like epoll, reports an event after a short read or write, once more can be
+/// read or written. An urgent byte also makes a read short, but epoll reports this byte, too. On
 /// systems without epoll, reads and writes may have to be repeated until they return `WouldBlock`.
 const CUT_SHORT_MEANS_EVENT: bool =
     cfg!(all(target_os = "linux", not(mio_unsupported_force_poll_poll)));
@@ -85,8 +85,8 @@ impl Socket {
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let result = self.stream.read(buffer);
         self.on_read(&result, buffer.len());
-        // The peek finds out whether the socket has more input. Without the peek, the next turn
-        // would find that out, but the connection would be queued as busy until then.
+        // The peek finds out whether the socket has more input. Without the peek, the connection
+        // would be queued as busy until a read in the next turn finds nothing.
         if !CUT_SHORT_MEANS_EVENT && result.as_ref().is_ok_and(|&count| count < buffer.len()) {
             let _ = self.peek(&mut [0]);
         }

@@ -23,8 +23,8 @@ const LOCK_ATTEMPTS_MAX: u32 = 4;
 /// The kernel can take a millisecond to close a single connection with much unread input.
 const CLOSE_TIME_PER_TURN: Duration = Duration::from_micros(500);
 
-/// If for this time there is no memory for any step, or no memory for new clients, connections are
-/// closed in order to free memory.
+/// If memory is too short for steps, or for new clients, for this long, connections are closed to
+/// free memory.
 const STARVATION_TIME: Duration = Duration::from_secs(1);
 
 /// If resident memory is limited, the loop closes connections to free memory, at most 0.5 MB/s:
@@ -182,11 +182,11 @@ impl EventLoop {
     }
 
     /// If for [`STARVATION_TIME`] there was no memory for any step or for new clients, closes one
-    /// connection per turn until there is memory. Prefers connections that were idle for that time.
-    /// Among equals, closes the one with the most bytes of unread output and unfinished input. If
-    /// resident memory is limited, waits before the next close. Call this after sending all replies
-    /// for which the sockets have space. O(connections) if a connection is closed, O(listeners) if
-    /// not.
+    /// connection per turn until there is memory. Prefers connections that were idle for that time,
+    /// and among these, or among the others, the connection with the most bytes of unread output
+    /// and unfinished input. If resident memory is limited, waits before the next close. Call this
+    /// after sending all replies for which the sockets have space. O(connections) if a connection
+    /// is closed, O(listeners) if not.
     pub(super) fn close_for_memory(&mut self, now: Time) {
         let refuses_clients = self.listeners.iter().any(|slot| slot.lacks_memory);
         if self.deferred.close_at.is_none() && !refuses_clients && !self.server.lacks_memory() {
@@ -214,7 +214,7 @@ impl EventLoop {
             (held > 0).then_some((socket.is_idle, held, key))
         });
         let Some((_, held, key)) = held.max_by_key(|&(is_idle, held, _)| (is_idle, held)) else {
-            // Closing a connection would free no memory: for example, jobs may take all memory.
+            // Closing a connection would free no memory, for example because jobs take all of it.
             self.deferred.close_at = Some(now + STARVATION_TIME);
             return;
         };
@@ -226,7 +226,8 @@ impl EventLoop {
             );
         }
         self.end(key);
-        // If resident memory is limited, freed memory may count as resident for two more seconds.
+        // If resident memory is limited, freed memory is perhaps still counted as resident for two
+        // seconds.
         if self.server.bodies().memory.limits_resident {
             let bytes = u32::try_from(held).unwrap_or(u32::MAX);
             self.deferred.close_at = Some(now + CLOSE_DELAY_PER_BYTE * bytes);

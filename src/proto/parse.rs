@@ -198,7 +198,7 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Accepts any text in the rest of the line, unless the text has a stray byte.
+    /// Accepts any text in the rest of the line, unless `has_stray_byte` is true of the text.
     fn ignore_rest(&mut self, command: Command<'a>) -> Parsed<'a> {
         let rest = std::mem::take(&mut self.rest);
         if has_stray_byte(rest) { None } else { Some(command) }

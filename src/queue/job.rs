@@ -106,8 +106,7 @@ impl Record {
     /// lost when its time to run is over or the connection of its worker has closed.
     ///
     /// Each reservation ends with a release, a bury, a delete or a loss. So `reserves - releases -
-    /// buries` is the number of losses, the present one included, after which the job was not
-    /// buried.
+    /// buries` is the number of losses that did not bury the job, the present loss included.
     ///
     /// **Invariant:** each kick gives the job at least `max` new tries. If a job was buried because
     /// this function returned true, `reserves - releases - buries` is then `limit - 1`, and a kick
@@ -128,8 +127,9 @@ impl Record {
 pub struct Dated {
     /// Whether `created_at` was read as a date.
     pub is_created: bool,
-    /// Whether `state_at` was read as a date: the time of a burial, or the end of a current or past
-    /// delay. If this is true for a ready job, the binlog still shows the job as delayed.
+    /// Whether `state_at` was computed from a date in the binlog: the time of a burial, or the end
+    /// of a current or past delay. If this is true for a ready job, the binlog still shows the job
+    /// as delayed.
     pub is_state_at: bool,
 }
 

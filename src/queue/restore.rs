@@ -16,7 +16,7 @@ impl Queue {
     /// Begins to measure the waits of restored jobs at `now`, when the daemon begins to serve.
     pub fn start(&mut self, now: Time) {
         self.started_at = now;
-        // If `default` had jobs only during the replay, the tube needs no histograms yet.
+        // If `default` has no job after the replay, it needs no histograms yet.
         let Tube { jobs, times, .. } = &mut self.tubes.arena[self.default];
         times.take_if(|_| *jobs == 0);
     }
@@ -116,11 +116,11 @@ impl Queue {
     /// jobs, or earlier if many slots are empty. Returns the index for the next call, or `None` at
     /// the end. O(count · log n).
     ///
-    /// If a delay has ended, but its shifted end is in the future, the job is delayed again, unless
-    /// a client has reserved or kicked the job since. If the shifted end of a delay is in the past,
-    /// the delay ends at the next tick. `to_log` receives the jobs whose newest record has a date
-    /// from before the clock was set. These are the buried jobs, the delayed jobs, and jobs whose
-    /// delay has ended: the binlog gets no record when a delay ends.
+    /// If a delay has ended, but its end is in the future after the shift, the job is delayed
+    /// again, unless a client has reserved or kicked the job since. If the shifted end of a delay
+    /// is in the past, the delay ends at the next tick. `to_log` receives the jobs whose newest
+    /// record has a date from before the clock was set. These are the buried jobs, the delayed
+    /// jobs, and jobs whose delay has ended: the binlog gets no record when a delay ends.
     pub fn shift_dates(
         &mut self,
         from: usize,

@@ -2,8 +2,8 @@
 //!
 //! A client waits at every tube it watches, perhaps thousands, and gets a job from only one tube.
 //! So when a wait ends, its entries stay in the `waiters` heaps of these tubes. Each entry has the
-//! number of a wait. A search gives the top entry the number of its client's present wait, or
-//! removes the entry if its client no longer waits.
+//! sequence number of a wait. A search gives the top entry the number of its client's present wait,
+//! or removes the entry if its client no longer waits.
 //!
 //! Invariant: a waiting client has an entry in `waiters` of each tube it watches, with the number
 //! of its present wait or a smaller number. So if the top entry has the number of its client's

@@ -2,8 +2,8 @@
 //! gets `OUT_OF_MEMORY`. A `put` also gets this reply if the limit on bodies is reached or the disk
 //! is full.
 //!
-//! The server takes a step only if at least the memory of [`Level::Critical`] is free. No step
-//! allocates that much. So no allocation of a step fails.
+//! The server takes a step only if at least as much memory is free as [`Level::Critical`] requires.
+//! No step allocates that much. So no allocation of a step fails.
 
 use super::Server;
 use crate::{
@@ -28,11 +28,12 @@ const FEW_LONG_COMMANDS: usize = 16;
 /// A list of up to this many bytes is sent even at [`Level::Critical`].
 const SMALL_LIST_MAX_BYTES: usize = 4096;
 
-/// How many bytes a list can take in addition to its size, because older replies may be in the same
-/// buffer.
+/// How many bytes the buffer of a list can need beyond the size of the list, because older replies
+/// may be in the same buffer.
 const LIST_EXTRA_BYTES: usize = 32 * 1024;
 
-/// A growth by more bytes than this needs one free piece of memory as large as the growth.
+/// If something grows by more than this number of bytes, one free piece of memory must be as large
+/// as the growth.
 const LARGE_GROWTH_BYTES: usize = 64 * 1024;
 
 /// The kinds of growth.
@@ -121,7 +122,7 @@ impl Server {
         self.queue.make_tube(name)
     }
 
-    /// Makes room for another long command.
+    /// Admits another command that takes many steps.
     pub(super) fn make_room_for_long_command(&mut self) -> Growth {
         let count = self.slices.long_commands.len();
         self.admit(Growing::LongCommands(count))?;

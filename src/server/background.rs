@@ -103,8 +103,8 @@ impl Server {
     fn take_back(&mut self, job: Key<Job>, since: Time, now: Time) {
         let is_lost_too_often = |max| self.queue.job(job).record.is_lost_too_often(max);
         let buries = self.settings.bury_after.map(is_lost_too_often);
-        // If the binlog has failed, the job becomes ready. If the job is lost again, it may still
-        // be buried.
+        // If the binlog has failed, the job becomes ready. If the job is lost again later, it may
+        // be buried then.
         let recorded = buries.zip(self.permit(Change::DeferrableUpdate, now).ok());
         if let Some((true, permit)) = recorded {
             // Each burial has its own instant, so that a restart keeps the order of buried jobs.
@@ -282,7 +282,8 @@ mod tests {
     }
 
     /// If memory is short, the jobs of a disconnected client cannot be returned. If other
-    /// disconnected clients had to wait for this, the tubes that they watch would keep much memory.
+    /// disconnected clients had to wait until they can be returned, the tubes that these clients
+    /// watch would keep much memory.
     #[test]
     fn closed_clients_leave_their_tubes_even_if_memory_is_short() {
         let mut server = server(None);

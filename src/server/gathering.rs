@@ -4,8 +4,9 @@
 //! before all these changes had arrived, each later sync, too, would cover the changes of only some
 //! clients. So before a sync, the commands that have already arrived are carried out, round by
 //! round, until a round contains no command that changes a job. The commit can also wait briefly
-//! until all connections with replies from the last commit have sent another change. After each
-//! wait in vain, more of the next commits do not wait. This file reads no clock.
+//! until all connections with replies from the last commit have sent another change. Each further
+//! wait in vain increases the number of commits after it that do not wait. This file reads no
+//! clock.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const BACKGROUND_WAIT_MAX: Duration = Duration::from_millis(1);
 /// How long a sync with `-f0` may wait for more changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GatheringTime {
-    /// The longest wait in total.
+    /// The time limit of the wait for all changes together.
     longest: Duration,
     /// The longest wait from one change to the next.
     gap: Duration,
@@ -75,8 +76,8 @@ struct Wait {
     /// How many connections were expected to send a change when the wait began; 0 if the commit
     /// does not wait for them.
     expected_at_first: u32,
-    /// How many connections were still expected to send a change after the last change had arrived,
-    /// and the time of that change.
+    /// When the latest change arrived, and how many connections were then still expected to send a
+    /// change.
     last_join: (u32, Time),
     /// How many connections had held replies when the commit last executed the commands that had
     /// already arrived.

@@ -192,8 +192,9 @@ impl Server {
         self.bodies.memory.set_supply(supply);
     }
 
-    /// Prepares for a limit on resident memory. The server keeps memory for changes that cannot be
-    /// refused; from now on, it writes to such memory at once, so that this memory is resident.
+    /// Prepares for a limit on resident memory. The server allocates memory in advance for changes
+    /// that cannot be refused. From now on, it writes to such memory as soon as it has allocated
+    /// it, so that the memory is resident.
     pub fn keep_resident(&mut self) {
         self.bodies.memory.limits_resident = true;
         self.queue.is_resident = true;

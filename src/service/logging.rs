@@ -141,7 +141,7 @@ impl DrainLog {
         }
     }
 
-    /// When to log a change of draining that has not been logged yet.
+    /// When to log that draining has begun or ended; `None` if this has been logged.
     pub fn next_deadline(&self, is_draining: bool) -> Option<Time> {
         (is_draining != self.is_draining).then_some(self.silent_until)
     }

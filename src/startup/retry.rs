@@ -20,7 +20,8 @@ const HELD_LOCK_TIME: Duration = Duration::from_secs(50);
 /// The time between two attempts of a step.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Seconds between reports to the service manager. Each report requests more time than this.
+/// Seconds between reports to the service manager. Each report asks the service manager for more
+/// time than this.
 const REPORT_SECONDS: u64 = 20;
 
 impl Start<'_> {

@@ -145,7 +145,8 @@ pub fn confirm_written(file: &impl AsRawFd) -> io::Result<bool> {
     unless_unsupported(check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) }))
 }
 
-/// Fails for errors of the disk. Returns false for other errors: they mean "not supported".
+/// Returns an error of the disk as an error, and false for any other error, which means "not
+/// supported".
 #[cfg(target_os = "linux")]
 fn unless_unsupported(result: io::Result<c_int>) -> io::Result<bool> {
     let Err(error) = result else { return Ok(true) };

@@ -23,7 +23,7 @@ use crate::{
 ///
 /// Jobs are relocated while garbage exceeds three quarters of the live bytes. In the worst case,
 /// the oldest segments have no garbage, and all *l* live bytes must be relocated before any garbage
-/// can be removed. Meanwhile, commands make at most *l*/8 bytes garbage. So garbage is at most
+/// can be removed. Meanwhile, commands turn at most *l*/8 bytes into garbage. So garbage is at most
 /// seven eighths of the live bytes: three quarters, and then one eighth more.
 pub(super) const GARBAGE_PACE: u64 = 8;
 
@@ -46,7 +46,7 @@ impl Linked for Location {
     fn links(&self) -> &Links<Self> {
         &self.links
     }
-    /// The links of a job, to be changed by the list of its segment.
+    /// The links of a job in the list of its segment, which changes them.
     fn links_mut(&mut self) -> &mut Links<Self> {
         &mut self.links
     }

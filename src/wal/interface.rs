@@ -117,7 +117,7 @@ pub enum Unavailable {
 }
 
 impl fmt::Display for Unavailable {
-    /// Formats why the binlog permits no change.
+    /// Formats the reason for which the binlog permits no change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "the disk is full",

@@ -33,7 +33,7 @@ const COPIED_BODY_MAX_BYTES: usize = 128 * 1024;
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) lease: Lease,
-    /// The time that a caller passed as the present time last.
+    /// The present time, as a caller has passed it most recently.
     pub(super) now: Time,
     pub(super) syncs: Syncs,
     pub(super) reserve: Reserve,
@@ -42,7 +42,8 @@ pub(super) struct Log {
     /// The open segment. `None` until the first segment is open, and after a failure.
     pub(super) current: Option<Current>,
     /// Records that are not written yet: the last bytes of the current segment. Even between two
-    /// turns there may be pending records, because the end of a connection may bury its jobs.
+    /// turns there may be pending records, because the end of a connection may bury its jobs with
+    /// `--bury-after`.
     pub(super) pending: Vec<u8>,
     /// The first error of an append or a write of this turn. After an error, nothing more is
     /// appended in this turn.

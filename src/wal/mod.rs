@@ -118,8 +118,8 @@ impl Wal {
     /// Writes the turn's records, syncs them if a sync is due, and, within a limit, relocates jobs,
     /// makes files and removes files. Replies may then be sent unless the outcome is `Failed`.
     ///
-    /// With `-f0` on a slow disk, a commit only begins a sync, at `wait_until` or later. Replies
-    /// then wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
+    /// With `-f0` on a slow disk, a commit begins a sync at `wait_until` or later, and only begins
+    /// it. Replies wait for a later `Done`, or for [`CommitOutcome::Syncing`] with `has_ended`.
     pub fn commit(&mut self, jobs: Jobs<'_>, wait_until: Option<Time>, now: Time) -> CommitOutcome {
         let queue = jobs.queue;
         self.log.syncs.wait_until = wait_until;

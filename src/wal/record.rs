@@ -48,7 +48,7 @@ pub fn full_length(name: &str, size: usize) -> u64 {
     (SHORT_RECORD_BYTES + name.len() + size) as u64
 }
 
-/// The id in the record that is a segment header. No job has this id, so a reader finds no job.
+/// A segment header is a record with this id. No job has this id, so a reader finds no job.
 const HEADER_ID: u64 = u64::MAX;
 
 /// The `created_at` of a segment header: "bnstlkRK", read as a number.
@@ -226,7 +226,8 @@ pub(super) struct SegmentHeader {
     pub(super) key: u64,
     /// When the segment header was written, no job had this id or a larger one.
     pub(super) next_id: u64,
-    /// Clients may have seen ids below this one that have no record; zero if there are none.
+    /// Clients may have seen ids without a record; all such ids are below this one. Zero if there
+    /// are none.
     pub(super) seen_below: u64,
 }
 

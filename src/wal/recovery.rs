@@ -47,8 +47,8 @@ impl Recovery {
     }
 
     /// Whether recovery is complete: all segments up to `rewrite_through` are removed. If the
-    /// oldest segment cannot be removed, recovery is already complete when no job needs these
-    /// segments and all records are synced.
+    /// oldest segment cannot be removed, recovery is complete once no job needs these segments and
+    /// all records are synced.
     pub(super) fn is_over(&self, index: &SegmentIndex, syncs: &Syncs) -> bool {
         let is_gone = || index.oldest().is_some_and(|it| it.number > index.rewrite_through);
         let is_relocated = || syncs.is_clean() && index.first_doubtful().is_none();

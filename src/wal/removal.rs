@@ -88,8 +88,8 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
 }
 
 /// On a full disk, removes segments that have no record, because each restart adds such a segment.
-/// If no new segment could be opened, also removes segments that no job needs. If a segment is
-/// damaged, too, removes nothing: reading that segment may need the key in the header of another.
+/// If no new segment could be opened, also removes segments that no job needs. But if any segment
+/// is damaged, removes nothing: reading that segment may need the key in the header of another.
 /// Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,

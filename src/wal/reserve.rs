@@ -52,7 +52,8 @@ pub(super) struct Shortage {
     pub(super) retry_at: Time,
     /// When the last attempt to make a file failed.
     failed_at: Time,
-    /// The size in bytes of the smallest file that could not be made since the last `retry_at`.
+    /// The size in bytes of the smallest file that could not be made since attempts were last made
+    /// again.
     size: u64,
     pub(super) reason: Unavailable,
 }
@@ -294,13 +295,14 @@ impl Reserve {
         true
     }
 
-    /// Fills a piece of a preallocated file of a segment's usual size with zeros. After a failure,
-    /// the next attempt must wait.
+    /// Writes zeros to a piece of a preallocated file; this file has the usual size of a segment.
+    /// After a failure, the next attempt must wait.
     pub(super) fn make_piece(&mut self, disk: &mut Writable, now: Time) {
         match self.make_step(disk, self.segment_size) {
             Ok(true) => self.on_space(self.segment_size),
             Ok(false) => {}
-            // There is no file yet, so tries to make a smaller one, for which there may be space.
+            // There is no preallocated file at all, so tries to make a smaller one, for which there
+            // may be space.
             Err(_) if self.files.is_empty() => {
                 drop(self.preallocate(disk, 0, now));
             }

@@ -125,7 +125,7 @@ impl Space {
 /// The figures from which the need for disk space is computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
-    /// The number of jobs: each needs a slot for its delete.
+    /// The number of jobs: each needs a slot for the record of its delete.
     pub(super) jobs: u64,
     /// Bytes of live full records in the oldest segment, which is removed only after their jobs are
     /// relocated.

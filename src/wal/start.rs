@@ -33,7 +33,8 @@ impl Log {
         // On a full disk, the only space is in the files that the last run preallocated.
         let disk = self.lease.ask()?;
         let is_reserve = |name: &Name| matches!(name, Name::Preallocated(_));
-        // If only a preallocated file has the key, it stays until the new segment has the key.
+        // If only a preallocated file has the key, that file stays until the new segment has the
+        // key.
         let kept = report.key.map(|(_, name)| name).filter(is_reserve);
         for name in files.iter().map(|&(name, _)| name).filter(is_reserve) {
             if kept == Some(name) {

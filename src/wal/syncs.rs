@@ -101,7 +101,7 @@ impl Syncs {
     }
 
     /// Returns when to begin a sync, or when to check whether the sync under way has ended. The
-    /// last check was at `now`.
+    /// last check has just been made, at `now`.
     pub(super) fn next(&self, now: Time) -> Option<Time> {
         match (self.in_flight, self.dirty_since, self.policy) {
             (Some(_), _, _) => Some(now + SYNC_POLL_INTERVAL),
@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// If a failed commit left an event, the server would confirm changes that no sync covers.
+    /// If an event of a sync came after the failed commit, the server would confirm changes that no
+    /// sync covers.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

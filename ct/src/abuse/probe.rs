@@ -36,7 +36,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Makes the empty measurements of a new period of the probe.
+    /// Makes the measurements of a new period of the probe, which are still empty.
     fn new(failure: Option<String>) -> Self {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000, 3).expect("sound bounds");
         Self { latency: [histogram(), histogram(), histogram()], out_of_memory: 0, failure }

@@ -18,7 +18,8 @@ use super::report::{Report, number};
 /// A goal that a figure misses by at most this share does not count as missed.
 const SLACK_SHARE: f64 = 0.15;
 
-/// The divisor of a goal's figure: a figure of another daemon or row, or nothing.
+/// The number by which a goal's figure is divided: a figure of another daemon or of another row, or
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reference {
     Other,

@@ -58,7 +58,7 @@ impl Cores {
         self.all.len() > 1
     }
 
-    /// Moves this thread, which is the load, to the cores of the load.
+    /// Moves this thread, which generates the load, to the cores that are reserved for the load.
     pub fn place_load(&self, placement: Placement) -> io::Result<()> {
         self.place(placement, LOAD)
     }

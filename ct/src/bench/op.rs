@@ -135,7 +135,7 @@ impl Op {
         }
     }
 
-    /// Returns whether the reply has the id of a job for the next commands of the cycle.
+    /// Returns whether the next commands of the cycle use the job id in this reply.
     pub(crate) fn yields_id(self) -> bool {
         matches!(self, Self::Put { .. } | Self::Reserve)
     }

@@ -1,8 +1,8 @@
 //! Draws a run's results: bars that compare two daemons, and curves of figures against a variable.
 //!
 //! All pictures are drawn from the Markdown table of a run, so the run files suffice to draw the
-//! pictures of the documents. A logarithmic axis cannot show zero, so it has a gap if a curve
-//! begins at zero.
+//! pictures of the documents. A logarithmic axis cannot show zero. If a curve begins at zero, that
+//! point is at the beginning of the axis, and the axis has a gap after it.
 
 use std::error::Error;
 use std::fs;
@@ -65,7 +65,8 @@ const BESIDE_RIVAL: [Workload; 10] = [
     workload("binlog/f0-100x1 put", "binlog, sync before reply: 100 producers", false),
 ];
 
-/// A chart of curves: across, the number at the end of the rows' names; up, the measured value.
+/// A chart of curves: the horizontal axis has the number in the rows' names, the vertical axis the
+/// measured value.
 struct Curve {
     /// The name of the file, without `.svg`.
     file: &'static str,

@@ -124,7 +124,7 @@ impl RunRow {
         self.sides.get(2).filter(is_daemon)?.figures.get(figure)
     }
 
-    /// From a row of a run file, returns a figure of the bare responder.
+    /// Returns a figure of the bare responder `ct-bare` from a row of a run file.
     pub fn bare(&self, figure: &str) -> Option<&Figure> {
         self.sides.iter().find(|side| side.label == "bare")?.figures.get(figure)
     }

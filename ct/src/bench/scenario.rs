@@ -114,7 +114,7 @@ const BODY_BYTES: usize = 64;
 /// The most jobs that one phase puts and the next phase reserves.
 const BURST_JOBS_MAX: u64 = 300_000;
 
-/// Makes a `put` without delay, for the commands that a scenario repeats.
+/// Makes a `put` with delay 0, for the commands that a scenario repeats.
 const fn put(priority: Priority) -> Op {
     Op::Put { priority, delay: 0 }
 }

@@ -34,7 +34,8 @@ pub struct Target {
     pub program: Program,
     /// Whether the program is the bare responder.
     pub bare: bool,
-    /// Flags of presets, each with the flag that this target's program has instead.
+    /// For each flag of the presets that this target's program lacks, its own flag with this
+    /// effect.
     replacements: Vec<(String, String)>,
 }
 

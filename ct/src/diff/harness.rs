@@ -26,8 +26,8 @@ const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies. After that, round trips are made, even if replies are
 /// missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// After every so many sent bytes, one more round trip is awaited in which no reply arrives,
-/// because some daemons read a large body in small pieces without replying.
+/// For each so many bytes sent, the harness waits for one more quiet round trip, because some
+/// daemons read a large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 
 /// The replies of both daemons on one connection, left and right.

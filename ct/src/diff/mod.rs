@@ -127,7 +127,7 @@ pub struct Summary {
     pub too_slow: Vec<u64>,
     /// Differences that were reproduced.
     pub findings: Vec<Finding>,
-    /// Differences that no repetition showed, because of a race in a daemon or a busy machine.
+    /// Differences that no repetition showed: a daemon has a race, or the machine was busy.
     pub unreproduced: Vec<Finding>,
 }
 
@@ -330,9 +330,9 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes several candidates for a shorter run in parallel. Returns the first run with a
-    /// difference, and whether the runs before it certainly have no difference. A run proves
-    /// nothing if it was too slow, or if its daemon did not start.
+    /// Executes several candidates for a shorter run in parallel. Returns the first run in which a
+    /// difference was found, and whether all runs before it were executed in time, and so have
+    /// none. A run proves nothing if it was too slow, or if its daemon did not start.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {
         let verdicts: Vec<Option<Verdict>> = thread::scope(|scope| {
             let threads: Vec<_> = candidates

@@ -12,7 +12,7 @@ use std::mem;
 /// The longest line in bytes, CR LF included.
 const LINE_MAX_BYTES: usize = 224;
 
-/// The effect of a command, as far as a run depends on it.
+/// The effects of a command that matter to a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// A put, with the number by which other operations name its job, if known.
@@ -95,8 +95,8 @@ impl Tracker {
         }
     }
 
-    /// Tracks the bytes that are sent on a connection. `put` is the number that operations use for
-    /// the job of the first `put` command in the bytes.
+    /// Tracks the bytes that are sent on a connection. The job of the first `put` command in the
+    /// bytes gets the number `put`, which operations use for it.
     pub(crate) fn sent(&mut self, bytes: &[u8], mut put: Option<usize>) {
         let mut rest = bytes;
         while let Some(&byte) = rest.first() {

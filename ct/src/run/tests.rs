@@ -70,7 +70,8 @@ impl Stage for Fake {
     }
 }
 
-/// Plays a script on a fake stage with these replies, in a dialect with the table's first mask.
+/// Plays a script on a stage that gives these replies, as for a daemon with the first difference of
+/// the table.
 fn play(body: &str, replies: &[&'static str]) -> (Result<Outcome, Failure>, Vec<String>) {
     let text = format!("# s\nproves Q1\n{body}").replace("MASK", MASKS[0].name);
     let script = Script::parse("s", &text).unwrap();

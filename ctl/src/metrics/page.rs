@@ -47,7 +47,7 @@ impl Lines<'_> {
         out.extend([" ", value, "\n"]);
     }
 
-    /// Writes the samples of a metric's source, if the server reports them.
+    /// Writes the samples of a metric, if the server reports its values.
     fn write_source(&mut self, source: Source, pairs: &Pairs<'_>) {
         match source {
             Source::Number(key) => {

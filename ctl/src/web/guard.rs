@@ -141,7 +141,7 @@ impl Guard {
     }
 
     /// Whether `host` is a host name or an address of the page. IP addresses are safe: DNS
-    /// rebinding needs a name.
+    /// rebinding needs a host name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {

@@ -290,7 +290,7 @@ impl Disk for Directory {
     fn close(&mut self, name: Name) {
         self.open.remove(&name);
         self.reading.take_if(|(of, _)| *of == name);
-        // Reserves the descriptor that has just become free. If none is free, the next close tries
+        // Reserves the descriptor that has just become free. If this fails, the next close tries
         // again.
         let _ = self.reserve_descriptors();
     }

@@ -19,8 +19,8 @@ use crate::{
 const FIELDS_X86_BYTES: usize = 72;
 
 /// The plausible dates of a put: from the year 2000 on, in nanoseconds since 1970. In the usual
-/// layout, the bytes at this place are the body's size and padding, and form a smaller number than
-/// these dates.
+/// layout, the body's size and padding are at this place; read as a number, they are smaller than
+/// any of these dates.
 const WALL_CLOCK_NS: RangeInclusive<u64> = 946_684_800_000_000_000..=i64::MAX.unsigned_abs();
 
 /// Versions that forks of the original may write.

@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// The largest id accepted without a checksum. Such an id may be damaged, so larger ids must stay
-/// free for later jobs.
+/// The largest id accepted without a checksum. Such an id may be wrong because of damage, and later
+/// jobs need ids that are larger still.
 const UNCHECKED_ID_LIMIT: u64 = u64::MAX / 4;
 
 /// The largest id that is accepted from a record with a checksum. This limit is above
@@ -176,8 +176,9 @@ impl Reader<'_> {
         Ok(is_sound.then_some(next))
     }
 
-    /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If the
-    /// record has its own length, this must be at least `length`, and `is_whole` must be false.
+    /// Whether the `length` bytes at `at` may be one record that a crash left incomplete. If a
+    /// length can be read from the record, this length must be at least `length`, and `is_whole`
+    /// must be false.
     fn is_unfinished(&mut self, at: u64, length: u64, is_whole: bool) -> Result<bool, Error> {
         // The first header is never incomplete: it is synced before the file becomes a segment.
         if at == START {

@@ -82,7 +82,7 @@ impl Verdict {
 pub(crate) struct Difference {
     pub(crate) record: Record,
     /// The inspection's operations up to the difference. Shortening the run can remove each of
-    /// them.
+    /// these operations.
     pub(crate) inspection: Vec<Operation>,
 }
 
@@ -423,8 +423,8 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 /// Receives replies.
 impl Runner<'_> {
     /// Waits until both daemons are quiet and processes their replies for the runner, beginning
-    /// with the replies on the connection `first`. `is_all` means that a daemon has executed all
-    /// commands once it has sent the expected replies on `first`.
+    /// with the replies on the connection `first`. `is_all` means: once a daemon has sent the
+    /// expected replies on the connection `first`, it has executed all commands.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {
         let replies = self.trackers.get(&first).map_or(0, Tracker::certain_replies);
         let expected = ExpectedReplies { peer: first, replies, is_all, bytes };

@@ -74,9 +74,9 @@ impl Runner<'_> {
     }
 
     /// Prepares keep-alives for the connections that hold jobs. If a connection holds a job,
-    /// half-closes each other connection that may be waiting: the waiting client might get the job
-    /// if the job's time to run ends before the keep-alive. Closes each connection that holds a job
-    /// but cannot send a keep-alive.
+    /// half-closes each other connection that may be waiting for a job: it might get this job if
+    /// the job's time to run ends before the holder's next `touch`. Closes each connection that
+    /// holds a job but cannot send a keep-alive.
     fn prepare_holders(&mut self) -> Result<(), StopReason> {
         for peer in self.trackers.keys().copied().collect::<Vec<_>>() {
             let holds = |tracker: &Tracker| tracker.held(0).is_some();
