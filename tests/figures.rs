@@ -214,7 +214,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
         ("README.md", format!("{few_syncs} times if 10 to 20 clients share each sync of a binlog")),
         ("README.md", format!("{alone} times for 1 client on another core")),
         (performance, format!("(`reserve`, `peek` and `stats`) is {unlogged} µs in the two runs")),
-        (performance, format!("{puts_per_sync} of these share each sync")),
+        (performance, format!("{puts_per_sync} producers share a sync")),
         (performance, format!("on the same processor is served {one_core} times as fast")),
         ("README.md", format!("{sync_alone} times for 1 producer that waits for each sync")),
         (performance, format!("take {many_jobs} times their CPU time without other jobs")),

@@ -24,8 +24,8 @@ use crate::socket::SocketStage;
 /// The most scripts that are played in parallel.
 const PARALLEL_SCRIPTS: usize = 16;
 /// A failure is reported only if the script was late by at most this time. If a script is later
-/// than that, a timer can end before a command that should come first. On a quiet machine, a script
-/// that runs alone is late by less than half of this time.
+/// than this limit, a timer can end before a command that should come before its end. On a quiet
+/// machine, a script that runs alone is late by less than half of this time.
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// Scripts that fail because they ran late are repeated for this long. If they still fail then,
 /// they count as skipped.

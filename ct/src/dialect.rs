@@ -41,7 +41,7 @@ const fn mask(name: &'static str, sentence: &'static str, in_1_12: bool, in_1_13
     Mask { name, sentence, in_1_12, in_1_13 }
 }
 
-/// A daemon's name and its masks.
+/// A daemon's name, and the names of its differences from this daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dialect {
     /// `ours`, `1.13` or `1.12`.

@@ -21,7 +21,7 @@
 //!   `Summary` counts these jobs for the question to the user. An `Instance` is one run of a
 //!   server.
 //! * `change` applies a `Change` to jobs by their ids, or a `PlannedChange` to the jobs of a plan.
-//! * `copy` puts `Copies` of jobs, and lists the lines whose jobs an import did not put.
+//! * `copy` puts `Copies` of jobs. After an import, it lists the lines whose jobs were not put.
 //! * `save` writes jobs to a `SaveFile`, for `--save` and `export`.
 //! * `binlog` reads jobs from a binlog directory.
 //! * `listing` lists the jobs of a `Request`, by the server's `list-jobs` or by a sweep.

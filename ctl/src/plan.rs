@@ -30,7 +30,7 @@ use crate::progress::Progress;
 use crate::sweep::{self, Coverage, Options};
 use crate::yaml;
 
-/// The largest number of tubes that a question names.
+/// A question before an action names at most this many tubes.
 const NAMED_TUBES_MAX: usize = 10;
 
 /// One run of a server, identified by the server's pid and random id.

@@ -150,7 +150,8 @@ impl Counters {
         }
     }
 
-    /// Returns an upper bound on all ids when the counters were read; `None` if there is a binlog.
+    /// Returns a number that no id exceeded when the counters were read; `None` if there is a
+    /// binlog.
     pub(crate) fn last_id(&self) -> Option<u64> {
         (!self.has_binlog).then_some(self.puts)
     }

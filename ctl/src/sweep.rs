@@ -70,7 +70,7 @@ struct Sweep<'a> {
     last: Option<u64>,
     /// Whether the user has given the bound, which may then be too low.
     is_last_given: bool,
-    /// The numbers of jobs found in the selected tubes, in any state.
+    /// How many jobs of any state were found in the selected tubes.
     found: FoundCounts,
     highest: u64,
     pacer: Pacer,

@@ -36,7 +36,7 @@ pub struct IdMap<T> {
     directories: BTreeMap<u64, Box<Directory<T>>>,
     /// The number of the page of the latest insertion.
     latest: u64,
-    /// The keys of ids that have no page.
+    /// The keys of the ids for which there is no page.
     single: BTreeMap<u64, Key<T>>,
     /// The pages, in chunks of about a quarter of a MiB.
     pages: Arena<Page<T>, 2048>,

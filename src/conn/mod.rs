@@ -50,7 +50,8 @@ enum Phase {
     Waiting,
     /// A `reserve-with-abort` has not been answered yet; further input ends its wait for a job.
     WaitingForInput,
-    /// A `reserve` has not been answered, but gets no job: its client may have disconnected.
+    /// A `reserve` waits for its reply, but must not get a job any more: its client may have
+    /// disconnected.
     WaitEnded,
     Closing,
 }
@@ -436,7 +437,7 @@ mod tests {
     fn a_skipped_body_is_rejected_at_its_end() {
         let conn = &mut Conn::default();
         conn.skip_body(u32::MAX, Reply::JOB_TOO_BIG);
-        // 2^32 - 1 is 257 times 16,711,935, so the parts add up to the whole body.
+        // A body of 2^32 - 1 bytes is made of 257 parts of 16,711,935 bytes.
         let part = vec![0; 16_711_935];
         for _ in 0..257 {
             assert_eq!(steps(conn, &part), ["0 left"]);

@@ -60,7 +60,7 @@ pub struct Body {
 
 const _: () = assert!(size_of::<Body>() == 12);
 
-/// The `unit` of a body that has an entry in the table of referenced bodies.
+/// The `unit` of a [`Body`] whose place is in the table of referenced bodies.
 const REFERENCED: u16 = u16::MAX;
 
 impl Body {

@@ -90,7 +90,8 @@ impl Memory {
         before
     }
 
-    /// Begins a turn: makes freed memory available again, and forgets which levels were refused.
+    /// Begins a turn: makes freed memory available again, and forgets for which levels there was
+    /// not enough memory.
     pub fn begin_turn(&mut self) {
         self.refused = None;
         if let Some(supply) = &mut self.supply {
@@ -119,7 +120,8 @@ impl Memory {
         }
     }
 
-    /// Whether the free memory exceeds the memory that `level` requires by at least `bytes` bytes.
+    /// Whether `bytes` bytes can be taken so that at least the memory that `level` requires stays
+    /// free.
     pub(super) fn leaves(&mut self, bytes: usize, level: Level) -> bool {
         let wanted = self.marks[level as usize] + bytes;
         self.supply.as_mut().is_none_or(|supply| supply.left() >= wanted)

@@ -2,7 +2,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bodies` | [`Bodies`]: bodies from first byte to removal, their handles, their total limit |
+//! | `bodies` | [`Bodies`]: bodies from first byte to removal, their handles, the limit on their
+//! total |
 //! | `bodies/slots` | takes and frees slots; moves bodies; releases blocks; begins turns, replays |
 //! | `block` | one block: its slots and their marks |
 //! | `level` | [`Level`] and [`Memory`]: whether enough memory is free; the trait [`Supply`] |

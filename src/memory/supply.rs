@@ -19,7 +19,8 @@ const RELEASE_INTERVAL_PER_BYTE: Duration = Duration::from_nanos(10);
 /// The time that must pass between two releases is never longer than this.
 const RELEASE_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
-/// Supplies the system's memory. It measures how much of the ballast has not been freed yet.
+/// The memory of the system. How much is left is measured by how much of the ballast has not been
+/// freed yet.
 #[derive(Debug)]
 pub struct SystemMemory;
 

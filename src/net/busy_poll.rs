@@ -11,8 +11,8 @@
 //! The decision does not depend on the number of processors. A client on this thread's processor
 //! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon that is
 //! pinned to one processor can poll if its clients run on other processors. Polling uses up a CPU
-//! quota no faster than sleeping, because the loop polls only while polls take no more CPU time
-//! than sleeps.
+//! quota no faster than sleeping, because the loop polls only while this takes no more CPU time
+//! than to go to sleep and wake up.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) struct Wait {
 /// Decides before each wait whether to poll first.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
-    /// The longest time that a poll takes; zero if the loop never polls.
+    /// The time limit of a poll; zero if the loop never polls.
     limit: Duration,
     phase: Phase,
     /// The number of short waits in the next [`Phase::Rest`].
@@ -163,8 +163,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_micros(50);
 
-    /// A simulated machine with the daemon and a client. A sleep and the wake-up after it cost the
-    /// CPU time `sleep`. If both programs share a processor, the client runs only while the daemon
+    /// A simulated machine with the daemon and a client. `sleep` is the CPU time of a sleep and the
+    /// wake-up after it. If both programs share a processor, the client runs only while the daemon
     /// sleeps.
     struct Machine {
         busy_poll: BusyPoll,

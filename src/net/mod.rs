@@ -263,8 +263,8 @@ impl EventLoop {
         let (retry, close) = (self.deferred.retry_at, self.deferred.close_at);
         let (server, notifier) = (self.server.next_deadline(), self.notifier.next_deadline());
         let drain = self.drain_log.next_deadline(self.server.is_draining());
-        // The delays of restored jobs end at dates of the wall clock. The loop notices that this
-        // clock was set only if it looks.
+        // The delays of restored jobs end at dates of the wall clock. The loop must look at this
+        // clock to notice that it was set.
         let is_dated = self.server.wal().is_some() && self.server.queue().counts().delayed > 0;
         let calendar = is_dated.then(|| now + CALENDAR_CHECK_INTERVAL);
         let exit = self.binlog_exit_at();

@@ -97,7 +97,7 @@ impl EventLoop {
 
     /// Sends the replies that need not wait for a sync. A reply may show a change of this turn to
     /// another client, so the records of all changes are written first: a kill then loses no
-    /// change. If this write fails, sends no reply; the commit decides which connections are
+    /// change. If this write fails, no reply is sent; the commit decides which connections are
     /// closed.
     pub(super) fn flush_before_sync(&mut self, now: Time) -> Result<(), LoopError> {
         while let Some(key) = self.server.next_dirty() {
@@ -204,8 +204,9 @@ impl EventLoop {
         if !is_due || !self.queues.ended.is_empty() {
             return;
         }
-        // Output for a writable socket is not counted, because a later turn sends it. Input of a
-        // readable or deferred connection is not counted, because the input may still be completed.
+        // Output for a writable socket is not counted, because a later turn sends it. Unfinished
+        // input of a readable or deferred connection is not counted, because its rest may come
+        // without an effort of the client.
         let held = self.sockets.iter().enumerate().filter_map(|(index, socket)| {
             let (socket, key) = (socket.as_ref()?, Key::from_index(index));
             let unread = if socket.is_writable { 0 } else { self.server.conn(key).output.len() };

@@ -1,7 +1,7 @@
 //! Recognises HTTP requests, so that the daemon can close their connections.
 //!
-//! A web page can make a browser send an HTTP request to any port. A daemon that took the request
-//! for commands would execute the lines of the request's body, which the page has chosen.
+//! A web page can make a browser send an HTTP request to any port. A daemon that mistook the
+//! request for commands would execute the lines of the request's body, which the page has chosen.
 
 /// Whether `line`, the first line of a connection, begins an HTTP request. Any white space may
 /// precede or separate the words of the line. If `is_whole` is false, `line` is only the beginning

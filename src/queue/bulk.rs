@@ -99,7 +99,7 @@ impl Queue {
 #[derive(Debug)]
 pub struct DeleteTube {
     tube: Key<Tube>,
-    /// The state whose jobs are deleted; `None` for all states but reserved.
+    /// Jobs of this state are deleted; if it is `None`, jobs of all states but reserved.
     state: Option<State>,
     /// Jobs with this id or a larger id stay.
     end_id: u64,

@@ -125,7 +125,7 @@ impl Record {
 /// clock is set. See [`crate::queue::Queue::shift_dates`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dated {
-    /// Whether `created_at` was read as a date.
+    /// Whether `created_at` was computed from a date in the binlog.
     pub is_created: bool,
     /// Whether `state_at` was computed from a date in the binlog: the time of a burial, or the end
     /// of a current or past delay. If this is true for a ready job, the binlog still shows the job

@@ -41,7 +41,8 @@ pub struct Tube {
     pub(super) ready: Heap<ReadyKey, Job>,
     pub(super) delayed: Heap<DueKey, Job>,
     pub(super) buried: List<Job>,
-    /// Watches of clients that wait for a job or have waited: see [`super::waiters`].
+    /// Watches of clients that wait for a job, and of some whose wait has ended: see
+    /// [`super::waiters`].
     pub(super) waiters: Heap<u64, Watch>,
     /// The present pause; it lasts until `Queue::end_pause` ends it, even if that is after `until`.
     pub pause: Option<Pause>,

@@ -45,7 +45,8 @@ impl Queue {
         self.make_room_to_delay(tube, is_delayed)
     }
 
-    /// Makes room for one more delayed job of the tube, if the job `is_delayed`.
+    /// If a job that comes into the tube `is_delayed`, makes room for it among the tube's delayed
+    /// jobs.
     pub fn make_room_to_delay(&mut self, tube: Key<Tube>, is_delayed: bool) -> Growth {
         if is_delayed {
             self.tubes.arena[tube].delayed.make_room(self.is_resident)?;

@@ -1,5 +1,5 @@
-//! Work that is done in slices: due timers, lost jobs, ends of pauses, long commands, the jobs and
-//! watches of disconnected clients, moving bodies, and releasing memory.
+//! Work that is done in slices: due timers, jobs whose time to run is over, ends of pauses, long
+//! commands, the jobs and watches of disconnected clients, moving bodies, and releasing memory.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ pub(super) struct Slices {
 
 impl Server {
     /// Returns whether there is memory for the next step of background work. If memory is too short
-    /// for it, sets the time at which the server tries background work again, due timers included.
+    /// for background work, due timers included, sets the time at which the server tries it again.
     fn may_step_or_defer(&mut self, now: Time) -> bool {
         let has_memory = self.may_step();
         if !has_memory {

@@ -85,7 +85,8 @@ struct Wait {
 }
 
 impl Gathering {
-    /// No longer expects a change from a connection; the commit `answered_in` released its replies.
+    /// Stops expecting a change from a connection, which got its replies from the commit
+    /// `answered_in`.
     pub(super) fn join(&mut self, answered_in: &mut u32) {
         let is_expected = *answered_in == self.round && self.round > 0;
         self.expected = self.expected.saturating_sub(u32::from(is_expected));

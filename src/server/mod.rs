@@ -88,7 +88,7 @@ pub const COMMANDS_PER_TURN: u32 = 1024;
 /// microseconds.
 const RELEASES_PER_TURN: u32 = 16;
 
-/// Visits of this many tubes or clients are counted as one command.
+/// If the server visits this many tubes or clients, that counts as one command.
 const STEPS_PER_COMMAND: u32 = 64;
 
 /// How long to wait before retrying work for which there was no memory.

@@ -21,8 +21,9 @@ impl Server {
         self.shortage.retry_delay = Duration::ZERO;
     }
 
-    /// The time of the last command or step: the `now` of its call, or some nanoseconds later. The
-    /// simulator checks that the server has done all work that was due by the returned time.
+    /// The instant of the last command or step: the `now` that the caller passed, or some
+    /// nanoseconds later. The simulator checks that the server has done all work that was due by
+    /// the returned time.
     pub fn latest(&self) -> Time {
         self.latest
     }

@@ -30,8 +30,8 @@ use crate::{
 /// The version of this program.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of resident memory that `--max-memory` permits in addition to five quarters of its value:
-/// for the program, for memory that the levels keep free, and for growth between checks.
+/// Resident memory may exceed 1.25 times the value of `--max-memory` by this many bytes: for the
+/// program, for memory that the levels keep free, and for growth between checks.
 const RESIDENT_EXTRA_BYTES: u64 = 9_000_000;
 
 /// The limit on resident memory is at least the memory that is resident after startup plus this

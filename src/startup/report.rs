@@ -72,7 +72,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// Formats a segment's row of the page of `--check-binlog`.
+/// Formats a segment's row in the report of `--check-binlog`.
 fn write_segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Result {
     let SegmentReport { number, size, used, format, records, torn, .. } = segment;
     let format = match format {

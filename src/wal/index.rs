@@ -239,9 +239,10 @@ impl SegmentIndex {
     }
 
     /// Returns the job to relocate next, if any. Jobs of suspect segments come first, then jobs of
-    /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment that jobs
-    /// need, but only while this segment and all newer closed ones together are larger than `1 +
-    /// eighths / 8` times the live bytes. [`GARBAGE_PACE`] is chosen for `eighths = 6`.
+    /// other segments up to `rewrite_through`. Last come the jobs of the oldest segment that is
+    /// needed. They are relocated only while this segment and the closed segments after it are
+    /// larger, together, than `1 + eighths / 8` times the live bytes. [`GARBAGE_PACE`] is chosen
+    /// for `eighths = 6`.
     pub(super) fn next_relocation(&self, eighths: u64) -> Option<Key<Job>> {
         self.first_suspect().or_else(|| self.first_doubtful()).or_else(|| {
             let used = self.closed - self.unneeded_bytes;

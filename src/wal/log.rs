@@ -194,7 +194,8 @@ impl Log {
         let disk = self.lease.ask()?;
         loop {
             match disk.rename(from, to) {
-                // On a full disk, XFS may need space for the new name, so other files are removed.
+                // On a full disk, XFS may need space for the new name. So if the rename fails,
+                // other files are removed, and it is tried again.
                 Err(error) if is_full(&error) && self.reserve.remove_smallest(disk) => {}
                 renamed => break renamed?,
             }

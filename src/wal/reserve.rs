@@ -65,9 +65,9 @@ pub(super) struct Reserve {
     pub(super) segment_size: u64,
     /// The directory's key, from which the checksums in its segments are computed.
     pub(super) key: u64,
-    /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. The
-    /// last file becomes the next segment: the largest, or the oldest of several that are equally
-    /// large.
+    /// The files, sorted by size; files of equal size are sorted from the newest to the oldest. So
+    /// the last one is the largest file, or the oldest of several such files; it becomes the next
+    /// segment.
     pub(super) files: BTreeMap<(u64, Reverse<u32>), Preallocated>,
     /// The file that is being filled.
     filling: Option<Preallocated>,

@@ -47,8 +47,9 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Startup succeeds without a segment; clients get jobs once there is space again. Some
-            // file systems, such as btrfs, need more space for a write than they reserved.
+            // Startup succeeds without a segment. Clients can reserve jobs, but changes are refused
+            // until there is space. Some file systems, such as btrfs, need more space for a write
+            // than they reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);
                 if self.end.number < number {

@@ -140,7 +140,7 @@ pub fn run(config: &Config, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Ro
 struct ClockFolder(PathBuf);
 
 impl ClockFolder {
-    /// Makes the directory and the file that sets the clock of an attacked daemon.
+    /// Makes the directory of an attacked daemon, and the file that sets the daemon's clock.
     fn new() -> io::Result<Self> {
         let folder = attacks::clock_folder();
         fs::create_dir_all(&folder)?;

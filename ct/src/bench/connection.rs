@@ -330,8 +330,8 @@ impl Connection {
         }
     }
 
-    /// Replaces, in the list `held`, the jobs that the cycle used with the jobs that the connection
-    /// has at the end of the cycle.
+    /// Removes from the list `held` the jobs that the cycle used, and adds the jobs that the
+    /// connection has at the end of the cycle.
     fn store_held(&mut self) {
         if self.held.is_empty() {
             return;

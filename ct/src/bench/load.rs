@@ -6,8 +6,9 @@
 //!
 //! In a closed loop, each cycle begins when the previous cycle has ended, so the daemon sets the
 //! pace. In an open loop, cycles begin at fixed times, even if the daemon is late. If no connection
-//! is free at a fixed time, the cycle begins later, but latencies count from the fixed time. Paired
-//! producers put a job whenever a worker has deleted a job, so each producer has one job in flight.
+//! is free at the time fixed for a cycle, the cycle begins later, but its latency counts from the
+//! fixed time. Paired producers put a job whenever a worker has deleted a job, so each producer has
+//! one job in flight.
 //!
 //! The load uses the event loop of mio, as our daemon does. Readiness is edge-triggered; a short
 //! read means that the socket is empty.

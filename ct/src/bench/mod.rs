@@ -1,8 +1,8 @@
 //! The load generator, which measures how fast any beanstalkd is, and compares several daemons.
 //!
 //! The modules in reading order:
-//! * [`op`] has the commands, their priorities and their bytes. [`reader`] parses the replies, and
-//!   checks the bodies of jobs.
+//! * [`op`] has the commands: their bytes, and the priorities of their jobs. [`reader`] parses the
+//!   replies, and checks the bodies of jobs.
 //! * [`group`] describes connections and the limits of a run. `connection` performs the steps of a
 //!   cycle on one connection. [`load`] is the event loop of all connections, with queues and
 //!   schedules of cycles. [`tally`] has the counters.

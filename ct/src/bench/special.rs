@@ -1,5 +1,5 @@
-//! Runs the scenarios that repeat no load: they measure memory, a restart, and a kick that moves a
-//! whole backlog.
+//! Runs the scenarios that measure memory, a restart, and a kick that moves a whole backlog. In
+//! these, no cycle of commands is repeated.
 
 use std::io;
 use std::path::Path;

@@ -39,7 +39,8 @@ pub struct State {
 }
 
 impl Default for State {
-    /// Returns the state of an empty daemon, with the usual priority and body for jobs.
+    /// Returns the state of an empty daemon. Jobs that are put into it later get the usual priority
+    /// and body.
     fn default() -> Self {
         Self {
             tubes: 0,

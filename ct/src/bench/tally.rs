@@ -12,7 +12,8 @@ pub(super) const LATENCY_MAX_NS: u64 = 120_000_000_000;
 pub struct Tally {
     /// The number of replies.
     pub commands: u64,
-    /// The number of completed cycles; a cycle of batches at depth n counts n times.
+    /// The number of completed cycles; a cycle that sends each of its commands n times in a batch
+    /// counts n times.
     pub cycles: u64,
     /// Time from the first command to the last reply.
     pub wall: Duration,

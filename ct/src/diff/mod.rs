@@ -330,7 +330,7 @@ impl<'a> Comparison<'a> {
         (operations, last, is_shortest)
     }
 
-    /// Executes several candidates for a shorter run in parallel. Returns the first run in which a
+    /// Executes in parallel several candidates for a shorter run. Returns the first run in which a
     /// difference was found, and whether all runs before it were executed in time, and so have
     /// none. A run proves nothing if it was too slow, or if its daemon did not start.
     fn first_failing(&self, candidates: &[Vec<Operation>]) -> (Option<(usize, Difference)>, bool) {

@@ -36,7 +36,7 @@ pub(crate) struct Record {
     pub(crate) word: String,
 }
 
-/// The most characters of a difference's description in a script.
+/// The description of a difference in a script has at most this many characters.
 const DESCRIPTION_MAX_CHARS: usize = 300;
 
 impl Record {

@@ -2,7 +2,8 @@
 //!
 //! Two replies are the same if all bytes are equal. Values may differ only if they depend on the
 //! machine or the process, or if a mask allows it. Ages and remaining times must be equal, too: no
-//! run sends a command while they change. The announced length of a YAML body is checked.
+//! run sends a command near the moments at which these numbers change. The announced length of a
+//! YAML body is checked.
 
 use std::collections::BTreeMap;
 

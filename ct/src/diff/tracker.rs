@@ -187,7 +187,7 @@ impl Tracker {
         self.pending.iter().skip(1).all(|sent| private.contains(&&*sent.word))
     }
 
-    /// Returns whether commands follow a reserve that may wait.
+    /// Returns whether there are commands after a reserve that may wait.
     pub(crate) fn has_queued_commands(&self) -> bool {
         self.may_wait() && self.pending.len() > 1
     }

@@ -84,7 +84,8 @@ impl<'a> RunningCommand<'a> {
         Ok(command)
     }
 
-    /// Whether the command of `work` itself still runs, regardless of processes that it started.
+    /// Whether the command for the job still runs; processes that this command has started do not
+    /// count.
     pub(super) fn is_running(&self) -> bool {
         self.status.is_none()
     }
@@ -110,8 +111,8 @@ impl<'a> RunningCommand<'a> {
         self.ending.map(|(_, began)| KILL_DELAY.saturating_sub(began.elapsed()))
     }
 
-    /// Reads the status of the command of `work`, and writes more of the body. Returns how the
-    /// command ended; `None` if it has not ended. Never blocks.
+    /// Finds out whether the command for the job has ended, and writes more of the body to its
+    /// standard input. Returns how the command ended; `None` if it has not ended. Never blocks.
     pub(super) fn update(&mut self) -> io::Result<Option<CommandEnd>> {
         if self.status.is_none() {
             self.status = self.interrupt.process_group_status(self.group)?;

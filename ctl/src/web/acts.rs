@@ -1,7 +1,7 @@
 //! The actions of the page. Each action takes two requests. The first request, a dry run, finds and
-//! counts the jobs, and returns the name of a question. The second request answers that question,
-//! and carries out the action on only these jobs, on the same instance of the server. Each action
-//! is logged in a line on standard error.
+//! counts the jobs, and returns the name of a question, which the user must answer. The second
+//! request answers that question, and carries out the action on only these jobs, on the same
+//! instance of the server. Each action is logged in a line on standard error.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ use crate::sweep::{self, Coverage, Options};
 /// The time limit of a sweep on a server without `list-jobs`.
 const SWEEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit of a search; also of a sweep, if the page asks for more time.
+/// The time limit of a search. A sweep has this limit, too, if the page asks for more time.
 const SEARCH_TIME_LIMIT: Duration = Duration::from_secs(45);
 
 /// The largest number of jobs in a response.

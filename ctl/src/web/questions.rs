@@ -1,5 +1,5 @@
-//! The questions that pages have not answered yet. A page gets only the random name of a question;
-//! this module keeps the plan, so that an action changes only the jobs of that question.
+//! The questions that users of pages have not answered yet. A page gets only the random name of a
+//! question; this module keeps the plan, so that an action changes only the jobs of that question.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

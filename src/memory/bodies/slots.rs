@@ -69,7 +69,7 @@ pub(super) enum Pace {
     Stuck,
 }
 
-/// Gives access to the handles of jobs' bodies: a [`Body`] changes when its bytes move.
+/// Gives access to the [`Body`] of each job, which must change when the body's bytes move.
 pub trait BodyOwners {
     /// Returns the handle to the body of the job with this index.
     fn body_mut(&mut self, index: usize) -> &mut Body;
@@ -124,8 +124,8 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees the slot of a body. If the slot's block is then empty, and is the block that is filled
-    /// next, all of the block becomes one free slot. Any other empty block is removed, to release
+    /// Frees the slot of a body. If the slot's block is then empty, and new bodies go into this
+    /// block, all of the block becomes one free slot. Any other empty block is removed, to release
     /// its memory.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {

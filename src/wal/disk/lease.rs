@@ -86,14 +86,14 @@ impl Writable {
 
 impl Deref for Writable {
     type Target = dyn Disk;
-    /// The disk, whose lease has not expired.
+    /// The disk; the caller knows that the lease has not expired.
     fn deref(&self) -> &Self::Target {
         &*self.disk
     }
 }
 
 impl DerefMut for Writable {
-    /// The disk, whose lease has not expired.
+    /// The disk; the caller knows that the lease has not expired.
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.disk
     }

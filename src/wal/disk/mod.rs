@@ -48,8 +48,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// Returns the largest number of a segment in `files`, damaged or not, and the largest number of a
-/// preallocated file. A number is 0 if there is no such file.
+/// Returns the largest segment number in `files`, damaged segments included, and the largest number
+/// of a preallocated file. A number is 0 if there is no such file.
 pub(super) fn last_numbers(files: &[(Name, u64)]) -> (u32, u32) {
     files.iter().fold((0, 0), |(segment, preallocated), &(name, _)| match name {
         Name::Segment(number) | Name::Damaged(number) => (segment.max(number), preallocated),

@@ -27,7 +27,7 @@ pub(crate) struct MemoryDiskState {
     pub(crate) files: BTreeMap<Name, Vec<u8>>,
     /// The text of each call that changes or syncs a file or directory, such as `write binlog.1`.
     pub(crate) calls: Vec<String>,
-    /// A call fails if its text in `calls` begins with this text.
+    /// A call fails if its entry in `calls` begins with this text.
     pub(crate) failing: Option<&'static str>,
     /// The error number of calls that fail; `None` means `EIO`.
     pub(crate) errno: Option<i32>,

@@ -211,8 +211,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Applies a verified record to the queue. A short record whose body size differs from the size
-    /// of its job's body is damage, because the original would read past the body.
+    /// Applies a verified record to the queue. A short record in which the body's size differs from
+    /// the size of its job's body is damage, because the original would read past the body.
     fn apply(&mut self, at: u64, frame: &Frame, format: Format) -> Verdict<()> {
         let fields = &frame.fields;
         let is_checked = matches!(format, Format::Salted(_));

@@ -59,8 +59,8 @@ impl Window<'_> {
     }
 
     /// Searches from `offset` on for a record that is intact with this salt. Returns where that
-    /// record begins, and whether all bytes before it that look like records were checked. Checks
-    /// full records of at most `left` bytes in total.
+    /// record begins, and whether the checksum was computed wherever a record seemed to begin
+    /// before it. Checks full records of at most `left` bytes in total.
     pub(super) fn next_record(
         &mut self,
         offset: u64,

@@ -35,8 +35,8 @@ impl<'a> Window<'a> {
     /// The size of the buffer: the most bytes that can be viewed in one piece.
     pub(super) const BYTES: usize = 256 * 1024;
 
-    /// Makes a window for files that have `all` bytes together: see [`Window::open`]. Fails if
-    /// there is no memory.
+    /// Makes a window for files of `all` bytes in total: see [`Window::open`]. Fails if there is no
+    /// memory.
     pub(super) fn new(
         disk: &'a mut dyn Disk,
         progress: Progress<'a>,

@@ -136,7 +136,7 @@ pub(crate) fn run_operations(
 #[derive(Debug, Clone)]
 struct Outgoing {
     chunks: Vec<Chunk>,
-    /// The number of the put, if the command is a put.
+    /// Which put of the run it is, if the command is a put.
     put: Option<usize>,
 }
 
@@ -422,7 +422,7 @@ fn split_off(outgoing: &mut Vec<Outgoing>, bytes: usize) -> Vec<Outgoing> {
 
 /// Receives replies.
 impl Runner<'_> {
-    /// Waits until both daemons are quiet and processes their replies for the runner, beginning
+    /// Waits until both daemons are quiet. Then processes their replies for the runner, beginning
     /// with the replies on the connection `first`. `is_all` means: once a daemon has sent the
     /// expected replies on the connection `first`, it has executed all commands.
     fn settle(&mut self, first: Peer, bytes: usize, is_all: bool) -> Result<(), StopReason> {

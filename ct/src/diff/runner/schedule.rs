@@ -8,7 +8,7 @@ use crate::diff::operation::{INSPECTOR, Operation};
 use crate::diff::side::Chunk;
 use crate::diff::tracker::Tracker;
 
-/// Keep-alives are sent at these times after each whole second since the start of a burst.
+/// When a burst is one, two, three … seconds old, keep-alives are sent after these further times.
 const KEEP_ALIVE_OFFSETS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(190)];
 
 impl Runner<'_> {
