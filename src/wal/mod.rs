@@ -374,8 +374,7 @@ impl Wal {
             let Some(job) = self.next_relocation() else { return };
             let length = u64::from(self.index.location(job).length);
             // Space for all deletes is kept. Space for a restart is kept, too, unless all jobs of
-            // the oldest segment can be relocated: then the removal of this segment frees the
-            // space.
+            // the oldest segment can be relocated: its removal then frees space.
             let deletes = self.index.jobs();
             let is_enough = self.log.space().has_room_for(self.demand().oldest_live, deletes);
             let kept = if is_enough { deletes } else { deletes + RESTART_SLOTS };
