@@ -84,7 +84,7 @@ impl Calendar {
     /// Whether two calendars have offsets that differ by a second or more, which shows that the
     /// wall clock was set. A smaller difference can arise because the monotonic clock and the wall
     /// clock are not read at the same instant. If the difference is smaller, the caller keeps its
-    /// calendar, so that dates never go backwards.
+    /// calendar, so that dates do not go backwards.
     pub fn is_set_otherwise(self, other: Self) -> bool {
         self.offset.abs_diff(other.offset) >= 1_000_000_000
     }

@@ -30,7 +30,7 @@ pub const MASKS: &[Mask] = &[
     mask("cr-at-224-eats", "A line whose CR is byte 224 swallows the next command.", true, true),
     mask("upload-visible", "A job is found by its id while its body still arrives.", true, true),
     mask("waiters-swap", "Waiters are served out of order: 1, 2, 4, 3, or 2, 1.", true, true),
-    mask("timer-lost", "A time to run may end unnoticed until the next command comes.", true, true),
+    mask("timer-lost", "A time to run may end unnoticed until its worker speaks.", true, true),
     mask("urgent-spins", "A byte of TCP urgent data makes it spin until more arrives.", true, true),
     mask("extensions-unknown", "It does not know commands that only this daemon has.", true, true),
     mask("half-close-spins", "A half-closed client with unread replies makes it spin.", true, true),

@@ -158,8 +158,7 @@ impl Stage for SocketStage {
         self.stream(connection)?.write_all(bytes).map_err(describe("send", connection))
     }
 
-    /// Reads from the socket of a script's connection, but waits no longer than the script's time
-    /// limit.
+    /// Reads from the socket of a script's connection, but waits no longer than `patience` allows.
     fn receive(&mut self, connection: &str, patience: Patience) -> Result<Arrived, String> {
         let timeout = match patience {
             Patience::Reply => REPLY_TIMEOUT,

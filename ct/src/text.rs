@@ -277,7 +277,8 @@ impl Pattern {
                     match_number(rest, |number| (*low..=*high).contains(&number))
                 }
                 Piece::Any => match_any(self.0.get(index + 1), rest),
-                // In a pattern, ids have been replaced by literals, so this piece is `{int}`.
+                // Not an id, because ids in a pattern have been replaced by literals: this piece is
+                // `{int}`.
                 Piece::Int | Piece::Id(_) | Piece::RoundId(_) => match_number(rest, |_| true),
             };
             match step {

@@ -210,7 +210,7 @@ struct BoundedListener {
     headless: Headless,
 }
 
-/// A queue with a sender for each connection without a whole request head; a message closes it. The
+/// A queue of senders. Each can close one connection, which has not sent a whole request head. The
 /// receiver is dropped as soon as the connection ends or the head is complete.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);

@@ -2,8 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `bodies` | [`Bodies`]: bodies from first byte to removal, their handles, the limit on their
-//! total |
+//! | `bodies` | [`Bodies`]: bodies from first byte to removal, their handles, their total limit |
 //! | `bodies/slots` | takes and frees slots; moves bodies; releases blocks; begins turns, replays |
 //! | `block` | one block: its slots and their marks |
 //! | `level` | [`Level`] and [`Memory`]: whether enough memory is free; the trait [`Supply`] |

@@ -11,8 +11,8 @@
 //! The decision does not depend on the number of processors. A client on this thread's processor
 //! runs only while the thread sleeps, so polls find nothing, and the trial fails. A daemon that is
 //! pinned to one processor can poll if its clients run on other processors. Polling uses up a CPU
-//! quota no faster than sleeping, because the loop polls only while this takes no more CPU time
-//! than to go to sleep and wake up.
+//! quota no faster than sleeping, because the loop polls only while polling takes no more CPU time
+//! than going to sleep and waking up.
 
 use std::time::Duration;
 

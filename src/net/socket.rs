@@ -101,7 +101,7 @@ impl Socket {
     }
 
     /// Removes from the socket as many bytes as the buffer holds, after a peek has returned them.
-    /// The readiness stays the same, because the peek has already updated it.
+    /// Does not change the readiness, which the peek has already updated.
     pub(super) fn discard_peeked(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(buffer)
     }

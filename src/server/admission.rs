@@ -43,7 +43,7 @@ pub(super) enum Growing {
     Storage,
     /// A reply that is a list of this many bytes.
     List(usize),
-    /// To begin one more long command while this many are in progress.
+    /// One more long command, while this many are in progress.
     LongCommands(usize),
     /// One more connection, in addition to this many open connections.
     Connections(usize),
@@ -122,7 +122,7 @@ impl Server {
         self.queue.make_tube(name)
     }
 
-    /// Admits another command that takes many steps.
+    /// Makes room for another command that takes many steps.
     pub(super) fn make_room_for_long_command(&mut self) -> Growth {
         let count = self.slices.long_commands.len();
         self.admit(Growing::LongCommands(count))?;

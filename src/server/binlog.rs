@@ -126,8 +126,8 @@ impl Server {
         self.wal.as_ref()?.lost_lock()
     }
 
-    /// Returns what the event loop should do before [`Server::commit`] syncs, so that one sync
-    /// covers the changes of many clients.
+    /// Returns what the event loop should do before it calls [`Server::commit`]. The loop may first
+    /// serve further clients, so that one sync covers the changes of many.
     pub fn before_sync(&mut self, now: Time) -> BeforeSync {
         let Some(wal) = &self.wal else { return BeforeSync::Sync };
         let Some(average) = wal.time_of_next_sync() else { return BeforeSync::Sync };

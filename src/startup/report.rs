@@ -42,7 +42,7 @@ impl Inspection {
 
 /// The lines of the report of `--check-binlog`.
 impl fmt::Display for Inspection {
-    /// Formats the page of `--check-binlog`.
+    /// Formats the report of `--check-binlog`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [file, used, size, records] = ["file", "bytes used", "of", "records"];
         writeln!(f, "{file:<16} {used:>12} {size:>12} {records:>10}")?;
@@ -99,7 +99,7 @@ fn write_segment(f: &mut fmt::Formatter<'_>, segment: &SegmentReport) -> fmt::Re
     Ok(())
 }
 
-/// Formats a tube's row of the page of `--check-binlog`.
+/// Formats a tube's row in the report of `--check-binlog`.
 fn write_tube(f: &mut fmt::Formatter<'_>, queue: &Queue, name: &str) -> fmt::Result {
     let Some(tube) = queue.find_tube(name) else { return Ok(()) };
     let tube = queue.tube(tube);

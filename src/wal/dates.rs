@@ -12,8 +12,8 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// If the wall clock is set often, the dates are corrected at most once in this time on average,
-/// because each correction writes new records of all jobs delayed or buried in this run.
+/// The mean time between two corrections of dates is at least this long, however often the wall
+/// clock is set: each correction writes new records of all jobs delayed or buried in this run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.

@@ -315,10 +315,10 @@ impl Wal {
         self.dates.set(calendar, now);
     }
 
-    /// Visits up to `count` jobs after the wall clock was set. Converts the dates that were read
-    /// from the binlog again, by the new calendar. The dates in the binlog stay right, so no record
-    /// is needed. Appends a record of each job that was delayed or buried in this run, because the
-    /// dates in its last record were computed before the clock was set.
+    /// Visits up to `count` jobs after the wall clock was set. Converts dates from the binlog anew,
+    /// by the new calendar; they stay right in the files, so this needs no record. Appends a record
+    /// of each job that was delayed or buried in this run, because the dates in its last record
+    /// were computed before the clock was set.
     pub fn shift_dates(&mut self, queue: &mut Queue, count: usize, now: Time) {
         for job in self.dates.shift(queue, count, now) {
             self.update(Permit(Change::DeferrableUpdate), queue, job, now);

@@ -88,9 +88,9 @@ fn remove(disk: &mut Writable, segment: &Segment) -> io::Result<()> {
 }
 
 /// On a full disk, removes segments that have no record, because each restart adds such a segment.
-/// If no new segment could be opened, also removes segments that no job needs. But if any segment
-/// is damaged, removes nothing: reading that segment may need the key in the header of another.
-/// Ignores errors.
+/// If no new segment could be opened, also removes segments that no job needs. But if none could be
+/// opened and any segment is damaged, removes nothing: reading that segment may need the key in the
+/// header of another. Ignores errors.
 pub(super) fn free_at_start(
     log: &mut Log,
     index: &mut SegmentIndex,

@@ -52,8 +52,8 @@ pub(super) struct Shortage {
     pub(super) retry_at: Time,
     /// When the last attempt to make a file failed.
     failed_at: Time,
-    /// The size in bytes of the smallest file that could not be made since attempts were last made
-    /// again.
+    /// The size in bytes of the smallest file that could not be made since the last wait until
+    /// `retry_at`.
     size: u64,
     pub(super) reason: Unavailable,
 }

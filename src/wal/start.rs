@@ -47,8 +47,8 @@ impl Log {
         truncate(disk, report, false);
         match self.open_next(0, next_id) {
             Ok(()) => {}
-            // Startup succeeds without a segment. Clients can reserve jobs, but changes are refused
-            // until there is space. Some file systems, such as btrfs, need more space for a write
+            // Startup succeeds without a segment. Until there is space, changes are refused, and
+            // clients get no jobs. Some file systems, such as btrfs, need more space for a write
             // than they reserved.
             Err(error) if is_full(&error) => {
                 self.reserve.on_shortage(&error, SEGMENT_ALIGN_BYTES, self.now);

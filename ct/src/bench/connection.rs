@@ -303,8 +303,8 @@ impl Connection {
     ///
     /// If each reply woke the load, the load would be slower than a daemon that writes each reply
     /// separately, and the wake-ups would cost that daemon CPU time. The load generator must not
-    /// wait until it has sent everything: until it reads replies, its kernel acknowledges nothing,
-    /// and only some ten small packets may be unacknowledged.
+    /// wait for all replies: until it reads, its kernel acknowledges nothing, and only some ten
+    /// small packets may be unacknowledged.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {
             return Ok(());

@@ -111,8 +111,8 @@ impl RunRow {
         self.sides.first()?.figures.get(figure)
     }
 
-    /// From a row of a run file, returns a figure of the second daemon, with the gain of the first
-    /// daemon over the second.
+    /// Returns two numbers from a row of a run file: a figure of the second daemon, and the first
+    /// daemon's gain over it.
     pub fn other(&self, figure: &str) -> Option<&Figure> {
         self.sides.get(1)?.figures.get(figure)
     }

@@ -34,8 +34,8 @@ pub struct Target {
     pub program: Program,
     /// Whether the program is the bare responder.
     pub bare: bool,
-    /// For each flag of the presets that this target's program lacks, its own flag with this
-    /// effect.
+    /// Pairs of a flag of the presets, and the flag of this target's program that replaces it, or
+    /// no flag.
     replacements: Vec<(String, String)>,
 }
 

@@ -26,7 +26,7 @@ const QUIET_TRIPS: usize = 3;
 /// How long to wait for expected replies. After that, round trips are made, even if replies are
 /// missing.
 const REPLY_WAIT: Duration = Duration::from_millis(40);
-/// For each so many bytes sent, the harness waits for one more quiet round trip, because some
+/// For every so many bytes sent, the harness waits for one more quiet round trip, because some
 /// daemons read a large body in small pieces without replying.
 const BYTES_PER_TRIP: usize = 256;
 

@@ -297,7 +297,7 @@ fn count_jobs(client: &mut Client) -> io::Result<usize> {
     Ok(states.iter().map(|state| count(state)).sum())
 }
 
-/// Samples the daemon while the clients send commands for `time`. `before` is the number of
+/// Samples the daemon while the clients send commands for `time`. `before` has the numbers of
 /// descriptors that were open at the start. Returns the maximum memory of the second and of the
 /// fourth quarter of `time`.
 fn run_once(

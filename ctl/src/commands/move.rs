@@ -180,7 +180,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Deletes each job that has a copy; if another client took or changed the job, deletes the
-    /// copy instead. First, a touch shows whether this connection has still reserved each job that
+    /// copy instead. First, a touch shows whether this connection still has each job reserved that
     /// was ready before the move. The counters of a delayed or buried job show whether another
     /// client has changed that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
@@ -264,8 +264,8 @@ impl<'a> Mover<'a> {
 }
 
 impl Job {
-    /// Returns a command for the job to be moved: `ready` names the command for a ready job, and
-    /// `other` names the command for a job in another state.
+    /// Returns the command to send for the job that is moved: `ready` names the command for a ready
+    /// job, and `other` names the command for a job in another state.
     fn line_by_state(&self, ready: &str, other: &str) -> String {
         format!("{} {}", if self.state == State::Ready { ready } else { other }, self.id)
     }

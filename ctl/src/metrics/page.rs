@@ -128,7 +128,7 @@ impl Lines<'_> {
 }
 
 impl Page {
-    /// Makes a page of metrics without lines.
+    /// Makes an empty page of metrics.
     pub(crate) fn new(names: &Names, server: &str) -> Self {
         let label = names.server_label.map(|label| format!("{label}=\"{}\"", escape_label(server)));
         let lines = vec![String::new(); names.server.len() + names.tube.len()];

@@ -51,8 +51,8 @@ impl Questions {
         all
     }
 
-    /// Keeps an action that waits for the user's answer, and returns its name. Fails if the action
-    /// is too large.
+    /// Keeps a question until the user answers it, and returns the question's name. Fails if the
+    /// question's plan is too large.
     pub(super) fn open(&self, question: Question) -> Result<String> {
         let (count, bytes) = (question.plan.count(), question.bytes());
         let text = "jobs are too many for the page: use the command beanstalkctl";

@@ -124,9 +124,9 @@ impl Bodies {
         self.holes.insert(at, Hole { place, size });
     }
 
-    /// Frees the slot of a body. If the slot's block is then empty, and new bodies go into this
-    /// block, all of the block becomes one free slot. Any other empty block is removed, to release
-    /// its memory.
+    /// Frees the slot of a body. If the slot's block is then empty, and is the block with the
+    /// largest free slot, all of the block becomes one free slot. Any other empty block is removed,
+    /// to release its memory.
     pub(super) fn free(&mut self, place: Place, size: usize) {
         if self.pace == Pace::Stuck {
             self.pace = Pace::Normal;

@@ -13,9 +13,8 @@ use crate::clock::Time;
 /// than this, because for this time the old daemon may still write and acknowledge changes.
 pub const LOCK_CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A disk to which this daemon may write now, because no other daemon can have the lock. Before
-/// each call that writes, the lock is checked if a check is due. After a failed check, such calls
-/// fail.
+/// A disk to which this daemon may write while no other daemon can have the lock. Before each call
+/// that writes, the lock is checked if a check is due. After a failed check, such calls fail.
 #[derive(Debug)]
 pub(in crate::wal) struct Lease {
     disk: Writable,

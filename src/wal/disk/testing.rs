@@ -38,7 +38,7 @@ pub(crate) struct MemoryDiskState {
     /// Whether a background sync ends by itself. If false, a sync ends as soon as a caller waits
     /// for it.
     pub(crate) ends_syncs: bool,
-    /// The time that this disk reports for each sync.
+    /// How long each sync takes, as this disk reports it.
     pub(crate) sync_time: Duration,
     /// Whether another daemon has taken the lock.
     pub(crate) is_lock_lost: bool,

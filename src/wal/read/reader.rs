@@ -187,7 +187,7 @@ impl Reader<'_> {
         Ok(match self.window.frame(at, Format::Plain)? {
             Ok(Some(frame)) => !is_whole && length <= frame.length(),
             Err(_) => length <= TORN_TAIL_MAX_BYTES,
-            // If a crash left zeros in a record before its tube name, the record looks like the
+            // If a crash left only zeros after the tube name of a record, the record looks like the
             // unused end of the file.
             Ok(None) => length <= (4 + NAME_LIMIT) as u64,
         })
@@ -245,7 +245,8 @@ impl Reader<'_> {
             }
             self.bodies.remove(self.queue.discard(job));
             self.index.remove(job);
-            // Moves bodies now, to release freed slots, which count towards a memory limit.
+            // Moves bodies now, so that the memory of free slots can be released, which counts
+            // towards a memory limit.
             self.bodies.move_some(self.queue, u32::MAX, usize::MAX);
         }
         if !frame.is_full() || fields.kind == Kind::Deleted {

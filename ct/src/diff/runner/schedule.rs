@@ -47,8 +47,8 @@ impl Runner<'_> {
     }
 
     /// Returns the times at which clients that hold jobs send keep-alives: shortly after each time
-    /// at which a timer may end. The original may not notice that a timer has ended until the next
-    /// command arrives.
+    /// at which a timer may end. The original may not notice that a timer has ended until the job's
+    /// holder sends a command.
     fn keep_alive_times(&self, from: Duration, to: Duration) -> Vec<Duration> {
         let seconds = |burst: &Duration| {
             let burst = *burst;
