@@ -211,7 +211,7 @@ struct BoundedListener {
 }
 
 /// A queue of senders. Each can close one connection, which has not sent a whole request head. The
-/// receiver is dropped as soon as the connection ends or the head is complete.
+/// sender's receiver is dropped as soon as the connection ends or the head is complete.
 #[derive(Debug, Clone, Default)]
 struct Headless(Arc<Mutex<VecDeque<oneshot::Sender<()>>>>);
 

@@ -1,5 +1,5 @@
-//! The texts about a binlog for an operator: the log lines about damage at startup, and the page of
-//! `--check-binlog`.
+//! The texts about a binlog for an operator: the log lines about damage at startup, and the report
+//! of `--check-binlog`.
 
 use std::{fmt, path::Path};
 
