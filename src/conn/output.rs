@@ -20,8 +20,8 @@ const BUFFER_START_BYTES: usize = 96;
 /// A capacity that usually suffices for a buffer full of copied bodies.
 const BUFFER_USUAL_BYTES: usize = BUFFER_FULL_BYTES + COPIED_BODY_MAX_BYTES + BUFFER_START_BYTES;
 
-/// One `writev` passes at most this many pieces of output to the kernel. The kernel would check
-/// further pieces in each write, but would rarely send them.
+/// One `writev` passes at most this many pieces of output to the kernel. If a write had more
+/// pieces, the kernel would check all of them each time, but would rarely send the last ones.
 pub const SLICES: usize = 16;
 
 #[derive(Debug)]

@@ -63,7 +63,8 @@ pub struct Memory {
     /// The source of memory; `None` if memory is unlimited.
     supply: Option<Box<dyn Supply>>,
     marks: Marks,
-    /// The lowest level for which too little memory was free in this turn.
+    /// The level that requires the least memory, of those for which too little memory was free in
+    /// this turn.
     refused: Option<Level>,
     /// Whether resident memory is limited. Memory becomes resident when it is first written to.
     pub limits_resident: bool,

@@ -73,7 +73,7 @@ impl EventLoop {
         self.reschedule(key, feed_result, now);
     }
 
-    /// Passes the stored bytes of a connection, which earlier turns read, to the server.
+    /// Passes to the server the bytes that were read from a connection in earlier turns and stored.
     pub(super) fn feed_unconsumed(&mut self, key: Key<Conn>, command_limit: u32, now: Time) {
         let Some(socket) = &mut self.sockets[key.index()] else { return };
         let (consumed, feed_result) = self.server.feed(key, &socket.unconsumed, command_limit, now);

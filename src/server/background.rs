@@ -244,8 +244,8 @@ impl Server {
             let Some(key) = self.slices.disconnecting.pop_front() else { return };
             let client = self.queue.client(key.paired());
             if let Some(job) = client.first_reserved() {
-                // If there is no memory to make this job ready, another iteration may free memory
-                // before a later one comes back to this client.
+                // If there is no memory to make this job ready, a later iteration tries again;
+                // those in between may free memory.
                 if self.may_step_or_defer(now) {
                     self.take_back(job, now, now);
                 }
