@@ -206,10 +206,7 @@ fn claims(runs: &[RunFile]) -> Vec<(&'static str, String)> {
     vec![
         ("README.md", format!("{waiting} times if 10 to 10,000 clients wait for each reply")),
         ("README.md", format!("{pipelines} times if 10 clients send 64 commands at a time")),
-        (
-            "README.md",
-            format!("{tubes} times with 1,000 to 10,000 other tubes, each with a job"),
-        ),
+        ("README.md", format!("{tubes} times with 1,000 to 10,000 other tubes, each with a job")),
         ("README.md", format!("{syncs} times if 64 to 100 producers share each sync of a binlog")),
         ("README.md", format!("{few_syncs} times if 10 to 20 clients share each sync of a binlog")),
         ("README.md", format!("{alone} times for 1 client on another core")),

@@ -49,7 +49,7 @@ struct Shared {
     parent: Option<Interrupt>,
 }
 
-/// The error of work that an interrupt has ended.
+/// The error that work returns if an interrupt has ended it.
 #[derive(Debug)]
 pub(crate) struct Interrupted;
 

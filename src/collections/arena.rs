@@ -31,8 +31,8 @@ impl<T> Key<T> {
     }
 
     /// Returns the key with the same index in another arena. Items must be added to both arenas
-    /// together, and removed from both together. Connections, clients and sockets are in such
-    /// arenas.
+    /// together, and removed from both together. Connections and clients are in such arenas, and so
+    /// are jobs and their locations in the binlog.
     pub fn paired<U>(self) -> Key<U> {
         Key { slot: self.slot, of: PhantomData }
     }

@@ -7,9 +7,9 @@
 /// precede or separate the words of the line. If `is_whole` is false, `line` is only the beginning
 /// of a line longer than any command.
 ///
-/// Commands are lower case. The first word of a request is in upper case. The first word is
-/// `CONNECT`, or the second word is an address, or the third word is an HTTP version. A whole line
-/// with an HTTP version as its third word is a request in any case.
+/// Commands are lower case. If the first word is in upper case, the line is a request if this word
+/// is `CONNECT`, or the second word is an address, or the third word is an HTTP version. Otherwise,
+/// only a whole line with an HTTP version as its third word is a request.
 pub fn is_http_request(line: &[u8], is_whole: bool) -> bool {
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let (Some(method), Some(target)) = (words.next(), words.next()) else { return false };

@@ -118,9 +118,10 @@ impl Queue {
     ///
     /// If a delay has ended, but its end is in the future after the shift, the job is delayed
     /// again, unless a client has reserved or kicked the job since. If the shifted end of a delay
-    /// is in the past, the delay ends at the next tick. `to_log` receives the jobs that were buried
-    /// or delayed in this run, because the dates in their newest records are by the old clock. This
-    /// includes jobs whose delay has ended: the binlog gets no record when a delay ends.
+    /// is in the past, the delay ends at the next tick. `to_log` receives the jobs that are buried
+    /// or have a delay, unless their `state_at` was computed from a date: the dates in their newest
+    /// records are by the old clock. This includes jobs whose delay has ended: the binlog gets no
+    /// record when a delay ends.
     pub fn shift_dates(
         &mut self,
         from: usize,

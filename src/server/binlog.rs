@@ -165,7 +165,7 @@ impl Server {
         }
     }
 
-    /// Passes the present calendar to the binlog, because the wall clock may have been set.
+    /// Passes to the binlog the [`Calendar`] by the present wall clock, which may have been set.
     pub fn set_calendar(&mut self, calendar: Calendar, now: Time) {
         if let Some(wal) = &mut self.wal {
             wal.set_calendar(calendar, now);

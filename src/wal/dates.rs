@@ -12,8 +12,9 @@ use crate::{
     queue::{History, Job, Queue, State},
 };
 
-/// The mean time between two corrections of dates is at least this long, however often the wall
-/// clock is set: each correction writes new records of all jobs delayed or buried in this run.
+/// In the long run, two corrections of dates are at least this far apart on average, however often
+/// the wall clock is set: each correction writes new records of all jobs delayed or buried in this
+/// run.
 const SHIFT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// When the clock is set repeatedly, as at boot, this many corrections of dates need not wait.

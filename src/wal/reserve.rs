@@ -52,8 +52,7 @@ pub(super) struct Shortage {
     pub(super) retry_at: Time,
     /// When the last attempt to make a file failed.
     failed_at: Time,
-    /// The size in bytes of the smallest file that could not be made since the last wait until
-    /// `retry_at`.
+    /// The size in bytes of the smallest file that could not be made since `retry_at` last passed.
     size: u64,
     pub(super) reason: Unavailable,
 }

@@ -272,8 +272,8 @@ mod tests {
         assert_eq!(binlog.commit(), CommitOutcome::Done);
     }
 
-    /// If an event of a sync came after the failed commit, the server would confirm changes that no
-    /// sync covers.
+    /// If a sync were reported to have ended after the commit has failed, the server would confirm
+    /// changes that no sync covers.
     #[test]
     fn a_commit_that_fails_leaves_no_sync_to_report() {
         let mut binlog = Fixture::new(SyncPolicy::EACH_CHANGE);

@@ -301,9 +301,9 @@ impl Connection {
 
     /// Asks the kernel not to wake the load for each single reply of a connection's batch.
     ///
-    /// If each reply woke the load, the load would be slower than a daemon that writes each reply
-    /// separately, and the wake-ups would cost that daemon CPU time. The load generator must not
-    /// wait for all replies: until it reads, its kernel acknowledges nothing, and only some ten
+    /// If each reply woke the load generator, it could not keep up with a daemon that writes each
+    /// reply separately, and the wake-ups would cost that daemon CPU time. The load generator must
+    /// not wait for all replies: until it reads, its kernel acknowledges nothing, and only some ten
     /// small packets may be unacknowledged.
     fn raise_low_water(&mut self, plan: &Plan) -> io::Result<()> {
         if plan.group.depth == 1 {

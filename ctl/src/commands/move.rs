@@ -180,9 +180,9 @@ impl<'a> Mover<'a> {
     }
 
     /// Deletes each job that has a copy; if another client took or changed the job, deletes the
-    /// copy instead. First, a touch shows whether this connection still has each job reserved that
-    /// was ready before the move. The counters of a delayed or buried job show whether another
-    /// client has changed that job.
+    /// copy instead. First, each job that was ready before the move is touched, to find out whether
+    /// this connection still has it reserved. The counters of a delayed or buried job show whether
+    /// another client has changed that job.
     fn delete_originals(&mut self, copied: &[(&Job, u64)]) -> Result<()> {
         let (mut left, mut taken, mut others) = (Vec::new(), Vec::new(), Vec::new());
         let line = |(job, _): &(&Job, u64)| job.line_by_state("touch", "stats-job");

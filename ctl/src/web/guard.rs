@@ -140,8 +140,8 @@ impl Guard {
         self.is_read_only
     }
 
-    /// Whether `host` is a host name of the page, or any IP address with its port. IP addresses are
-    /// safe: DNS rebinding needs a host name.
+    /// Whether `host` is a name or an address of the page, or any IP address if the page listens on
+    /// all addresses. IP addresses are safe: DNS rebinding needs a host name.
     fn has_host(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let is_address = |port: &u16| {

@@ -51,8 +51,8 @@ impl Questions {
         all
     }
 
-    /// Keeps a question until the user answers it, and returns the question's name. Fails if the
-    /// question's plan is too large.
+    /// Keeps a question for the user to answer, and returns the question's name. Fails if the
+    /// question is too large.
     pub(super) fn open(&self, question: Question) -> Result<String> {
         let (count, bytes) = (question.plan.count(), question.bytes());
         let text = "jobs are too many for the page: use the command beanstalkctl";
