@@ -35,7 +35,7 @@
 //! |---|---|
 //! | a key of `stats` | `server/stats.rs` |
 //! | a flag | `cli/mod.rs`, `Settings` in `server/identity.rs`, the file that uses the flag |
-//! | the kinds of records | `wal/record.rs`, `wal/read/reader.rs`, `wal/mod.rs` |
+//! | the kinds of records | `wal/record.rs`, `wal/dates.rs`, `wal/mod.rs`, `wal/read/reader.rs` |
 //! | the policies of syncs | `cli/mod.rs`, `wal/interface.rs`, `wal/syncs.rs`; none in `server` |
 //! | a limit on commands, tubes | `cli/mod.rs`, `Settings`, the commands in `server/dispatch.rs` |
 //!

@@ -130,6 +130,7 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
     let figures: &[&str] = match figures {
         "/s" => &["rate"],
         "CPU µs" => &["cpu"],
+        "CPU s" => &["cpu_seconds"],
         "p99 µs" => &["p99"],
         "p50, p99 µs" => &["p50", "p99"],
         "bytes each" => &["bytes_each"],
@@ -313,6 +314,33 @@ fn what_the_pages_claim_is_in_the_runs() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
+/// A reader must find each case in which another daemon is faster, and not only those that flatter.
+#[test]
+fn each_row_behind_another_daemon_is_named() {
+    let page = read("doc/performance.md");
+    let section = page.split_once("\n## Little or no gain\n").expect("a section").1;
+    let section = plain(section.split("\n## ").next().expect("a section has an end"));
+    let runs = runs();
+    let (last, earlier) = runs.split_last().expect("there is a run");
+    let is_behind = |row: &RunRow| {
+        let behind = |name, is_behind: fn(f64) -> bool| {
+            [row.other(name), row.rival(name)]
+                .map(|it| it.and_then(|it| it.ratio).is_some_and(|it| is_behind(it.median)))
+        };
+        let rate = behind("rate", |ratio| ratio < 0.97);
+        [rate, behind("cpu", |ratio| ratio > 1.03), behind("cpu_seconds", |ratio| ratio > 1.03)]
+    };
+    for row in &last.rows {
+        let mut behind = is_behind(row).as_flattened().to_vec();
+        for before in earlier.iter().filter_map(|run| run.row(&row.name)) {
+            let before = is_behind(before);
+            behind.iter_mut().zip(before.as_flattened()).for_each(|(all, one)| *all &= one);
+        }
+        let is_named = section.contains(&format!("`{}`", row.name));
+        assert!(is_named || !behind.contains(&true), "{} is behind, and is missing", row.name);
+    }
+}
+
 /// A table copied by hand would have figures of an older run in some cell.
 #[test]
 fn the_tables_are_those_of_the_runs() {
@@ -489,7 +517,9 @@ fn a_release_is_refused_if_its_code_was_not_measured() {
         (!succeeds).then_some(text)
     };
     let source = "/// One.\nfn a() -> u8 { 1 }\n\n#[cfg(test)]\nmod tests {\n    // A test.\n}\n";
+    let manifest = "[package]\nversion = \"1.0.0\"\n\n[profile.release]\nlto = \"fat\"\n";
     write("src/a.rs", source);
+    write("Cargo.toml", manifest);
     write("doc/performance/run-1.md", "# Run\n");
     let _ = [git("init -q"), git("add .")];
     git("commit -q -m a");
@@ -500,7 +530,17 @@ fn a_release_is_refused_if_its_code_was_not_measured() {
     assert_eq!(refusal(), None);
     write("src/a.rs", &source.replace("One.", "Uno.\n/// Dos.").replace("A test.", "Another."));
     write("src/a/tests.rs", "");
+    write("Cargo.toml", &manifest.replace("1.0.0", "1.0.1"));
     assert_eq!(refusal(), None);
-    write("src/a.rs", &source.replace("{ 1 }", "{ 2 }"));
-    assert!(refusal().expect("code has changed").contains("the code in src has changed since"));
+    for (name, text) in [
+        ("Cargo.toml", manifest.replace("fat", "off")),
+        ("src/a.rs", source.replace("{ 1 }", "{ 2 }")),
+    ] {
+        write(name, &text);
+        assert!(refusal().expect("code has changed").contains("the code has changed since"));
+        git("checkout -q .");
+        let commit = format!("Run: 2026-11-26T21:40:00Z, commit {commit}\n");
+        write("doc/performance/run-1.md", &commit);
+        assert_eq!(refusal(), None);
+    }
 }
