@@ -85,17 +85,16 @@ impl Daemon {
     fn launch(command: &mut Command, stdout: File) -> io::Result<Self> {
         let stderr = anonymous_file()?;
         command.stderr(stderr.try_clone()?);
-        let child = loop {
-            match command.spawn() {
-                // A process that another thread has just forked may still have the program open for
-                // writing.
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                    thread::sleep(POLL_INTERVAL);
-                }
-                spawned => break spawned,
-            }
-        };
-        let child = child.map_err(|error| {
+        let began = Instant::now();
+        let mut spawned = command.spawn();
+        // A process that another thread has just forked may still have the program open.
+        while matches!(&spawned, Err(it) if it.kind() == io::ErrorKind::ExecutableFileBusy)
+            && began.elapsed() < START_TIMEOUT
+        {
+            thread::sleep(POLL_INTERVAL);
+            spawned = command.spawn();
+        }
+        let child = spawned.map_err(|error| {
             let program = Path::new(command.get_program());
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;

@@ -45,8 +45,8 @@
 //! * `message` prints notices and logs, and has the `Refusal`, an error of the kind `usage` or
 //!   `conflict`.
 //! * `progress` has the `Progress` line, and the `Pacer`, which limits commands per second.
-//! * `interrupt` has the `Interrupt`, which is set by a signal, such as that of Ctrl-C. `interrupt`
-//!   also starts child processes.
+//! * `interrupt` has the `Interrupt`, which is set by a signal, such as SIGINT by Ctrl-C.
+//!   `interrupt` also starts child processes.
 //!
 //! The command `metrics` for Prometheus has these modules:
 //!

@@ -102,6 +102,7 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
     // Each shell waits for the end of its input before it becomes the daemon, so all daemons start
     // at the same time.
     let script = r#"echo waits >&2; read -r _; exec "$0" -l "$1""#;
+    let mut judged = 0;
     for round in 0..40 {
         leave_socket(&path);
         let (waits, gate) = UnixStream::pair().expect("a pair");
@@ -137,6 +138,7 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
             fs::remove_file(&path).expect("it is there");
             continue;
         }
+        judged += 1;
         assert_eq!(serving.len(), 1, "round {round}");
         Peer::at(&address).check();
         let names = fs::read_dir(folder.path()).expect("a folder").flatten();
@@ -144,6 +146,7 @@ fn of_several_starts_at_once_one_serves_and_the_others_end() {
         assert_eq!(names, ["socket"], "nothing else is left beside it");
         assert_eq!(terminate(&mut serving[0]), 0);
     }
+    assert!(judged > 0, "the daemons were late in every round");
 }
 
 /// A daemon that starts while another is setting up its socket would take the new socket for a
@@ -265,7 +268,7 @@ fn too_long_a_path_is_refused_with_its_reason() {
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
 }
 
-/// Leaves a socket at which nobody listens.
+/// Makes a socket file on which no process listens.
 fn leave_socket(path: &Path) {
     drop(UnixListener::bind(path).expect("a socket"));
     // A process that another thread has just forked may still have the listener.

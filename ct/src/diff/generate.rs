@@ -5,10 +5,11 @@
 //! runner omits operations that must not be sent to one of the daemons.
 //!
 //! **Time.** All timers of the protocol run for whole seconds. Some runs have pauses of 0.25, 1.25
-//! or 2.25 seconds between bursts. So the time from the beginning of one burst to that of another
-//! differs from a whole number of seconds by at least 0.25 seconds, unless they begin together. If
-//! a burst takes only a fraction of 0.25 seconds, both daemons agree on which timers are due. After
-//! a fourth pause, operations and timers could coincide, so a run has at most three pauses.
+//! or 2.25 seconds between bursts. So the time from the beginning of one burst to the beginning of
+//! another differs from a whole number of seconds by at least 0.25 seconds, unless they begin
+//! together. If a burst takes only a fraction of 0.25 seconds, both daemons agree on which timers
+//! are due. After a fourth pause, operations and timers could coincide, so a run has at most three
+//! pauses.
 
 use std::time::Duration;
 
