@@ -101,17 +101,16 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
     let find = |run: &'_ RunFile| -> RunRow {
         run.row(row).unwrap_or_else(|| panic!("no run has the row {row}")).clone()
     };
-    if let Some(number) = header.strip_prefix("× run ") {
-        let number: usize = number.parse().expect("the number of a run");
-        let run = runs.get(number - 1).unwrap_or_else(|| panic!("there is no run {number}"));
+    if let Some(rest) = header.strip_prefix('×') {
+        let (rest, gain): (&str, fn(&RunRow) -> Option<f64>) = match rest.strip_prefix(" rival") {
+            Some(rest) => (rest, gain_on_rival),
+            None => (rest, gain),
+        };
+        let run = rest.strip_prefix(" run ").map_or(last, |number| {
+            let number: usize = number.parse().expect("the number of a run");
+            runs.get(number - 1).unwrap_or_else(|| panic!("there is no run {number}"))
+        });
         return Some(gain(&find(run)).map_or_else(|| "–".to_owned(), ratio_number));
-    }
-    if header == "× rival" {
-        let ratio = find(last).rival("rate").and_then(|figure| figure.ratio);
-        return Some(ratio.map_or_else(|| "–".to_owned(), |ratio| ratio_number(ratio.median)));
-    }
-    if header == "×" {
-        return Some(gain(&find(last)).map_or_else(|| "–".to_owned(), ratio_number));
     }
     let (side, figures) = header.split_once(' ')?;
     let index = match side {
@@ -148,6 +147,11 @@ fn figure_cell(runs: &[RunFile], row: &str, header: &str) -> Option<String> {
 /// Returns our commands a second as a multiple of the original's.
 fn gain(row: &RunRow) -> Option<f64> {
     Some(row.other("rate")?.ratio?.median)
+}
+
+/// Returns our commands a second as a multiple of the rival's.
+fn gain_on_rival(row: &RunRow) -> Option<f64> {
+    Some(row.rival("rate")?.ratio?.median)
 }
 
 /// Formats the smallest and the largest value of a figure in some rows, over all runs.
